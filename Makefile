@@ -1,0 +1,75 @@
+# Each target works from a fresh clone with Python 3.11+, pip and make, and writes only inside
+# the clone. `make` alone lists the targets.
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+# Two set-ups at once would write into the same environment, so `make -j` changes nothing.
+.NOTPARALLEL:
+
+ARGS ?=
+WORKERS ?= 2
+
+# Caches and temporary files stay in the clone.
+cache := $(CURDIR)/.cache
+export HYPOTHESIS_STORAGE_DIRECTORY := $(cache)/hypothesis
+export MPLCONFIGDIR := $(cache)/matplotlib
+export PACPFL_CACHE_DIR := $(cache)/jax
+export PIP_CACHE_DIR := $(cache)/pip
+export PYTEST_DEBUG_TEMPROOT := $(cache)/tmp
+export PYTHONPYCACHEPREFIX := $(cache)/pycache
+export TMPDIR := $(cache)/tmp
+export UV_CACHE_DIR := $(cache)/uv
+export XDG_CACHE_HOME := $(cache)/xdg
+
+# What the caller has set for other projects must not reach this one.
+export PIP_USER := 0
+export PYTHONNOUSERSITE := 1
+export UV_PYTHON_DOWNLOADS := never
+unexport PYTHONHOME PYTHONPATH
+
+# Programs that insist on a home folder (browsers do) get one in the clone. The set-up keeps the
+# real one, where the settings of pip and uv are.
+at_home := HOME="$$PWD/.cache/home" XDG_CONFIG_HOME="$$PWD/.cache/home/.config"
+python := $(at_home) .venv/bin/python
+
+# The browser in the tests puts a socket into TMPDIR, and a socket's path may have about 100
+# characters: for a clone that lies deep it takes the system's folder.
+tmpdir_for_sockets := $(shell test $$(pwd | wc -c) -le 46 || echo env -u TMPDIR)
+
+folders := .cache/tmp .cache/home
+$(folders):
+	@mkdir -p $@
+
+# One stamp per extra, so that the demonstration installs the core alone.
+stamps := $(patsubst %,.venv/ready-%,core test check bench)
+$(stamps): .venv/ready-%: pyproject.toml constraints.txt scripts/install | $(folders)
+	@sh scripts/install $*
+	@touch .venv/ready-core $@
+
+# A clone that was moved or copied must not go on running the code of the old place.
+ifneq ($(shell cat .venv/place 2>/dev/null),$(CURDIR))
+.PHONY: $(stamps)
+endif
+
+.PHONY: help demo test check bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/ready-core | $(folders) ## Set up, train on the Polynomial data, write a report
+	@$(at_home) .venv/bin/pacpfl run polynomial --out runs/demo $(ARGS)
+	@printf 'The report is %s\n' "$$PWD/runs/demo/report.html"
+
+test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" for some, WORKERS=2)
+	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu $(python) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+check: .venv/ready-check | $(folders) ## Lint, formatting and types
+	@$(python) -m ruff check .
+	@$(python) -m ruff format --check .
+	@$(python) -m mypy
+
+bench: .venv/ready-bench | $(folders) ## Set up with PyTorch and GPyTorch and measure against them
+	@$(python) -m benchmarks $(ARGS)
+
+clean: ## Remove the environment, the caches and the demonstration; other runs stay
+	rm -rf .venv .cache dist runs/demo

@@ -1,0 +1,129 @@
+"""The conditions behind a bound, as records that say whether they hold and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from pacpfl.bounds.checks import count, loss_width, not_negative, positive
+from pacpfl.errors import InputError
+
+Status = Literal["holds", "does not hold", "assumed"]
+Kind = Literal["premise", "world", "use"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition behind a bound, whether it is met, and the reason with its numbers.
+
+    `kind`: a `premise` is needed for the bound to be valid; so is what concerns the `world`,
+    but no computation on the samples can decide that; what concerns `use` is not needed for
+    validity, only for the bound to say something, or for the paper's own proof.
+    """
+
+    name: str
+    status: Status
+    reason: str
+    kind: Kind = "premise"
+
+
+def _decided(name: str, met: bool, reason: str) -> Condition:
+    return Condition(name, "holds" if met else "does not hold", reason, "use")
+
+
+def non_vacuous_loss(beta: float, samples: int, a: float, b: float) -> Condition:
+    """Necessary for a client-level bound below b: beta (b-a)^2 / (8M) < b - a, M = m + m~:
+
+    b - a < 8 M / beta,    for beta = M the paper's b - a < 8 (appendix, non-vacuousness).
+    """
+    width = loss_width(a, b)
+    limit = 8 * count(samples, "the number of samples") / positive(beta, "beta")
+    return _decided(
+        "deviation term below b - a",
+        width < limit,
+        f"b - a = {width:.4g}, and 8 M / beta = {limit:.4g} "
+        f"(M = {samples} samples, beta = {beta:.4g})",
+    )
+
+
+def non_vacuous_privacy(epsilon: float, beta: float, m: int, a: float, b: float) -> Condition:
+    """The paper's second necessary condition, from m epsilon^2 / (2 beta) < b - a:
+
+        epsilon < sqrt(2 beta (b-a) / m),    for beta = m the paper's epsilon < sqrt(2 (b-a)).
+
+    It is necessary for the printed I(epsilon, m, delta) only: where m epsilon or a client-wide
+    epsilon is the smaller price, a bound can be below b without it.
+    """
+    width = loss_width(a, b)
+    not_negative(epsilon, "epsilon")
+    limit = math.sqrt(2 * positive(beta, "beta") * width / count(m, "the number of samples m"))
+    return _decided(
+        "privacy term below b - a",
+        epsilon < limit,
+        f"epsilon = {epsilon:.4g}, and sqrt(2 beta (b - a) / m) = {limit:.4g} "
+        f"(m = {m}, beta = {beta:.4g}, b - a = {width:.4g})",
+    )
+
+
+def lambda_condition(lambda_: float, n_2: int, upsilon: float) -> Condition:
+    """The paper asks for lambda > n_2 + upsilon, so that Jensen's inequality applies in its proof.
+
+    The corrected bounds are valid without it.
+    """
+    if not lambda_ > 0:
+        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
+    limit = count(n_2, "n_2", 0) + positive(upsilon, "upsilon")
+    return _decided(
+        "lambda > n_2 + upsilon",
+        lambda_ > limit,
+        f"lambda = {lambda_:.4g}, and n_2 + upsilon = {limit:.4g}",
+    )
+
+
+def beta_condition(beta: float, clients: int) -> Condition:
+    """The paper asks for beta >= 1/n, for the same reason and with the same remark."""
+    limit = 1 / count(clients, "the number of clients")
+    return _decided(
+        "beta >= 1/n", positive(beta, "beta") >= limit, f"beta = {beta:.4g}, and 1/n = {limit:.4g}"
+    )
+
+
+def consistency(
+    beta_power: float, lambda_power: float, n_2_power: float | None, *, printed: bool = False
+) -> tuple[Condition, ...]:
+    """Do the gaps of the bounds close as m_i and n grow (paper, appendix on asymptotics)?
+
+    For the rules beta ~ m^p, lambda ~ n^q and n_2 ~ n^s (None: n_2 = 0) the four conditions are
+
+        a) beta -> infinity:       p > 0        the KL and confidence terms are divided by beta
+        b) beta in o(m):           p < 1        the deviation term is beta (b-a)^2 / (8m)
+        c) (n_2 + 1) in o(lambda): q > s        weight of the hyper-posterior's divergence
+        d) lambda in o(n (n_2+1)): q < 1 + s    the new-client and the printed later term
+
+    The paper prints Omega in a) and c), that is p >= 0 and q >= s, which leaves gaps of
+    ln(1/delta)/beta and of KL (n_2 + upsilon)/lambda that do not close. d) is sufficient.
+    """
+    for value, name in ((beta_power, "beta's power"), (lambda_power, "lambda's power")):
+        if not math.isfinite(value):
+            raise InputError(f"{name} is {value}, but it must be a finite number.")
+    if n_2_power is not None and not 0 <= n_2_power <= 1:
+        raise InputError(f"n_2's power is {n_2_power}, but n_2 <= n asks for one in [0, 1].")
+    s = 0.0 if n_2_power is None else n_2_power
+    p, q = beta_power, lambda_power
+    grows, dominates = (p >= 0, q >= s) if printed else (p > 0, q > s)
+    order = "at least as fast as" if printed else "faster than"
+    return (
+        _decided("a) beta grows", grows, f"beta ~ m^{p:g} must grow {order} a constant"),
+        _decided("b) beta grows slower than m", p < 1, f"beta ~ m^{p:g} must stay below m^1"),
+        _decided(
+            "c) lambda outgrows n_2",
+            dominates,
+            f"lambda ~ n^{q:g} must grow {order} n_2 + upsilon ~ n^{s:g}",
+        ),
+        _decided(
+            "d) lambda grows slower than n (n_2 + upsilon)",
+            q < 1 + s,
+            f"lambda ~ n^{q:g} must stay below n (n_2 + upsilon) ~ n^{1 + s:g}",
+        ),
+    )

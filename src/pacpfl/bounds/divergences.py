@@ -1,0 +1,182 @@
+"""KL divergences between posterior and prior: Gaussians, processes, mixtures, particles."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp, rel_entr
+
+from pacpfl.bounds.checks import ROUNDING, positive
+from pacpfl.errors import InputError
+
+
+def diagonal_gaussian_kl(
+    mean_q: ArrayLike, std_q: ArrayLike, mean_p: ArrayLike, std_p: ArrayLike
+) -> np.ndarray:
+    """KL(N(mean_q, diag std_q^2) || N(mean_p, diag std_p^2)), summed over the last axis:
+
+    sum_j [ ln(std_p/std_q) + (std_q^2 + (mean_q - mean_p)^2) / (2 std_p^2) - 1/2 ].
+    """
+    mean_q, std_q = _finite(mean_q, "mean of Q"), _finite(std_q, "std of Q")
+    mean_p, std_p = _finite(mean_p, "mean of P"), _finite(std_p, "std of P")
+    if np.any(std_q <= 0) or np.any(std_p <= 0):
+        raise InputError("A standard deviation is zero or negative: the divergence needs them > 0.")
+    ratio = (std_q / std_p) ** 2
+    shift = ((mean_q - mean_p) / std_p) ** 2
+    return np.asarray(0.5 * np.sum(ratio - 1 - np.log(ratio) + shift, axis=-1))
+
+
+def gaussian_kl(
+    mean_q: ArrayLike, covariance_q: ArrayLike, mean_p: ArrayLike, covariance_p: ArrayLike
+) -> np.ndarray:
+    """KL(N(mean_q, covariance_q) || N(mean_p, covariance_p)), for any leading batch axes:
+
+    1/2 [ tr(C_p^-1 C_q) - d + (mean_p - mean_q)' C_p^-1 (mean_p - mean_q)
+          + ln |C_p| - ln |C_q| ].
+    """
+    lower_q = _cholesky(covariance_q, "covariance of Q")
+    lower_p = _cholesky(covariance_p, "covariance of P")
+    difference = _finite(mean_q, "mean of Q") - _finite(mean_p, "mean of P")
+    # With L_p L_p' = C_p: tr(C_p^-1 C_q) = |L_p^-1 L_q|^2, and likewise for the mean.
+    trace = np.sum(np.linalg.solve(lower_p, lower_q) ** 2, axis=(-2, -1))
+    distance = np.sum(np.linalg.solve(lower_p, difference[..., None]) ** 2, axis=(-2, -1))
+    log_determinants = 2 * np.sum(_log_diagonal(lower_p) - _log_diagonal(lower_q), axis=-1)
+    return np.asarray(0.5 * (trace - difference.shape[-1] + distance + log_determinants))
+
+
+def gaussian_process_kl(
+    kernel: ArrayLike, residual: ArrayLike, noise_variance: ArrayLike, temperature: float = 1.0
+) -> np.ndarray:
+    """KL(posterior process || prior process) of a Gaussian process, exactly.
+
+    The posterior of N(y | h(x), s^2)^t has the density prod_j N(y_j | h(x_j), s^2)^t / Z with
+    respect to the prior process, a function of f = (h(x_1), ..., h(x_m)) alone. So the two
+    processes agree in law given f, and by the chain rule their divergence is that of the law
+    of f: KL(N(K C^-1 r, K - K C^-1 K) || N(0, K)), r = y - mean(x), C = K + v I, v = s^2 / t.
+    Written without K^-1, so that repeated inputs do no harm:
+
+        1/2 [ v tr(C^-1) - m + r' C^-1 K C^-1 r + ln |C| - m ln v ].
+
+    Any leading batch axes (particles, clients); no padding. With the likelihood's power
+    t = beta / m it is the Gibbs posterior of the negative log-likelihood.
+    """
+    kernel, residual = _finite(kernel, "kernel matrix"), _finite(residual, "residual")
+    noise = _finite(noise_variance, "noise variance") / positive(temperature, "the temperature")
+    if np.any(noise <= 0):
+        raise InputError("A noise variance is zero or negative: the divergence needs it > 0.")
+    m = residual.shape[-1]
+    if m == 0 or kernel.shape[-2:] != (m, m):
+        raise InputError(
+            f"The kernel matrix has shape {kernel.shape} for {m} residuals: "
+            "give one row and one column per sample, and at least one sample."
+        )
+    variance = np.expand_dims(noise, (-2, -1))
+    lower = _cholesky(kernel + variance * np.eye(m), "kernel matrix plus noise")
+    inverse = np.linalg.solve(np.swapaxes(lower, -2, -1), np.linalg.inv(lower))
+    weights = np.einsum("...ij,...j->...i", inverse, residual)
+    distance = np.einsum("...i,...ij,...j->...", weights, kernel, weights)
+    trace = noise * np.trace(inverse, axis1=-2, axis2=-1)
+    log_determinant = 2 * np.sum(_log_diagonal(lower), axis=-1)
+    kl = 0.5 * (trace - m + distance + log_determinant - m * np.log(noise))
+    # It is a sum of non-negative parts; rounding must not make it negative.
+    return np.asarray(np.maximum(kl, 0.0))
+
+
+def mixture_kl(weights_q: ArrayLike, weights_p: ArrayLike, kls: ArrayLike) -> np.ndarray:
+    """An upper bound on KL(sum_c q_c Q_c || sum_c p_c P_c) for mixtures, last axis c:
+
+        KL(q || p) + sum_c q_c KL(Q_c || P_c).
+
+    It IS the divergence of the pairs (component, hypothesis), and forgetting the component
+    cannot increase a divergence. A client that mixes k particles with weights q uses it with
+    p = 1/k, and with the epsilon of releasing all k particles.
+    """
+    q, p = _distribution(weights_q, "Q's mixture"), _distribution(weights_p, "P's mixture")
+    kls = _finite(kls, "the components' divergences")
+    if np.any(kls < 0):
+        raise InputError("A component's divergence is negative: a KL divergence never is.")
+    choice = rel_entr(q, p)
+    if not np.all(np.isfinite(choice)):
+        raise InputError("Q's mixture uses a component that P's gives no weight to.")
+    return np.asarray(np.sum(choice + q * kls, axis=-1))
+
+
+def mixture_log_evidence(weights_p: ArrayLike, log_evidences: ArrayLike) -> np.ndarray:
+    """ln Z of the mixture prior sum_c p_c P_c: logsumexp_c(ln p_c + ln Z_c), last axis c.
+
+    Its Gibbs posterior mixes the components' posteriors with weights p_c Z_c / Z: the paper's
+    evidence weights are the optimal ones for the bound.
+    """
+    p = _distribution(weights_p, "P's mixture")
+    return np.asarray(logsumexp(_finite(log_evidences, "the log evidences"), b=p, axis=-1))
+
+
+class Bracket(NamedTuple):
+    """Two numbers between which a quantity is proved to lie."""
+
+    lower: float
+    upper: float
+
+
+def particle_cloud_kl(
+    particles: ArrayLike, bandwidth: ArrayLike, prior_mean: ArrayLike, prior_std: ArrayLike
+) -> Bracket:
+    """KL(Q || hyper-prior) for the particles as a cloud, Q = (1/k) sum_j N(phi_j, diag s^2):
+
+        mean_j KL(N(phi_j, s^2) || hyper-prior) - ln k <= KL(Q || hyper-prior)
+                                                     <= mean_j KL(N(phi_j, s^2) || hyper-prior).
+
+    No estimate: the upper end is convexity of KL, and the gap is the information that a draw
+    from Q has about its component, at most ln k. The bound then speaks of priors drawn from
+    Q, that is of particles with noise of std s = `bandwidth` added. The bare particles
+    (s -> 0) have an infinite divergence from any continuous hyper-prior.
+    """
+    cloud = np.atleast_2d(_finite(particles, "particles"))
+    kls = diagonal_gaussian_kl(cloud, bandwidth, prior_mean, prior_std)
+    average = float(np.mean(kls))
+    return Bracket(max(0.0, average - math.log(len(cloud))), average)
+
+
+def optimal_hyper_kl(tau: float, expected_log_evidence: ArrayLike, log_partition: float) -> float:
+    """KL(Q* || hyper-prior) = tau sum_i E_{P~Q*} ln Z_i(P) - ln Z^S_tau, an identity.
+
+    With an average over SVGD's particles in place of E_{P~Q*} it is an estimate whose error
+    nobody knows: the particles are not draws from Q*. It may then even be negative, which is
+    refused.
+    """
+    total = float(np.sum(_finite(expected_log_evidence, "the expected log evidences")))
+    kl = positive(tau, "tau") * total - log_partition
+    if not kl >= -ROUNDING * max(1.0, abs(log_partition)):
+        raise InputError(
+            f"KL(Q* || hyper-prior) comes out as {kl}, below zero: "
+            "the log evidences are no average under Q* for this ln Z^S."
+        )
+    return max(kl, 0.0)
+
+
+def _finite(values: ArrayLike, name: str) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if not np.all(np.isfinite(array)):
+        raise InputError(f"The {name} holds a value that is not finite.")
+    return array
+
+
+def _distribution(values: ArrayLike, name: str) -> np.ndarray:
+    array = _finite(values, f"weights of {name}")
+    if np.any(array < 0) or np.any(np.abs(array.sum(axis=-1) - 1) > 1e-6):
+        raise InputError(f"The weights of {name} must be zero or more and sum to one.")
+    return array
+
+
+def _cholesky(matrix: ArrayLike, name: str) -> np.ndarray:
+    try:
+        return np.linalg.cholesky(_finite(matrix, name))
+    except np.linalg.LinAlgError as error:
+        raise InputError(f"The {name} is not positive definite.") from error
+
+
+def _log_diagonal(lower: np.ndarray) -> np.ndarray:
+    return np.asarray(np.log(np.diagonal(lower, axis1=-2, axis2=-1)))

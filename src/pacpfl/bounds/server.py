@@ -1,0 +1,276 @@
+"""The server-level bound: what holds for the clients' average risk, whatever the hyper-posterior.
+
+By default these functions compute the theorem that we can prove (`docs/theory.md`, "The
+server-level bound"); `printed` gives the paper's formula.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from pacpfl.bounds.bound import Bound
+from pacpfl.bounds.checks import (
+    ROUNDING,
+    count,
+    later_sizes,
+    loss_width,
+    not_negative,
+    positive,
+    positive_vector,
+    probability,
+    risk,
+    sample_sizes,
+    vector,
+)
+from pacpfl.errors import InputError
+
+UPSILON = 1e-4  # the paper's choice
+
+Printed = Literal["theorem", "proof"]
+
+
+@dataclass(frozen=True)
+class ServerPremises:
+    """What the server-level theorem takes as given. Wrong values are refused.
+
+    One entry per client in `betas` (the temperatures beta_i), `samples` (m_i) and `later`
+    (m~_i; None where it is not known; no later samples by default). The loss lies in [a, b].
+    `lambda_` = infinity is the tightest bound; a finite one puts the weight 1/(n beta tau) on
+    the divergence, so that Q* with that tau is what minimises the bound.
+    """
+
+    betas: Sequence[float]
+    samples: Sequence[int]
+    a: float
+    b: float
+    delta: float
+    later: Sequence[int | None] | None = None
+    lambda_: float = math.inf
+    upsilon: float = UPSILON
+
+    def __post_init__(self) -> None:
+        sample_sizes(self.samples)
+        positive_vector(self.betas, "beta", len(self.samples))
+        later_sizes(self.later, len(self.samples))
+        loss_width(self.a, self.b)
+        probability(self.delta)
+        positive(self.upsilon, "upsilon")
+        if not self.lambda_ > 0:
+            raise InputError(f"lambda is {self.lambda_}, but it must be above zero.")
+
+    @property
+    def clients(self) -> int:
+        return len(self.samples)
+
+    @property
+    def later_samples(self) -> tuple[int | None, ...]:
+        return later_sizes(self.later, self.clients)
+
+    @property
+    def new_clients(self) -> int:
+        """n_2: clients with later samples, or whose number of later samples is not known."""
+        return sum(1 for m in self.later_samples if m is None or m > 0)
+
+
+def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
+    """tau = lambda / (lambda + (sum_i beta_i) (n_2 + upsilon)) (paper, corollary on Q*).
+
+    For one beta the sum is n beta, as printed; for beta_i that differ the sum is what the
+    proof gives, that is the MEAN of the beta_i takes the place of beta.
+    """
+    total = float(positive_vector(betas, "beta").sum())
+    if not lambda_ > 0:
+        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
+    return 1 / (1 + total * _later_weight(lambda_, n_2, upsilon))
+
+
+def lambda_from_tau(tau: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
+    """lambda = tau (sum_i beta_i) (n_2 + upsilon) / (1 - tau); infinite for tau = 1."""
+    total = float(positive_vector(betas, "beta").sum())
+    _later_weight(1.0, n_2, upsilon)
+    if not 0 < tau <= 1:
+        raise InputError(f"tau is {tau}, but a lambda belongs to it only in (0, 1].")
+    return tau * total * (n_2 + upsilon) / (1 - tau) if tau < 1 else math.inf
+
+
+def _later_weight(lambda_: float, n_2: int, upsilon: float) -> float:
+    """(n_2 + upsilon) / lambda, the part of the divergence's weight that lambda adds."""
+    return (count(n_2, "n_2", 0) + positive(upsilon, "upsilon")) / lambda_
+
+
+def later_range(
+    beta: float, m: int, later: int | None, a: float, b: float, clients: int, printed: bool = False
+) -> float:
+    """Delta_i: how far later samples can move client i's share of the average risk.
+
+    With r = m~ / (m + m~), the log density of the Gibbs posterior changes by at most
+    c = beta r (b - a) in either direction, before normalisation, and therefore
+
+        |L(Q*(P, S u S~), D) - L(Q*(P, S), D)| / n <= (b - a) tanh(c / 2) / n,
+
+    which is attained. Not known (None): (b - a) / n (paper, lemma on unknown m~).
+    Printed: min{b - a, b (e^(2c) - e^(-2c))} / n, which is no bound where a < 0, and has the
+    wrong sign where b < 0. The corrected server-level bound does not need Delta_i at all.
+    """
+    width = loss_width(a, b)
+    positive(beta, "beta")
+    count(m, "the number of samples m")
+    count(clients, "the number of clients")
+    if later is None:
+        return width / clients
+    later = count(later, "the number of later samples", 0)
+    change = beta * later / (m + later) * width
+    if printed:
+        # exp(700) is the last one float64 holds; b - a is the smaller of the two long before.
+        return min(width, 2 * b * math.sinh(min(2 * change, 700.0))) / clients
+    return width * math.tanh(change / 2) / clients
+
+
+def later_factor(m: int, later: int | None) -> float:
+    """By what the deviation term grows because later samples will come (ours):
+
+        1 + min(1, m~/m) / (m + m~),   at most 1 + 1/(2 m), which stands for m~ not known.
+
+    S is a sample without replacement from S u S~, so E[Z(S) | S u S~] exceeds Z(S u S~) by no
+    more than Serfling's factor exp(beta^2 (b-a)^2 / (8m) (m~ + min(1, m~/m)) / (m + m~)).
+    """
+    m = count(m, "the number of samples m")
+    if later is None:
+        return 1 + 1 / (2 * m)
+    later = count(later, "the number of later samples", 0)
+    return 1 + min(1.0, later / m) / (m + later)
+
+
+def server_bound(
+    log_evidence: ArrayLike,
+    kl: float,
+    given: ServerPremises,
+    *,
+    weights: ArrayLike | None = None,
+    printed: Printed | None = None,
+) -> Bound:
+    """Server-level theorem: with probability at least 1 - delta, for EVERY hyper-posterior Q,
+
+        sum_i w_i E_{S~_i} E_{P~Q} L(Q*(P, S_i u S~_i), D_i)
+            <= - sum_i (w_i / beta_i) E_{P~Q} ln Z_{beta_i}(P, S_i)
+               + (1/kappa + (n_2 + upsilon)/lambda) (KL(Q || hyper-prior) + ln(1/delta))
+               + kappa (b-a)^2/8 sum_i w_i^2 f_i / m_i,
+
+    kappa = max_i beta_i / w_i and f_i = `later_factor`. `log_evidence` holds E_{P~Q} ln Z per
+    client. The weights w_i sum to one: by default they are proportional to beta_i (then
+    kappa = sum_i beta_i, and Q* is the minimiser for any beta_i); give equal ones for the plain
+    average. With one beta both are the paper's average and kappa = n beta.
+
+    `printed="theorem"` is the paper's formula (Section 4) with ln(1/delta)/sqrt(n);
+    `printed="proof"` has ln(1/delta) in its place, as the appendix derives it. Both put each
+    client's own beta_i where the paper has beta, and their mean in 1/(n beta).
+    """
+    evidence = _checked_evidence(log_evidence, given)
+    not_negative(kl, "KL(Q || hyper-prior)")
+    if printed is not None:
+        return _printed_bound(evidence, kl, given, printed)
+    shares = _checked_weights(weights, given)
+    price, deviation = price_and_deviation(given, shares)
+    return Bound(
+        {
+            "empirical": -float(np.sum(shares / np.asarray(given.betas) * evidence)),
+            "divergence": price * kl,
+            "deviation": deviation,
+            "confidence": price * math.log(1 / given.delta),
+        }
+    )
+
+
+def price_and_deviation(given: ServerPremises, shares: np.ndarray) -> tuple[float, float]:
+    """What one nat of divergence or confidence costs, and the deviation term."""
+    kappa = float(np.max(np.asarray(given.betas) / shares))
+    price = 1 / kappa + _later_weight(given.lambda_, given.new_clients, given.upsilon)
+    pairs = zip(given.samples, given.later_samples, strict=True)
+    spread = np.array([later_factor(m, later) / m for m, later in pairs])
+    deviation = kappa * (given.b - given.a) ** 2 / 8 * float(np.sum(shares**2 * spread))
+    return price, deviation
+
+
+def _printed_bound(
+    evidence: np.ndarray, kl: float, given: ServerPremises, printed: Printed
+) -> Bound:
+    if printed not in ("theorem", "proof"):
+        raise InputError(f"printed is '{printed}', but it is 'theorem' or 'proof'.")
+    if math.isinf(given.lambda_):
+        raise InputError("The printed server-level bound needs a finite lambda: give one.")
+    n = given.clients
+    betas = np.asarray(given.betas, dtype=np.float64)
+    samples = np.asarray(given.samples, dtype=np.float64)
+    ranges = [
+        later_range(beta, int(m), later, given.a, given.b, n, printed=True)
+        for beta, m, later in zip(betas, samples, given.later_samples, strict=True)
+    ]
+    later_weight = _later_weight(given.lambda_, given.new_clients, given.upsilon)
+    confidence = math.log(1 / given.delta)
+    return Bound(
+        {
+            "empirical": -float(np.mean(evidence / betas)),
+            "divergence": (1 / betas.sum() + later_weight) * kl,
+            "deviation": (given.b - given.a) ** 2 / 8 * float(np.mean(betas / samples)),
+            "later": float(np.sum(np.square(ranges))) / (8 * later_weight),
+            "confidence": confidence / math.sqrt(n) if printed == "theorem" else confidence,
+        }
+    )
+
+
+def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
+    """The server-level bound at its minimum, Q = Q* with the tau of `given` (weights ~ beta_i):
+
+    - ln Z^S_tau / (tau sum_i beta_i) + ...    for the first two terms of `server_bound`.
+    """
+    price, deviation = price_and_deviation(given, _checked_weights(None, given))
+    # price = 1 / (tau sum_i beta_i)
+    free_energy = risk(-price * log_partition, given.a, given.b, "-ln Z^S / (tau n beta)")
+    return Bound(
+        {
+            "empirical": free_energy,
+            "deviation": deviation,
+            "confidence": price * math.log(1 / given.delta),
+        }
+    )
+
+
+def optimal_hyper_posterior(
+    log_hyper_prior: ArrayLike, log_evidence: ArrayLike, tau: float
+) -> tuple[np.ndarray, float]:
+    """Q* over finitely many priors, and ln Z^S (paper, corollary on Q*):
+
+        ln Q*(P) = ln hyper-prior(P) + tau sum_i ln Z_{beta_i}(P, S_i) - ln Z^S_tau.
+
+    `log_evidence` has one row per client and one column per prior.
+    """
+    positive(tau, "tau")
+    scores = np.asarray(log_hyper_prior) + tau * np.sum(np.atleast_2d(log_evidence), axis=0)
+    log_partition = float(logsumexp(scores))
+    if not math.isfinite(log_partition):
+        raise InputError("ln Z^S is not finite: the log evidences must be finite numbers.")
+    return scores - log_partition, log_partition
+
+
+def _checked_evidence(log_evidence: ArrayLike, given: ServerPremises) -> np.ndarray:
+    evidence = vector(log_evidence, "The expected log evidence", given.clients)
+    for client, (value, beta) in enumerate(zip(evidence, given.betas, strict=True)):
+        risk(-value / beta, given.a, given.b, f"-ln Z / beta of client {client}")
+    return evidence
+
+
+def _checked_weights(weights: ArrayLike | None, given: ServerPremises) -> np.ndarray:
+    if weights is None:
+        betas = np.asarray(given.betas, dtype=np.float64)
+        return betas / betas.sum()
+    shares = positive_vector(weights, "the weight", given.clients)
+    if abs(shares.sum() - 1) > ROUNDING * given.clients:
+        raise InputError(f"The clients' weights sum to {shares.sum()}: they must sum to one.")
+    return shares

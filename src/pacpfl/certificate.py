@@ -1,0 +1,300 @@
+"""From numbers to a certificate: a bound on a risk, what it rests on, and what it says in words.
+
+Nothing is read, printed or trained here: the caller brings empirical risks, divergences and the
+run's privacy; this module spends the failure probability, picks the tightest bound that was
+paid for, and says which premises hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pacpfl.bounds import (
+    Bound,
+    ClientPremises,
+    Condition,
+    ServerPremises,
+    client_bound,
+    non_vacuous_loss,
+    non_vacuous_privacy,
+    server_bound,
+)
+from pacpfl.bounds.checks import probability
+from pacpfl.bounds.checks import risk as checked_risk
+from pacpfl.bounds.privacy_cost import Unit
+from pacpfl.errors import InputError
+from pacpfl.losses import LossRange, monte_carlo_upper
+
+# Of the failure probability, the part that pays for draws where a risk is not exact.
+MONTE_CARLO_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """How far the prior depends on the client's data: the theorem's epsilon, and who vouches.
+
+    `proved`: the run kept to pure epsilon-DP (for instance the `laplace` mode). `assumed`: the
+    epsilon is a premise (for instance that of Q*, while the particles come from SVGD).
+    `independent`: the prior has not seen the client's data at all, as for new clients.
+    """
+
+    standing: Literal["proved", "assumed", "independent"]
+    reason: str
+    epsilon: float = 0.0
+    unit: Unit = "sample"
+
+    def __post_init__(self) -> None:
+        if self.standing not in ("proved", "assumed", "independent"):
+            raise InputError(
+                f"The privacy's standing is '{self.standing}', "
+                "but it is 'proved', 'assumed' or 'independent'."
+            )
+        if self.standing == "independent" and self.epsilon != 0:
+            raise InputError("A prior that is independent of the data has epsilon = 0.")
+
+    def condition(self) -> Condition:
+        if self.standing == "independent":
+            return Condition("prior independent of the client's data", "holds", self.reason)
+        return Condition(
+            "prior from an epsilon-DP algorithm",
+            "holds" if self.standing == "proved" else "assumed",
+            f"epsilon = {self.epsilon:.4g} per {self.unit}, {self.reason}",
+        )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One beta, with the posterior that goes with it.
+
+    `risk` is E_{h~Q} of the average loss on the client's samples: a number where it is exact, or
+    the values of independent draws of h. `kl` is KL(Q || P), or a proved upper bound on it.
+    """
+
+    beta: float
+    risk: float | Sequence[float] | np.ndarray
+    kl: float
+
+    @property
+    def exact(self) -> bool:
+        return np.ndim(self.risk) == 0
+
+    @property
+    def mean_risk(self) -> float:
+        return float(np.mean(self.risk))
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What one client, or the federation, may rely on."""
+
+    subject: str
+    loss: LossRange
+    posterior: str
+    empirical_risk: float
+    bound: float
+    terms: Mapping[str, float]
+    delta: float
+    delta_split: Mapping[str, float]
+    beta: float
+    betas: tuple[float, ...]
+    conditions: tuple[Condition, ...]
+    verdict: str
+
+    @property
+    def vacuous(self) -> bool:
+        """A loss never exceeds b, so a bound of b or more says nothing."""
+        return self.bound >= self.loss.b
+
+    @property
+    def proved(self) -> bool:
+        """Every premise that can be checked holds."""
+        return all(c.status == "holds" for c in self.conditions if c.kind == "premise")
+
+
+SAMPLES_INDEPENDENT = Condition(
+    "independent samples",
+    "assumed",
+    "a client's samples are taken as independent draws of what it will meet later",
+    "world",
+)
+CLIENTS_INDEPENDENT = Condition(
+    "independent clients",
+    "assumed",
+    "the clients' data are taken as independent of one another",
+    "world",
+)
+CHOICES_INDEPENDENT = Condition(
+    "choices made without these samples",
+    "assumed",
+    "loss, clipping, betas, hyper-prior and tau are taken as fixed before the samples were seen",
+    "world",
+)
+
+
+def certify_client(
+    subject: str,
+    loss: LossRange,
+    candidates: Sequence[Candidate],
+    *,
+    m: int,
+    privacy: Privacy,
+    delta: float,
+    later: int = 0,
+    posterior: str = "posterior",
+) -> Certificate:
+    """The tightest client-level bound among the candidates, valid for all of them at once.
+
+    Budget: with the best of c candidates, ln(c / delta') takes the place of ln(1 / delta').
+    Where risks come from draws, a share of delta pays for them, divided by their number, and
+    the bound proper has the rest.
+    """
+    probability(delta)
+    if not candidates:
+        raise InputError(f"There is no candidate for {subject}: give at least one beta.")
+    drawn = sum(1 for candidate in candidates if not candidate.exact)
+    for_draws = MONTE_CARLO_SHARE * delta if drawn else 0.0
+    for_bound = delta - for_draws
+    bounds: list[Bound] = []
+    for candidate in candidates:
+        given = ClientPremises(
+            candidate.beta,
+            m,
+            loss.a,
+            loss.b,
+            for_bound,
+            later=later,
+            epsilon=privacy.epsilon,
+            unit=privacy.unit,
+            choices=len(candidates),
+        )
+        terms = dict(client_bound(candidate.mean_risk, candidate.kl, given).terms)
+        if not candidate.exact:
+            upper = monte_carlo_upper(candidate.risk, loss.a, loss.b, for_draws / drawn)
+            terms["draws"] = upper - candidate.mean_risk
+        bounds.append(Bound(terms))
+    best = int(np.argmin([bound.value for bound in bounds]))
+    chosen, bound = candidates[best], bounds[best]
+    conditions = (
+        _bounded(loss),
+        privacy.condition(),
+        _paid_choice(len(candidates)),
+        SAMPLES_INDEPENDENT,
+        CHOICES_INDEPENDENT,
+        non_vacuous_loss(chosen.beta, m + later, loss.a, loss.b),
+        non_vacuous_privacy(privacy.epsilon, chosen.beta, m, loss.a, loss.b),
+    )
+    who = f"a model drawn from the {posterior} of {subject}"
+    return Certificate(
+        subject=subject,
+        loss=loss,
+        posterior=posterior,
+        empirical_risk=chosen.mean_risk,
+        bound=bound.value,
+        terms=bound.terms,
+        delta=delta,
+        delta_split={"bound": for_bound} | ({"draws": for_draws} if drawn else {}),
+        beta=chosen.beta,
+        betas=tuple(candidate.beta for candidate in candidates),
+        conditions=conditions,
+        verdict=_verdict(who, loss, chosen.mean_risk, bound.value, delta, conditions),
+    )
+
+
+def certify_federation(
+    loss: LossRange,
+    log_evidence: ArrayLike,
+    kl: float,
+    empirical_risk: float,
+    given: ServerPremises,
+    hyper_posterior: Condition,
+    *,
+    weights: ArrayLike | None = None,
+    other_failures: Mapping[str, float] | None = None,
+) -> Certificate:
+    """The server-level bound as a certificate for the clients' weighted average risk.
+
+    `log_evidence` and `kl` must be exact or bounds on the safe side (ln Z from below, KL from
+    above); the probabilities by which such bounds may fail stand in `other_failures`, name by
+    name, and are added to `given.delta`. `hyper_posterior` says which hyper-posterior they
+    belong to, and whether that is the one in use.
+    """
+    if (given.a, given.b) != (loss.a, loss.b):
+        raise InputError(
+            f"The premises speak of a loss in [{given.a}, {given.b}], "
+            f"but {loss.name} lies in [{loss.a}, {loss.b}]: give both the same interval."
+        )
+    split = {"bound": given.delta} | {
+        name: probability(value, f"the failure probability of {name}")
+        for name, value in (other_failures or {}).items()
+    }
+    delta = probability(sum(split.values()), "the sum of all failure probabilities")
+    checked_risk(empirical_risk, loss.a, loss.b, "The federation's empirical risk")
+    bound = server_bound(log_evidence, kl, given, weights=weights)
+    conditions = (
+        _bounded(loss),
+        hyper_posterior,
+        SAMPLES_INDEPENDENT,
+        CLIENTS_INDEPENDENT,
+        CHOICES_INDEPENDENT,
+    )
+    average = "average, weighted by beta" if weights is None else "average, weighted as given"
+    who = f"the clients' {average}, over models from their Gibbs posteriors,"
+    return Certificate(
+        subject="federation",
+        loss=loss,
+        posterior=f"Gibbs posteriors, {average}",
+        empirical_risk=empirical_risk,
+        bound=bound.value,
+        terms=bound.terms,
+        delta=delta,
+        delta_split=split,
+        beta=float(np.mean(given.betas)),
+        betas=tuple(float(beta) for beta in given.betas),
+        conditions=conditions,
+        verdict=_verdict(who, loss, empirical_risk, bound.value, delta, conditions),
+    )
+
+
+def _bounded(loss: LossRange) -> Condition:
+    return Condition(
+        "bounded loss", "holds", f"{loss.name} has its values in [{loss.a:g}, {loss.b:g}]"
+    )
+
+
+def _paid_choice(choices: int) -> Condition:
+    if choices == 1:
+        return Condition("choice of beta paid for", "holds", "one beta, and nothing to choose")
+    reason = f"the best of {choices} betas, at the price of ln({choices}) more in the confidence"
+    return Condition("choice of beta paid for", "holds", reason)
+
+
+def _verdict(
+    who: str,
+    loss: LossRange,
+    empirical_risk: float,
+    bound: float,
+    delta: float,
+    conditions: Sequence[Condition],
+) -> str:
+    if bound >= loss.b:
+        return (
+            f"No statement: the bound {bound:.4g} for {who.rstrip(',')} is not below {loss.b:g}, "
+            f"the largest value of the loss ({loss.name})."
+        )
+    words = (
+        f"With probability at least {1 - delta:.6g}, {who} has an expected loss ({loss.name}) of "
+        f"at most {bound:.4g}; on the samples it is {empirical_risk:.4g}."
+    )
+    premises = [c for c in conditions if c.kind == "premise"]
+    failing = [f"{c.name} ({c.reason})" for c in premises if c.status == "does not hold"]
+    assumed = [f"{c.name} ({c.reason})" for c in premises if c.status == "assumed"]
+    if failing:
+        return f"NOT VALID, because a premise does not hold: {'; '.join(failing)}. " + words
+    if assumed:
+        return words + f" This rests on what is assumed, not proved: {'; '.join(assumed)}."
+    return words + " Every premise that can be checked holds."

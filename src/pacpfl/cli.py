@@ -1,0 +1,216 @@
+"""The command line. JAX is imported inside the commands, so that --help answers at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    from pacpfl.config import Config
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Personalised federated learning with honest uncertainty.
+
+Many clients hold small, private, different data sets. pacpfl learns a distribution over priors from
+their gradients, and each client, also one who joins later, turns it into its own calibrated model.
+
+[bold]Start here[/bold]
+
+  pacpfl run polynomial                     train, personalise, measure; about a minute
+  pacpfl run polynomial --set particles=8   change one setting
+  pacpfl report runs/polynomial             draw the figures and the page again
+
+A run folder holds config.toml (complete: edit it and pass it with --config), metrics.json,
+clients.csv, figures/ and report.html. Stop a run with Ctrl-C: it saves, and the same command goes on.""",
+)
+console = Console(stderr=True, highlight=False)
+
+
+@app.command()
+def run(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(help="A shipped configuration: polynomial, polynomial-opposite.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A configuration of your own (TOML).", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change one key, e.g. particles=8 or prior.kernel=ard.", show_default=False),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder [runs/NAME-seedN].", show_default=False)
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")] = False,
+) -> None:
+    """Train, personalise every client, measure, and write a run folder with a report.
+
+    Started again with the same command, a run that was stopped or killed goes on from its last
+    checkpoint and ends with the same particles, bit for bit.
+    """
+    from pacpfl import config as configuration
+
+    if (dataset is None) == (config is None):
+        raise InputError("Name either a shipped configuration (pacpfl run polynomial) or your own with --config.")
+    chosen = configuration.load_file(config) if config else shipped(str(dataset))
+    chosen = configuration.override(chosen, [*(settings or []), *([f"seed={seed}"] if seed is not None else [])])
+    name = config.stem if config else str(dataset)
+    folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
+
+    from pacpfl.engines import runtime
+
+    runtime.configure(chosen.run.precision)
+    from pacpfl.report.html import write_report
+    from pacpfl.studies import run as study
+
+    if fresh:
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        (folder / "config.toml").unlink(missing_ok=True)
+    with watching() as watcher:
+        try:
+            results = study.run(chosen, folder, watcher)
+        except study.Interrupted as reason:
+            console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
+            raise typer.Exit(130) from None
+        watcher.stage("drawing the report")
+        page = write_report(folder)
+    summary({name: (r.about["title"], study.summarise(r.groups)) for name, r in results.items()})
+    diversity = next((r.about["diversity"]["words"] for r in results.values() if "diversity" in r.about), None)
+    if diversity:
+        print(diversity)
+    print(f"Report: {page}")
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Draw the figures and write report.html again, from what the run folder holds."""
+    from pacpfl.report.html import write_report
+
+    print(write_report(folder))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from pacpfl import __version__
+
+    print(__version__)
+
+
+def shipped(name: str) -> Config:
+    """A configuration that comes with the package."""
+    from importlib import resources
+
+    from pacpfl import config as configuration
+
+    folder = resources.files("pacpfl.studies") / "configs"
+    path = folder / f"{name}.toml"
+    if not path.is_file():
+        names = sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
+        raise InputError(f"There is no shipped configuration {name!r}; there are {', '.join(names)}.")
+    return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
+
+
+@contextmanager
+def watching() -> Iterator[Any]:
+    """A progress bar where there is a terminal, and Ctrl-C that asks instead of breaking."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+    from rich.progress import TimeRemainingColumn
+
+    from pacpfl.studies.run import Watcher
+
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.print("Stopping after this step; press Ctrl-C again to stop at once without saving.")
+
+    before = signal.signal(signal.SIGINT, ask)
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[evidence]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("starting", total=None, speed="", evidence="")
+    base: dict[str, float] = {}
+
+    def stage(text: str) -> None:
+        base.clear()
+        bar.reset(task, total=None, description=text, speed="", evidence="")
+
+    def progress(now: Any) -> None:
+        base.setdefault("round", now.round)
+        base.setdefault("seconds", now.seconds)
+        elapsed = now.seconds - base["seconds"]
+        speed = (now.round - base["round"]) / elapsed if elapsed > 0 else 0.0
+        bar.update(
+            task,
+            completed=now.round,
+            total=now.rounds,
+            speed=f"{speed:.0f} rounds/s" if speed else "",
+            evidence=f"ln Z {now.diagnostics['log_evidence']:.3f} per sample",
+        )
+
+    try:
+        with bar:
+            yield Watcher(stage, progress, lambda: asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def summary(tables: dict[str, tuple[str, dict[str, dict[str, dict[str, float]]]]]) -> None:
+    """The metrics that people look at first, to standard output."""
+    from rich.table import Table
+
+    table = Table(title="Mean over clients ± 95% interval", title_justify="left")
+    table.add_column("method")
+    table.add_column("clients")
+    for metric in ("RSMSE", "CE", "NLL", "90% coverage"):
+        table.add_column(metric, justify="right")
+    for title, groups in tables.values():
+        for group, measured in groups.items():
+            cells = [
+                f"{measured[m]['mean']:.3f} ± {measured[m]['ci95']:.3f}"
+                for m in ("rsmse", "ce", "nll", "coverage_90")
+            ]
+            table.add_row(title, group, *cells)
+    Console(highlight=False).print(table)
+
+
+def main() -> None:
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        console.print(f"pacpfl: {error}", soft_wrap=True, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""The configuration of a run: frozen records, read from and written to TOML.
+
+A key that does not exist is an error that names the nearest one that does; a value of the wrong type
+or out of range is an error that says what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pacpfl.errors import InputError
+
+
+def key(default: Any, help: str, **rules: Any) -> Any:
+    """One key: its default, one line of help, and what is allowed (`least`, `above`, `most`, `choices`)."""
+    return field(default=default, metadata={"help": help, **rules})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    name: str = key("polynomial", "the data set", choices=("polynomial",))
+    clients: int = key(24, "existing clients, who train", least=1)
+    new_clients: int = key(24, "new clients, who join after training", least=0)
+    samples: int = key(10, "training samples of each client", least=2)
+    test_samples: int = key(100, "test samples of each client", least=2)
+    noise: float = key(0.2, "standard deviation of the observation noise", least=0)
+    opposite: bool = key(False, "the two kinds of clients have opposite means")
+    standardize: str = key(
+        "none", "scale features and target: none, per client", choices=("none", "client")
+    )
+
+
+@dataclass(frozen=True)
+class PriorConfig:
+    mean: str = key(
+        "mlp", "mean function: zero, constant, linear, mlp, or a sum such as linear+mlp"
+    )
+    mean_widths: tuple[int, ...] = key((32, 32), "neurons of the mean network's hidden layers")
+    kernel: str = key("deep", "kernel: deep, ard, or deep+ard")
+    kernel_widths: tuple[int, ...] = key((32, 32), "neurons of the kernel network's hidden layers")
+    kernel_outputs: int = key(2, "outputs of the kernel network", least=1)
+    output_scale: str = key("fixed", "fixed at 1 (paper) or learned", choices=("fixed", "learned"))
+    members: int = key(1, "K: base priors mixed into one; more than 1 for clients of several kinds", least=1)
+    noise: float = key(0.4, "centre of the hyper-prior of the noise std", above=0)
+    noise_spread: float = key(0.1, "std of that hyper-prior", above=0)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    rounds: int = key(1000, "T: rounds of training", least=1)
+    particles: int = key(4, "k: particles of the hyper-posterior", least=1)
+    hyper_std: float = key(0.5, "sigma_P: std of the hyper-prior", above=0)
+    tau: float | None = key(None, "weight of the clients' evidence against the hyper-prior", above=0)
+    lambda_: float | None = key(None, "instead of tau: lambda of the server bound", above=0)
+    upsilon: float = key(1e-4, "small constant of the server bound", above=0)
+    beta: float | None = key(None, "temperature; unset: each client's number of samples", above=0)
+    clients_per_round: int | None = key(None, "c: clients per round; unset: all", least=1)
+    batch: int | None = key(None, "b: samples per client and round; unset: all", least=1)
+    aggregation: str = key(
+        "sum", "sum: estimate of the sum over all clients; mean: as printed", choices=("sum", "mean")
+    )
+    svgd_kernel: str = key(
+        "rbf", "kernel between particles: rbf (paper), imq, function", choices=("rbf", "imq", "function")
+    )
+    optimizer: str = key(
+        "adam", "optimiser of the particles", choices=("adam", "sgd", "adamw", "rmsprop", "lion")
+    )
+    learning_rate: float = key(3e-3, "eta: its step size", above=0)
+    schedule: str = key(
+        "cosine", "of the step size over the rounds", choices=("constant", "cosine", "exponential")
+    )
+
+
+@dataclass(frozen=True)
+class PersonalConfig:
+    weights: str = key(
+        "evidence",
+        "weights of the particles at a client: evidence (paper), uniform, stacking",
+        choices=("evidence", "uniform", "stacking"),
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    methods: tuple[str, ...] = key(
+        ("pacpfl", "vanilla", "pooled"), "what to run, in this order"
+    )
+    precision: str = key("float32", "of all arithmetic", choices=("float32", "float64"))
+    checkpoint_rounds: int = key(500, "save at least every so many rounds", least=1)
+    checkpoint_minutes: float = key(1.0, "and at least every so many minutes", above=0)
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = key(0, "of everything random: data, particles, choice of clients", least=0)
+    data: DataConfig = DataConfig()
+    prior: PriorConfig = PriorConfig()
+    train: TrainConfig = TrainConfig()
+    personal: PersonalConfig = PersonalConfig()
+    run: RunConfig = RunConfig()
+
+
+METHODS = ("pacpfl", "vanilla", "vanilla-deep", "pooled", "pooled-deep")
+SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
+
+
+def load(text: str, origin: str) -> Config:
+    """A configuration from TOML; `origin` (a file name) is named in errors."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{origin} is not valid TOML: {error}.") from error
+    config = Config()
+    for name, value in table.items():
+        if name in SECTIONS:
+            if not isinstance(value, dict):
+                raise InputError(f"{origin}: {name} is a section; write [{name}] above its keys.")
+            for inner, item in value.items():
+                config = _with(config, f"{name}.{inner}", item, origin)
+        else:
+            config = _with(config, name, value, origin)
+    check(config, origin)
+    return config
+
+
+def load_file(path: Path) -> Config:
+    try:
+        return load(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}).") from error
+
+
+def override(config: Config, settings: list[str]) -> Config:
+    """Apply `key=value` settings; `particles` is short for `train.particles`."""
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write it as key=value, for instance particles=8.")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        config = _with(config, name.strip(), value, f"--set {setting}")
+    check(config, "the configuration")
+    return config
+
+
+def dump(config: Config) -> str:
+    """Complete TOML, every key with its help; keys that are not set stand as comments."""
+    lines = [f"seed = {config.seed}  # {_help(Config, 'seed')}"]
+    for section in SECTIONS:
+        part = getattr(config, section)
+        lines += ["", f"[{section}]"]
+        for f in fields(part):
+            value = getattr(part, f.name)
+            name = f.name.rstrip("_")
+            text = f"{name} = {_toml(value)}" if value is not None else f"# {name} ="
+            lines.append(f"{text}  # {f.metadata['help']}")
+    return "\n".join(lines) + "\n"
+
+
+def identity(config: Config, **more: Any) -> str:
+    """Names what training depends on: two runs with the same identity give the same particles."""
+    parts = {s: _plain(getattr(config, s)) for s in ("data", "prior", "train")}
+    parts |= {"seed": config.seed, "precision": config.run.precision, **more}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def check(config: Config, origin: str) -> None:
+    """What no single key can tell."""
+    train, prior = config.train, config.prior
+    if train.tau is not None and train.lambda_ is not None:
+        raise InputError(f"{origin}: tau and lambda say the same thing; give one of them.")
+    if train.clients_per_round is not None and train.clients_per_round > config.data.clients:
+        raise InputError(
+            f"{origin}: clients_per_round = {train.clients_per_round} is more than the "
+            f"{config.data.clients} clients there are."
+        )
+    for name, allowed in (("mean", ("zero", "constant", "linear", "mlp")), ("kernel", ("deep", "ard"))):
+        for part in getattr(prior, name).split("+"):
+            if part not in allowed:
+                raise InputError(
+                    f"{origin}: {name} = {getattr(prior, name)!r} is not known; combine "
+                    f"{', '.join(allowed)} with +."
+                )
+    for name in config.run.methods:
+        if name not in METHODS:
+            raise InputError(f"{origin}: there is no method {name!r}{_nearest(name, METHODS)}.")
+    if any(width < 1 for width in (*prior.mean_widths, *prior.kernel_widths)):
+        raise InputError(f"{origin}: a hidden layer needs at least one neuron.")
+
+
+def _with(config: Config, name: str, value: Any, origin: str) -> Config:
+    section, inner = _find(name, origin)
+    if not section:
+        return replace(config, **{inner: _convert(Config, inner, value, origin)})
+    part = getattr(config, section)
+    return replace(
+        config, **{section: replace(part, **{inner: _convert(type(part), inner, value, origin)})}
+    )
+
+
+def _find(name: str, origin: str) -> tuple[str, str]:
+    """(section, field) of a key given as `section.key`, or as `key` where that is unambiguous."""
+    known: dict[str, list[tuple[str, str]]] = {"seed": [("", "seed")]}
+    for section, part in SECTIONS.items():
+        for f in fields(part):
+            plain = f.name.rstrip("_")
+            known[f"{section}.{plain}"] = [(section, f.name)]
+            known.setdefault(plain, []).append((section, f.name))
+    found = known.get(name, [])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = " or ".join(f"{section}.{name}" for section, _ in found)
+        raise InputError(f"{origin}: {name} could be {choices}; write one of them.")
+    raise InputError(f"{origin}: there is no key {name!r}{_nearest(name, known)}.")
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _convert(owner: type, name: str, value: Any, origin: str) -> Any:
+    kind = typing.get_type_hints(owner)[name]
+    rules = next(f for f in fields(owner) if f.name == name).metadata
+    label = f"{origin}: {name.rstrip('_')}"
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    target = next(o for o in options if o is not type(None))
+    if typing.get_origin(target) is tuple:
+        inner = typing.get_args(target)[0]
+        if not isinstance(value, list) or not all(_is(inner, item) for item in value):
+            raise InputError(f"{label} must be a list of {inner.__name__}, not {value!r}.")
+        return tuple(value)
+    if not _is(target, value):
+        raise InputError(f"{label} must be {_article(target)}, not {value!r}.")
+    value = float(value) if target is float else value
+    if "choices" in rules and value not in rules["choices"]:
+        raise InputError(
+            f"{label} = {value!r} is not one of {', '.join(rules['choices'])}"
+            f"{_nearest(str(value), rules['choices'])}."
+        )
+    if ("least" in rules and not value >= rules["least"]) or (
+        "above" in rules and not rules["above"] < value < float("inf")
+    ):
+        limit = f"at least {rules['least']}" if "least" in rules else f"above {rules['above']}"
+        raise InputError(f"{label} must be {limit}, not {value}.")
+    return value
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+
+
+def _article(kind: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+
+
+def _help(owner: type, name: str) -> str:
+    return str(next(f for f in fields(owner) if f.name == name).metadata["help"])
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    return {f.name: getattr(part, f.name) for f in fields(part)}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

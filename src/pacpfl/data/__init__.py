@@ -1,0 +1,1 @@
+"""Data sets, and the only place that reads data files."""

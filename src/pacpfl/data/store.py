@@ -1,0 +1,96 @@
+"""Many clients' samples in three flat arrays, in memory or on disk.
+
+Rows of client i are x[offsets[i] : offsets[i + 1]]. A round needs the rows of a few clients only, so
+with `open_store` (memory-mapped) neither memory nor time grows with the number of clients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pacpfl.errors import InputError
+from pacpfl.types import Client, Data, Samples
+
+
+@dataclass(frozen=True)
+class ClientStore:
+    x: np.ndarray  # [total, d]
+    y: np.ndarray  # [total]
+    offsets: np.ndarray  # [n + 1]
+    longest: int
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def features(self) -> int:
+        return int(self.x.shape[1])
+
+    def gather(self, chosen: np.ndarray, dtype: np.dtype | type) -> Data:
+        """The chosen clients' samples, padded to the longest client of the whole store."""
+        shape = (len(chosen), self.longest)
+        x = np.zeros((*shape, self.features), dtype)
+        y = np.zeros(shape, dtype)
+        mask = np.zeros(shape, bool)
+        for row, client in enumerate(chosen):
+            start, end = int(self.offsets[client]), int(self.offsets[client + 1])
+            x[row, : end - start] = self.x[start:end]
+            y[row, : end - start] = self.y[start:end]
+            mask[row, : end - start] = True
+        return Data(x, y, mask)  # type: ignore[arg-type]
+
+
+def from_samples(parts: Sequence[Samples]) -> ClientStore:
+    lengths = [len(part) for part in parts]
+    return ClientStore(
+        np.concatenate([part.x for part in parts]),
+        np.concatenate([part.y for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        max(lengths),
+    )
+
+
+def from_clients(clients: Sequence[Client]) -> ClientStore:
+    """The store of what clients train on."""
+    return from_samples([client.train for client in clients])
+
+
+def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
+    """Stream samples to disk, one client at a time; `store.json` is written last and atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    offsets, longest = [0], 0
+    with open(folder / "x.f32", "wb") as xs, open(folder / "y.f32", "wb") as ys:
+        for number, part in enumerate(parts):
+            if part.x.shape != (len(part), features) or not len(part):
+                raise InputError(
+                    f"Client {number} has samples of shape {part.x.shape}, not (m, {features}) with "
+                    "m > 0; give every client the same features."
+                )
+            xs.write(np.ascontiguousarray(part.x, "<f4").tobytes())
+            ys.write(np.ascontiguousarray(part.y, "<f4").tobytes())
+            offsets.append(offsets[-1] + len(part))
+            longest = max(longest, len(part))
+    np.asarray(offsets, "<i8").tofile(folder / "offsets.i64")
+    temporary = folder / "store.json.partial"
+    temporary.write_text(json.dumps({"features": features, "longest": longest, "version": 1}))
+    os.replace(temporary, folder / "store.json")
+
+
+def open_store(folder: Path) -> ClientStore:
+    """Memory-map a folder that `write_store` made."""
+    try:
+        about = json.loads((folder / "store.json").read_text())
+        offsets = np.memmap(folder / "offsets.i64", "<i8", "r")
+        shape = (int(offsets[-1]), int(about["features"]))
+        x = np.memmap(folder / "x.f32", "<f4", "r", shape=shape)
+        y = np.memmap(folder / "y.f32", "<f4", "r", shape=shape[:1])
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder} is not a complete client store ({error}); write it again.") from error
+    return ClientStore(x, y, offsets, int(about["longest"]))

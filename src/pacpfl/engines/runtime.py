@@ -1,0 +1,47 @@
+"""Settings of JAX that must be made before it starts, and facts about where it runs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+
+def configure(precision: str = "float32") -> None:
+    """Precision, and compiled programs kept on disk so that the second run starts at once.
+
+    The cache lies in PACPFL_CACHE_DIR, else in the user's cache folder; a folder that cannot be
+    written is no reason to stop.
+    """
+    jax.config.update("jax_enable_x64", precision == "float64")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("PACPFL_CACHE_DIR") or Path(home) / "pacpfl" / "jax")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def versions() -> dict[str, str]:
+    names = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "safetensors")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+def machine() -> str:
+    """Processor, cores and accelerator in words."""
+    processor = platform.processor() or platform.machine()
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
+    device = jax.devices()[0]
+    accelerator = "" if device.platform == "cpu" else f", {device.device_kind}"
+    return f"{processor}, {os.cpu_count()} cores{accelerator}"

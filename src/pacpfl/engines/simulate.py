@@ -1,0 +1,263 @@
+"""All clients in one process: every gradient of a round in one compiled call, many rounds per call.
+
+Randomness depends on (seed, round, client) alone, never on how rounds are grouped into calls, so an
+interrupted run that goes on from a checkpoint ends with the same bits as one that was left alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pacpfl.data.store import ClientStore
+from pacpfl.engines.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method
+from pacpfl.types import Data
+
+CALL_SECONDS = 0.4  # how long one compiled call should take: what a progress bar needs
+MAXIMUM_ROUNDS_PER_CALL = 64
+WORKING_SET = 256 * 2**20  # bytes of kernel matrices in flight; larger federations go in blocks
+STREAM_BYTES = 64 * 2**20  # bytes of samples handed over per call when clients are sampled
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where and how often to save, and the name of the configuration the checkpoint belongs to."""
+
+    path: Path
+    identity: str
+    rounds: int = 500
+    minutes: float = 1.0
+
+
+class Progress(NamedTuple):
+    round: int
+    rounds: int
+    seconds: float
+    diagnostics: dict[str, float]
+
+
+class Trained(NamedTuple):
+    state: Any
+    client_states: Any
+    history: dict[str, np.ndarray]
+    rounds: int
+    compile_seconds: float
+    seconds: float  # without compilation
+    finished: bool  # False: stopped on request, saved
+
+
+def train(
+    method: Method,
+    store: ClientStore,
+    *,
+    rounds: int,
+    clients_per_round: int | None = None,
+    seed: int = 0,
+    dtype: type = np.float32,
+    matrices_per_client: int = 1,
+    saving: Saving | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Trained:
+    """Run `rounds` rounds. Goes on from the checkpoint where `saving` finds one."""
+    n = store.clients
+    c = n if clients_per_round is None else clients_per_round
+    if not 1 <= c <= n:
+        raise InputError(f"{c} clients per round cannot be chosen from {n}; choose 1 to {n}.")
+    blocks, block = divide(c, store.longest, matrices_per_client, np.dtype(dtype).itemsize)
+    everyone = c == n
+    first = to_device(store.gather(np.array([0]), dtype))
+    example = jax.tree.map(lambda a: a[0], first)
+    base = jax.random.key(seed)
+    state = jax.jit(method.init)(jax.random.fold_in(base, 0), example)
+    client_states = initial_client_states(method, state, store, base, dtype)
+    history: dict[str, list[np.ndarray]] = {}
+    start = 0
+    if saving is not None:
+        found = load_checkpoint(saving.path, (state, client_states), saving.identity)
+        if found is not None:
+            start = found.round
+            state, client_states = jax.tree.map(jnp.asarray, found.state)
+            history = {name: [values] for name, values in found.history.items()}
+
+    bytes_per_round = blocks * block * store.longest * (store.features + 1) * first.x.dtype.itemsize
+    capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
+    call = jax.jit(make_call(method, base, blocks, block, capacity, everyone, n))
+    fixed = None
+    if everyone:
+        fixed = to_device(stack_rounds([gather_round(store, np.arange(n), blocks * block, dtype)], 1))
+
+    def save(done: int) -> None:
+        if saving is not None:
+            flat = {name: np.concatenate(values) for name, values in history.items()}
+            save_checkpoint(
+                saving.path, Checkpoint(done, (state, client_states), flat), saving.identity
+            )
+
+    done, count = start, 1
+    compile_seconds = train_seconds = 0.0
+    began = last_saved = time.monotonic()
+    last_saved_round = start
+    stopped = False
+    while done < rounds and not stopped:
+        count = min(count, capacity, rounds - done)
+        if saving is not None:
+            count = min(count, last_saved_round + saving.rounds - done)
+        if fixed is None:
+            chosen = [choose_clients(seed, number, n, c) for number in range(done, done + count)]
+            each = [gather_round(store, clients, blocks * block, dtype) for clients in chosen]
+            inputs = to_device(stack_rounds(each, capacity))
+        else:
+            inputs = fixed
+        called = time.monotonic()
+        state, client_states, curves = call(state, client_states, inputs, done, count)
+        jax.block_until_ready(curves)
+        seconds = time.monotonic() - called
+        for name, values in curves.items():
+            history.setdefault(name, []).append(np.asarray(values)[:count])
+        done += count
+        if compile_seconds == 0.0:  # the first call, one round, is nearly all compilation
+            compile_seconds = seconds
+        else:
+            train_seconds += seconds
+            count = min(4 * count, int(CALL_SECONDS * count / seconds))
+        count = max(count, 2)
+        if progress is not None:
+            latest = {name: float(values[-1][-1]) for name, values in history.items()}
+            progress(Progress(done, rounds, time.monotonic() - began, latest))
+        stopped = stop()
+        due = saving is not None and (
+            done - last_saved_round >= saving.rounds
+            or time.monotonic() - last_saved >= 60 * saving.minutes
+        )
+        if due or stopped:
+            save(done)
+            last_saved, last_saved_round = time.monotonic(), done
+    if saving is not None and done != last_saved_round:
+        save(done)
+    flat = {name: np.concatenate(values) for name, values in history.items()}
+    return Trained(
+        state, client_states, flat, done, compile_seconds, train_seconds, done >= rounds
+    )
+
+
+class RoundInputs(NamedTuple):
+    """What the host hands over: leading axis = rounds of the call (or 1 when all clients take part)."""
+
+    data: Data
+    chosen: np.ndarray  # [rounds, slots]; n where a slot is empty
+    weights: np.ndarray  # [rounds, slots]; 0 where a slot is empty
+
+
+def make_call(
+    method: Method, base: jax.Array, blocks: int, block: int, capacity: int, everyone: bool, n: int
+) -> Callable[..., Any]:
+    """`count` rounds in one compiled loop. `count` is an argument: one compilation serves all."""
+
+    def one_round(number: Any, state: Any, client_states: Any, inputs: RoundInputs) -> Any:
+        round_key = jax.random.fold_in(jax.random.fold_in(base, 1), number)
+        chosen, weights = inputs.chosen, inputs.weights
+        keys = jax.vmap(lambda client: jax.random.fold_in(round_key, client))(chosen)
+        own = jax.tree.map(lambda a: a.at[chosen].get(mode="clip"), client_states)
+
+        def in_blocks(a: Any) -> Any:
+            return a.reshape(blocks, block, *a.shape[1:])
+
+        def update(arguments: Any) -> Any:
+            return jax.vmap(lambda cs, data, key: method.client_update(state, cs, data, key))(
+                *arguments
+            )
+
+        updates, own = jax.lax.map(update, jax.tree.map(in_blocks, (own, inputs.data, keys)))
+        updates, own = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), (updates, own))
+        client_states = jax.tree.map(
+            lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
+        )
+        curves = method.diagnostics(state, updates, weights)
+        server_key = jax.random.fold_in(round_key, n)
+        return method.server_update(state, updates, weights, server_key), client_states, curves
+
+    def call(state: Any, client_states: Any, inputs: RoundInputs, start: Any, count: Any) -> Any:
+        def pick(index: Any) -> RoundInputs:
+            place = 0 if everyone else index
+            return jax.tree.map(lambda a: a[place], inputs)
+
+        shapes = jax.eval_shape(one_round, start, state, client_states, pick(0))[2]
+        curves = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+
+        def body(index: Any, carry: Any) -> Any:
+            state, client_states, curves = carry
+            state, client_states, values = one_round(
+                start + index, state, client_states, pick(index)
+            )
+            curves = jax.tree.map(lambda c, v: c.at[index].set(v), curves, values)
+            return state, client_states, curves
+
+        return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
+
+    return call
+
+
+def divide(c: int, longest: int, matrices: int, itemsize: int) -> tuple[int, int]:
+    """(blocks, clients per block): as few blocks as keep the kernel matrices within WORKING_SET."""
+    per_client = max(1, matrices * longest**2 * itemsize)
+    blocks = min(c, math.ceil(c * per_client / WORKING_SET))
+    return blocks, math.ceil(c / blocks)
+
+
+def choose_clients(seed: int, number: int, n: int, c: int) -> np.ndarray:
+    """The random subset C_t: without replacement, in O(c), from (seed, round) alone."""
+    rng = np.random.default_rng([seed, number])
+    return np.sort(rng.choice(n, c, replace=False, shuffle=False))
+
+
+def gather_round(
+    store: ClientStore, chosen: np.ndarray, slots: int, dtype: type
+) -> RoundInputs:
+    """One round's inputs; empty slots hold the first chosen client's data with weight 0."""
+    empty = slots - len(chosen)
+    data = store.gather(np.concatenate([chosen, np.repeat(chosen[:1], empty)]), dtype)
+    numbers = np.concatenate([chosen, np.full(empty, store.clients)]).astype(np.int32)
+    weights = np.concatenate([np.ones(len(chosen)), np.zeros(empty)]).astype(dtype)
+    return RoundInputs(data, numbers, weights)
+
+
+def stack_rounds(each: list[RoundInputs], capacity: int) -> RoundInputs:
+    """Rounds along a new leading axis, in arrays of always the same size."""
+
+    def stack(*parts: np.ndarray) -> np.ndarray:
+        whole = np.zeros((capacity, *parts[0].shape), parts[0].dtype)
+        for index, part in enumerate(parts):
+            whole[index] = part
+        return whole
+
+    return jax.tree.map(stack, *each)
+
+
+def initial_client_states(
+    method: Method, state: Any, store: ClientStore, base: jax.Array, dtype: type
+) -> Any:
+    """What clients keep between rounds, leading axis n; computed only where a method keeps something."""
+
+    def one(data: Data, client: Any) -> Any:
+        return method.init_client(state, data, jax.random.fold_in(base, client))
+
+    example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
+    if not jax.tree.leaves(jax.eval_shape(one, example, 0)):
+        return one(example, 0)
+    everyone = np.arange(store.clients)
+    return jax.jit(jax.vmap(one))(store.gather(everyone, dtype), everyone)
+
+
+def to_device(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)

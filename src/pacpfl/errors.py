@@ -1,0 +1,5 @@
+"""Errors that are the user's to mend: one sentence that says what, where and the way out."""
+
+
+class InputError(Exception):
+    """Something given to pacpfl cannot be used. The command line prints it and exits with 2."""

@@ -1,0 +1,82 @@
+"""The hyper-prior, and the optimal hyper-posterior it leads to (paper, corollary on Q*).
+
+    ln Q*(phi) = ln P(phi) + tau sum_i ln Z_beta(P_phi, S_i) + const,
+    tau = lambda / (lambda + beta n (n_2 + upsilon)),   where lambda > n_2 + upsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from pacpfl.errors import InputError
+from pacpfl.priors.base import Block
+
+UPSILON = 1e-4  # the paper's choice
+
+
+class HyperPrior(NamedTuple):
+    """N(means, diag(stds^2)) over particles."""
+
+    means: Float[Array, " size"]
+    stds: Float[Array, " size"]
+
+
+def hyper_prior(
+    blocks: Sequence[Block], std: float, dtype: jnp.dtype | type = jnp.float32
+) -> HyperPrior:
+    """Blocks that name no spread of their own get `std`, the paper's sigma_P."""
+    if not std > 0:
+        raise InputError(f"The hyper-prior's std must be positive, not {std}.")
+    means = np.concatenate([np.full(b.size, b.mean) for b in blocks])
+    stds = np.concatenate([np.full(b.size, std if b.std is None else b.std) for b in blocks])
+    return HyperPrior(jnp.asarray(means, dtype), jnp.asarray(stds, dtype))
+
+
+def sample(key: Array, prior: HyperPrior, count: int) -> Float[Array, "count size"]:
+    noise = jax.random.normal(key, (count, prior.means.size), prior.means.dtype)
+    return prior.means + prior.stds * noise
+
+
+def log_density(prior: HyperPrior, phi: Float[Array, " size"]) -> Float[Array, ""]:
+    z = (phi - prior.means) / prior.stds
+    return -0.5 * jnp.sum(z**2 + math.log(2 * math.pi)) - jnp.sum(jnp.log(prior.stds))
+
+
+def score(prior: HyperPrior, phi: Float[Array, "*k size"]) -> Float[Array, "*k size"]:
+    """Gradient of the log density."""
+    return (prior.means - phi) / prior.stds**2
+
+
+def posterior_log_density(
+    prior: HyperPrior,
+    phi: Float[Array, " size"],
+    log_evidences: Float[Array, " n"],
+    tau: float,
+) -> Float[Array, ""]:
+    """ln Q*(phi) up to the constant ln Z^S."""
+    return log_density(prior, phi) + tau * jnp.sum(log_evidences)
+
+
+def tau_from_lambda(
+    lambda_: float, beta: float, n: int, n_2: int, upsilon: float = UPSILON
+) -> float:
+    return lambda_ / (lambda_ + beta * n * (n_2 + upsilon))
+
+
+def lambda_from_tau(
+    tau: float, beta: float, n: int, n_2: int, upsilon: float = UPSILON
+) -> float:
+    """The lambda that gives this tau; infinite for tau >= 1, which no finite lambda reaches."""
+    return tau * beta * n * (n_2 + upsilon) / (1 - tau) if tau < 1 else math.inf
+
+
+def lambda_condition(lambda_: float, n_2: int, upsilon: float = UPSILON) -> bool:
+    """What the server-level theorem asks for: lambda > n_2 + upsilon."""
+    return lambda_ > n_2 + upsilon

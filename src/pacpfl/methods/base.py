@@ -1,0 +1,53 @@
+"""The few functions every method has; engines and studies use only these.
+
+All are pure functions of a frozen configuration (the method object) and are written for ONE client:
+engines `vmap` them over clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+from jaxtyping import Array, Float
+
+from pacpfl.types import Data, Prediction
+
+
+class Predictor(Protocol):
+    """A client's own model: a pytree of arrays that predicts."""
+
+    def __call__(self, x: Float[Array, "t d"]) -> Prediction: ...
+
+
+class Method(Protocol):
+    # True: the method knows no clients; it is given one, who holds everybody's data, and its
+    # predictor serves everyone.
+    central: ClassVar[bool]
+
+    def init(self, key: Array, example: Data) -> Any:
+        """State of the server before the first round: a NamedTuple of arrays."""
+        ...
+
+    def init_client(self, state: Any, data: Data, key: Array) -> Any:
+        """What a client keeps between rounds; () for methods whose clients keep nothing."""
+        ...
+
+    def client_update(
+        self, state: Any, client_state: Any, data: Data, key: Array
+    ) -> tuple[Any, Any]:
+        """What a client computes: the update it sends (arrays only) and its own new state."""
+        ...
+
+    def server_update(
+        self, state: Any, updates: Any, weights: Float[Array, " c"], key: Array
+    ) -> Any:
+        """What the server does with the updates (leading axis c). Weight 0: that client is absent."""
+        ...
+
+    def personalize(self, state: Any, client_state: Any, data: Data, key: Array) -> Predictor:
+        """At the client, existing or new: its own model from the server's state and its data."""
+        ...
+
+    def diagnostics(self, state: Any, updates: Any, weights: Float[Array, " c"]) -> dict[str, Array]:
+        """Numbers worth a curve, one value each per round."""
+        ...

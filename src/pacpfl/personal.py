@@ -1,0 +1,106 @@
+"""What happens at a client: from the server's particles and its own data to its own model.
+
+Every particle is a prior; conditioned on the client's data it becomes a posterior, and the client
+predicts with their mixture. Three ways to weigh them:
+
+- `evidence` (paper): alpha_kappa proportional to Z(P_kappa, S_i). Right if the priors are, and sharp:
+  from about 50 samples on it picks one particle.
+- `uniform`: 1/k each.
+- `stacking`: the weights whose mixture predicts each sample best from all the others
+  (leave-one-out log density; closed form for Gaussian processes).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pacpfl.priors.base import Prior
+from pacpfl.types import Data, Prediction
+
+WEIGHTS = ("evidence", "uniform", "stacking")
+
+
+class PersonalModel(eqx.Module):
+    """One client's model. Call it with inputs; `extend` it with samples that come later."""
+
+    prior: Prior = eqx.field(static=True)
+    rule: str = eqx.field(static=True)
+    particles: Float[Array, "k size"]
+    posteriors: Any  # the family's posterior, with a leading axis of k
+    weights: Float[Array, " k"]
+
+    def __call__(self, x: Float[Array, "t d"]) -> Prediction:
+        weights, means, stds = jax.vmap(lambda p, q: self.prior.predict(p, q, x))(
+            self.particles, self.posteriors
+        )
+        weights = self.weights[:, None] * weights
+        used = weights[..., None] > 0  # a particle that failed has weight 0, and NaN times 0 is NaN
+        flat = (-1, x.shape[0])
+        return Prediction(
+            weights.reshape(-1),
+            jnp.where(used, means, 0).reshape(flat),
+            jnp.where(used, stds, 1).reshape(flat),
+        )
+
+    def extend(self, more: Data) -> PersonalModel:
+        """The model with more samples. Factors grow, none is computed anew; the weights are."""
+        posteriors = jax.vmap(lambda p, q: self.prior.extend(p, q, more))(
+            self.particles, self.posteriors
+        )
+        weights = particle_weights(self.prior, self.particles, posteriors, self.rule)
+        return PersonalModel(self.prior, self.rule, self.particles, posteriors, weights)
+
+    def responsibilities(self) -> Float[Array, "k components"]:
+        """For each particle, how much each of its base priors explains this client."""
+        return jax.vmap(self.prior.responsibilities)(self.particles, self.posteriors)
+
+
+def personal_model(
+    prior: Prior,
+    particles: Float[Array, "k size"],
+    data: Data,
+    rule: str = "evidence",
+    temperature: float = 1.0,
+) -> PersonalModel:
+    """Condition every particle on the data (S_i and S~_i together) and weigh them."""
+    posteriors = jax.vmap(lambda phi: prior.posterior(phi, data, temperature))(particles)
+    weights = particle_weights(prior, particles, posteriors, rule)
+    return PersonalModel(prior, rule, particles, posteriors, weights)
+
+
+def particle_weights(
+    prior: Prior, particles: Float[Array, "k size"], posteriors: Any, rule: str
+) -> Float[Array, " k"]:
+    """Weights that sum to one; 0 for a particle whose evidence is not finite."""
+    log_evidence = jax.vmap(prior.log_evidence_of)(particles, posteriors)
+    finite = jnp.isfinite(log_evidence)
+    if rule == "evidence":
+        return jax.nn.softmax(jnp.where(finite, log_evidence, -jnp.inf))
+    uniform = finite / jnp.maximum(finite.sum(), 1)
+    if rule == "uniform":
+        return uniform
+    held_out = jax.vmap(prior.leave_one_out)(particles, posteriors)
+    return stacking_weights(jnp.where(finite[:, None], held_out, -jnp.inf), uniform)
+
+
+def stacking_weights(
+    log_densities: Float[Array, "k m"], start: Float[Array, " k"], steps: int = 200
+) -> Float[Array, " k"]:
+    """argmax over the simplex of sum_j ln sum_kappa w_kappa p_kappa(y_j | others): concave.
+
+    The EM iteration w <- w mean_j(p_kappa(j) / sum w p(j)) climbs it and needs no step size.
+    Padding has log density 0 under every particle and so prefers none.
+    """
+    densities = jnp.exp(log_densities - jnp.max(log_densities, axis=0))
+
+    def climb(_: int, weights: Array) -> Array:
+        mixture = weights @ densities
+        weights = weights * (densities / mixture).mean(1)
+        return weights / weights.sum()
+
+    return jax.lax.fori_loop(0, steps, climb, start.astype(densities.dtype))

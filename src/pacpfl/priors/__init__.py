@@ -1,0 +1,1 @@
+"""Families of priors: what one particle means, and what a client does with it."""

@@ -1,0 +1,286 @@
+"""Gaussian-process priors with deep means and deep kernels (paper, appendix "Background on GP").
+
+    h ~ GP(m_phi, k_phi),   y = h(x) + N(0, sigma_phi^2),
+    k_phi(x, x') = exp(-|f_phi(x) - f_phi(x')|^2 / 2).
+
+Means and kernels are sums of parts: `mlp`, `linear`, `constant`, `zero` for the mean, `deep`
+(squared exponential on a network's output) and `ard` (one length scale per feature) for the
+kernel. With temperature t the likelihood is taken to the power t, which stays Gaussian:
+
+    N(y | h, s^2)^t = c_t N(y | h, s^2 / t),   c_t = (2 pi s^2)^((1 - t) / 2) t^(-1/2),
+
+so ln Z is closed form for every beta = t m, not only for beta = m.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pacpfl.linalg import factorise, gaussian_log_density, matmul, transpose
+from pacpfl.priors.base import Block, Scalar
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Data
+
+MEANS = ("zero", "constant", "linear", "mlp")
+KERNELS = ("deep", "ard")
+
+
+class GPPosterior(NamedTuple):
+    """What one client keeps of one particle: P_phi conditioned on its data."""
+
+    data: Data
+    inverse_factor: Float[Array, "m m"]  # W with W (K + s^2/t I) W^T = I
+    alpha: Float[Array, " m"]  # (K + s^2/t I)^-1 (y - m)
+    temperature: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class GPPrior:
+    """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned.
+
+    `noise` and `noise_spread` centre the hyper-prior of the noise: sigma = softplus(raw), with
+    raw ~ N(softplus^-1(noise), noise_spread^2). It has its own spread because with the weights'
+    (wide) one the noise collapses.
+    """
+
+    features: int
+    mean: tuple[str, ...] = ("mlp",)
+    kernel: tuple[str, ...] = ("deep",)
+    mean_widths: tuple[int, ...] = (32, 32)
+    kernel_widths: tuple[int, ...] = (32, 32)
+    kernel_outputs: int = 2
+    learn_output_scale: bool = False
+    noise: float = 0.4
+    noise_spread: float = 0.1
+
+    components = 1
+
+    @property
+    def mean_network(self) -> MLP:
+        return MLP((self.features, *self.mean_widths, 1))
+
+    @property
+    def kernel_network(self) -> MLP:
+        return MLP((self.features, *self.kernel_widths, self.kernel_outputs))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        parts = {
+            "zero": Block("mean.zero", 0),
+            "constant": Block("mean.constant", 1),
+            "linear": Block("mean.linear", self.features + 1),
+            "mlp": Block("mean.mlp", self.mean_network.size),
+            "deep": Block("kernel.deep", self.kernel_network.size),
+            # Features are standardised: a length of sqrt(d) makes typical points neighbours.
+            "ard": Block("kernel.ard", self.features, 0.5 * math.log(self.features), 1.0),
+        }
+        scales = (Block("kernel.scale", len(self.kernel), 0.0, 0.5),)
+        noise = Block("noise", 1, _inverse_softplus(self.noise), self.noise_spread)
+        return (
+            *(parts[part] for part in (*self.mean, *self.kernel)),
+            *(scales if self.learn_output_scale else ()),
+            noise,
+        )
+
+    @property
+    def size(self) -> int:
+        return sum(block.size for block in self.blocks)
+
+    def split(self, phi: Float[Array, " size"]) -> dict[str, Array]:
+        """The particle's blocks by name."""
+        pieces, start = {}, 0
+        for block in self.blocks:
+            pieces[block.name] = phi[start : start + block.size]
+            start += block.size
+        return pieces
+
+    def mean_function(
+        self, phi: Float[Array, " size"], x: Float[Array, "m d"]
+    ) -> Float[Array, " m"]:
+        pieces = self.split(phi)
+        total = jnp.zeros(x.shape[0], x.dtype)
+        if "constant" in self.mean:
+            total += pieces["mean.constant"][0]
+        if "linear" in self.mean:
+            slope = pieces["mean.linear"]
+            total += x @ slope[:-1] + slope[-1]
+        if "mlp" in self.mean:
+            total += self.mean_network(pieces["mean.mlp"], x)[:, 0]
+        return total
+
+    def covariance(
+        self,
+        phi: Float[Array, " size"],
+        x: Float[Array, "m d"],
+        other: Float[Array, "t d"] | None = None,
+    ) -> Float[Array, "m t"]:
+        """k_phi between the rows of x and of `other` (x itself where it is not given)."""
+        pieces = self.split(phi)
+        total = jnp.zeros((), x.dtype)
+        for index, part in enumerate(self.kernel):
+            a = self._embed(part, pieces, x)
+            b = a if other is None else self._embed(part, pieces, other)
+            value = jnp.exp(-0.5 * squared_distances(a, b))
+            if self.learn_output_scale:
+                value *= jnp.exp(2 * pieces["kernel.scale"][index])
+            total += value
+        return total
+
+    def variance(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
+        """k_phi(x, x): the kernel is stationary on its embedding, so it is the same everywhere."""
+        if self.learn_output_scale:
+            return jnp.exp(2 * self.split(phi)["kernel.scale"]).sum()
+        return jnp.asarray(float(len(self.kernel)), phi.dtype)
+
+    def noise_variance(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
+        return jax.nn.softplus(phi[-1]) ** 2
+
+    def _embed(self, part: str, pieces: dict[str, Array], x: Array) -> Array:
+        if part == "deep":
+            return self.kernel_network(pieces["kernel.deep"], x)
+        return x * jnp.exp(-pieces["kernel.ard"])
+
+    def log_evidence(
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+    ) -> Float[Array, ""]:
+        """ln Z of the samples where the mask is true, with the likelihood to the power t:
+
+        -1/2 r^T A^-1 r - 1/2 ln|A| - m/2 ln 2pi + m ln c_t,   A = K + s^2/t I,  r = y - m(X).
+        """
+        noise = self.noise_variance(phi)
+        residual, covariance = self._masked(phi, data, noise / temperature)
+        density = gaussian_log_density(covariance, residual)
+        return density + self._constant(noise, data.mask, temperature)
+
+    def log_evidence_of(
+        self, phi: Float[Array, " size"], posterior: GPPosterior
+    ) -> Float[Array, ""]:
+        data, inverse = posterior.data, posterior.inverse_factor
+        residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
+        density = -0.5 * residual @ posterior.alpha + jnp.log(jnp.diagonal(inverse)).sum()
+        return density + self._constant(
+            self.noise_variance(phi), data.mask, posterior.temperature
+        )
+
+    def _constant(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
+        """m (ln c_t - 1/2 ln 2pi)"""
+        power = 0.5 * (1 - temperature) * jnp.log(2 * jnp.pi * noise) - 0.5 * jnp.log(temperature)
+        return mask.sum() * (power - 0.5 * math.log(2 * math.pi))
+
+    def _masked(self, phi: Array, data: Data, noise: Array) -> tuple[Array, Array]:
+        """Residual and covariance in which padding is an independent N(0, 1) observed at 0.
+
+        Its determinant is 1 and its residual 0, so it adds exactly nothing.
+        """
+        mask = data.mask
+        residual = jnp.where(mask, data.y - self.mean_function(phi, data.x), 0)
+        both = mask[:, None] & mask[None, :]
+        diagonal = jnp.where(mask, noise, 1.0).astype(residual.dtype)
+        covariance = jnp.where(both, self.covariance(phi, data.x), 0) + jnp.diag(diagonal)
+        return residual, covariance
+
+    def posterior(
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+    ) -> GPPosterior:
+        temperature = jnp.asarray(temperature, phi.dtype)
+        residual, covariance = self._masked(phi, data, self.noise_variance(phi) / temperature)
+        inverse = factorise(covariance).inverse
+        alpha = matmul(transpose(inverse), matmul(inverse, residual))
+        return GPPosterior(data, inverse, alpha, temperature)
+
+    def extend(self, phi: Float[Array, " size"], posterior: GPPosterior, more: Data) -> GPPosterior:
+        """The posterior with more samples, from the factor that is there: O(m^2) per sample.
+
+        W grows by rows: with B = K(new, old) W^T and V V^T = K(new, new) + s^2/t I - B B^T,
+        the new rows of W are [-V^-1 B W, V^-1].
+        """
+        old = posterior.data
+        noise = self.noise_variance(phi) / posterior.temperature
+        cross = jnp.where(
+            more.mask[:, None] & old.mask[None, :], self.covariance(phi, more.x, old.x), 0
+        )
+        _, corner = self._masked(phi, more, noise)
+        b = matmul(cross, transpose(posterior.inverse_factor))
+        v = factorise(corner - matmul(b, transpose(b))).inverse
+        top = jnp.pad(posterior.inverse_factor, ((0, 0), (0, v.shape[0])))
+        bottom = jnp.concatenate([-matmul(v, matmul(b, posterior.inverse_factor)), v], -1)
+        inverse = jnp.concatenate([top, bottom])
+        data = Data(*(jnp.concatenate([a, b]) for a, b in zip(old, more, strict=True)))
+        residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
+        alpha = matmul(transpose(inverse), matmul(inverse, residual))
+        return GPPosterior(data, inverse, alpha, posterior.temperature)
+
+    def predict(
+        self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
+    ) -> tuple[Float[Array, " 1"], Float[Array, "1 t"], Float[Array, "1 t"]]:
+        """mu = m(x) + k*^T alpha,   var = k(x,x) - |W k*|^2 + s^2."""
+        mean, variance = self.latent(phi, posterior, x)
+        std = jnp.sqrt(variance + self.noise_variance(phi))
+        return jnp.ones(1, mean.dtype), mean[None], std[None]
+
+    def latent(
+        self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
+    ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
+        """Mean and variance of h(x), without the observation noise."""
+        cross = jnp.where(
+            posterior.data.mask[:, None], self.covariance(phi, posterior.data.x, x), 0
+        )
+        mean = self.mean_function(phi, x) + matmul(posterior.alpha, cross)
+        explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
+        return mean, jnp.maximum(self.variance(phi) - explained, 0)
+
+    def leave_one_out(
+        self, phi: Float[Array, " size"], posterior: GPPosterior
+    ) -> Float[Array, " m"]:
+        """ln p(y_j | all others), closed form: mean y_j - alpha_j / v_j, variance 1 / v_j with
+        v_j = (A^-1)_jj (Rasmussen & Williams 2006, section 5.4.2), for temperature 1."""
+        precision = jnp.sum(posterior.inverse_factor**2, axis=0)
+        error = posterior.alpha / precision
+        density = 0.5 * (jnp.log(precision / (2 * jnp.pi)) - precision * error**2)
+        return jnp.where(posterior.data.mask, density, 0)
+
+    def responsibilities(
+        self, phi: Float[Array, " size"], posterior: GPPosterior
+    ) -> Float[Array, " 1"]:
+        return jnp.ones(1, phi.dtype)
+
+    def fingerprint(
+        self, phi: Float[Array, " size"], x: Float[Array, "r d"]
+    ) -> Float[Array, " f"]:
+        """Prior mean at the reference inputs, prior correlation of neighbours, and the noise.
+
+        Divided by the square root of their number, so that the distance of two fingerprints is
+        a root mean square difference in units of the (standardised) target.
+        """
+        mean = self.mean_function(phi, x)
+        kernel = self.covariance(phi, x)
+        pairs = jnp.concatenate([jnp.diagonal(kernel, offset) for offset in (1, 2)])
+        noise = jnp.sqrt(self.noise_variance(phi))
+        return jnp.concatenate(
+            [mean / math.sqrt(mean.size), pairs / math.sqrt(pairs.size), noise[None]]
+        )
+
+
+def squared_distances(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:
+    """|a_i - b_j|^2. Few features: by differences, exact. Many: by products, after centring.
+
+    Products cost one matrix multiplication instead of m t d subtractions, and lose digits only in
+    proportion to the distance from the origin, which centring makes small.
+    """
+    if a.shape[-1] <= 4:
+        return sum((a[:, None, j] - b[None, :, j]) ** 2 for j in range(a.shape[-1]))  # type: ignore[return-value]
+    centre = jax.lax.stop_gradient(a.mean(0))
+    a, b = a - centre, b - centre
+    products = matmul(a, transpose(b))
+    squares = jnp.sum(a**2, -1)[:, None] + jnp.sum(b**2, -1)[None, :]
+    return jnp.maximum(squares - 2 * products, 0)
+
+
+def _inverse_softplus(value: float) -> float:
+    return value + math.log(-math.expm1(-value))

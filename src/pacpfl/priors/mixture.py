@@ -1,0 +1,137 @@
+"""K base priors with learned weights as ONE prior: for clients of several kinds.
+
+The optimal hyper-posterior asks every particle to explain all clients, so particles do not
+specialise. A particle that is itself a mixture can: with phi = (logits, phi_1, ..., phi_K) and
+pi = softmax(logits), P_phi = sum_j pi_j P_{phi_j} and
+
+    Z(P_phi, S) = sum_j pi_j Z(P_{phi_j}, S).
+
+Every theorem of the paper holds for it, because they ask nothing of the family of priors. The
+posterior is the mixture of the base posteriors with the responsibilities
+r_j proportional to pi_j Z(P_{phi_j}, S) as weights: they tell which kind a client is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from pacpfl.priors.base import Block, Prior, Scalar
+from pacpfl.types import Data
+
+
+class MixturePosterior(NamedTuple):
+    base: Any  # the base family's posterior, with a leading axis of K
+    log_evidence: Float[Array, " K"]  # ln pi_j + ln Z(P_{phi_j}, S)
+
+
+@dataclass(frozen=True)
+class MixturePrior:
+    """K members of `base` (any family whose predictions are Gaussian mixtures)."""
+
+    base: Prior
+    members: int
+
+    @property
+    def components(self) -> int:
+        return self.members * self.base.components
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        names = [
+            block._replace(name=f"{j}.{block.name}")
+            for j in range(self.members)
+            for block in self.base.blocks
+        ]
+        return (Block("logits", self.members, 0.0, 1.0), *names)
+
+    @property
+    def size(self) -> int:
+        return self.members * (1 + self.base.size)
+
+    def split(
+        self, phi: Float[Array, " size"]
+    ) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
+        """ln pi and the members' own parameters."""
+        logits, rest = phi[: self.members], phi[self.members :]
+        return jax.nn.log_softmax(logits), rest.reshape(self.members, self.base.size)
+
+    def log_evidence(
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+    ) -> Float[Array, ""]:
+        log_weights, members = self.split(phi)
+        each = jax.vmap(lambda p: self.base.log_evidence(p, data, temperature))(members)
+        return logsumexp(log_weights + each)
+
+    def posterior(
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+    ) -> MixturePosterior:
+        _, members = self.split(phi)
+        return self._weigh(
+            phi, jax.vmap(lambda p: self.base.posterior(p, data, temperature))(members)
+        )
+
+    def extend(
+        self, phi: Float[Array, " size"], posterior: MixturePosterior, more: Data
+    ) -> MixturePosterior:
+        _, members = self.split(phi)
+        return self._weigh(
+            phi, jax.vmap(lambda p, q: self.base.extend(p, q, more))(members, posterior.base)
+        )
+
+    def _weigh(self, phi: Array, base: Any) -> MixturePosterior:
+        log_weights, members = self.split(phi)
+        return MixturePosterior(
+            base, log_weights + jax.vmap(self.base.log_evidence_of)(members, base)
+        )
+
+    def log_evidence_of(
+        self, phi: Float[Array, " size"], posterior: MixturePosterior
+    ) -> Float[Array, ""]:
+        return logsumexp(posterior.log_evidence)
+
+    def responsibilities(
+        self, phi: Float[Array, " size"], posterior: MixturePosterior
+    ) -> Float[Array, " components"]:
+        _, members = self.split(phi)
+        within = jax.vmap(self.base.responsibilities)(members, posterior.base)
+        return (jax.nn.softmax(posterior.log_evidence)[:, None] * within).reshape(-1)
+
+    def predict(
+        self, phi: Float[Array, " size"], posterior: MixturePosterior, x: Float[Array, "t d"]
+    ) -> tuple[Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]]:
+        _, members = self.split(phi)
+        weights, means, stds = jax.vmap(lambda p, q: self.base.predict(p, q, x))(
+            members, posterior.base
+        )
+        weights = jax.nn.softmax(posterior.log_evidence)[:, None] * weights
+        flat = (self.components, x.shape[0])
+        return weights.reshape(-1), means.reshape(flat), stds.reshape(flat)
+
+    def leave_one_out(
+        self, phi: Float[Array, " size"], posterior: MixturePosterior
+    ) -> Float[Array, " m"]:
+        """Without sample j the members' weights change too: pi_k Z_k(S) / p_k(y_j | rest), hence
+        p(y_j | rest) = sum_k pi_k Z_k(S) / sum_k [pi_k Z_k(S) / p_k(y_j | rest)]."""
+        _, members = self.split(phi)
+        each = jax.vmap(self.base.leave_one_out)(members, posterior.base)  # [K, m]
+        total = posterior.log_evidence[:, None]
+        return logsumexp(total, axis=0) - logsumexp(total - each, axis=0)
+
+    def fingerprint(
+        self, phi: Float[Array, " size"], x: Float[Array, "r d"]
+    ) -> Float[Array, " f"]:
+        """Members' fingerprints, each as strongly as the mixture uses it."""
+        log_weights, members = self.split(phi)
+        each = jax.vmap(lambda p: self.base.fingerprint(p, x))(members)
+        return (jnp.exp(0.5 * log_weights)[:, None] * each).reshape(-1)
+
+
+def mixture(base: Prior, members: int) -> Prior:
+    """`base` itself for one member, else the mixture."""
+    return base if members == 1 else MixturePrior(base, members)

@@ -1,0 +1,163 @@
+"""Reading a run folder (docs/run-folder.md) into one record, and telling what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from pacpfl.errors import InputError
+
+GROUPS = ("existing", "new")
+TEXT_COLUMNS = ("method", "group", "client", "kind")
+REQUIRED_COLUMNS = ("method", "group", "client", "samples", "test", "rsmse")
+OPTIONAL_COLUMNS = (
+    "later", "ce", "nll", "coverage_50", "coverage_90", "coverage_95",
+    "width_50", "width_90", "width_95",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder in memory.
+
+    `clients` has one row per client and method with every column of the contract (a column
+    that was not written is all NaN); `arrays` holds what the figures are drawn from.
+    """
+
+    name: str
+    record: dict[str, Any]
+    metrics: dict[str, dict[str, dict[str, dict[str, float]]]]
+    clients: pd.DataFrame
+    arrays: dict[str, np.ndarray]
+    config: str
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The methods of the run in their order, each with the name that people read."""
+        return {name: str(entry.get("title", name)) for name, entry in self.methods.items()}
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """What run.json says about each method."""
+        return dict(self.record["methods"])
+
+    @property
+    def main(self) -> str:
+        """The method the run is about: the first that learned particles, else the first."""
+        with_particles = [name for name, entry in self.methods.items() if "particles" in entry]
+        return with_particles[0] if with_particles else next(iter(self.methods))
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups that have clients, existing ones first."""
+        present = set(self.clients["group"])
+        return [group for group in GROUPS if group in present]
+
+    def rows(self, method: str, group: str) -> pd.DataFrame:
+        """The clients of one group as one method served them, in the order of the file."""
+        table = self.clients
+        return table[(table["method"] == method) & (table["group"] == group)]
+
+    def names(self, group: str) -> list[str]:
+        """The clients of a group, in the order in which the arrays list them."""
+        table = self.clients
+        return list(dict.fromkeys(table.loc[table["group"] == group, "client"]))
+
+    def kinds(self, group: str) -> list[str]:
+        """The true kind of each client of a group; empty where it is not known."""
+        table = self.clients[self.clients["group"] == group].drop_duplicates("client")
+        return list(table["kind"])
+
+    def per_client(self, key: str, group: str) -> np.ndarray | None:
+        """The array `key/group`, which has one row per client of the group, if it was written."""
+        values = self.arrays.get(f"{key}/{group}")
+        if values is None:
+            return None
+        clients = len(self.names(group))
+        if len(values) != clients:
+            raise InputError(
+                f"{self.name}/arrays.safetensors has {len(values)} rows in {key}/{group} but "
+                f"clients.csv lists {clients} {group} clients; run the study again."
+            )
+        return values
+
+
+def read_run(folder: Path) -> Run:
+    """The run in `folder`; `config.toml` and `arrays.safetensors` may be missing."""
+    name = folder.resolve().name
+    if not folder.is_dir():
+        raise InputError(f"There is no run folder {folder}; give the folder a run has written.")
+    record = _read_json(folder / "run.json")
+    if not isinstance(record.get("methods"), dict) or not record["methods"]:
+        raise InputError(f"{folder / 'run.json'} names no methods; run the study again.")
+    clients = _read_clients(folder / "clients.csv")
+    unknown = sorted(set(clients["method"]) - set(record["methods"]))
+    if unknown:
+        raise InputError(
+            f"{folder / 'clients.csv'} has rows of method {unknown[0]!r}, which run.json does not "
+            "name; run the study again."
+        )
+    config = folder / "config.toml"
+    return Run(
+        name=name,
+        record=record,
+        metrics=_read_json(folder / "metrics.json"),
+        clients=clients,
+        arrays=_read_arrays(folder / "arrays.safetensors"),
+        config=config.read_text(encoding="utf-8") if config.is_file() else "",
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; give the folder of a finished run.") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON ({error}); run the study again.") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object; run the study again.")
+    return content
+
+
+def _read_clients(path: Path) -> pd.DataFrame:
+    """Names are read as text: a client called "NA" or "007" keeps its name."""
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing; give the folder of a finished run.") from None
+    except (ValueError, pd.errors.ParserError) as error:
+        raise InputError(f"{path} cannot be read ({error}); run the study again.") from None
+    missing = [column for column in REQUIRED_COLUMNS if column not in table]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]!r}; run the study again.")
+    if "kind" not in table:
+        table["kind"] = ""
+    for column in OPTIONAL_COLUMNS:
+        if column not in table:
+            table[column] = ""
+    for column in [column for column in table if column not in TEXT_COLUMNS]:
+        try:
+            table[column] = [float(cell) if cell else np.nan for cell in table[column]]
+        except ValueError as error:
+            raise InputError(
+                f"{path} has a cell in column {column!r} that is no number ({error}); "
+                "run the study again."
+            ) from None
+    return table
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        return {}
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} is damaged ({error}); run the study again.") from None

@@ -1,0 +1,192 @@
+"""One page that tells a run: written once, opened anywhere, no network, nothing beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from pacpfl.errors import InputError
+from pacpfl.report.exhibits import exhibits, headline
+from pacpfl.report.folder import Run, read_run
+from pacpfl.report.plots import GROUP_TITLES
+from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
+from pacpfl.report.tables import client_table, method_table, shown_measures
+from pacpfl.report.words import cautions, summary
+
+SECTIONS = {
+    "results": "Results",
+    "calibration": "Calibration",
+    "predictions": "Predictions",
+    "learning": "Learning",
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An exhibit that has become files and a piece of the page."""
+
+    name: str
+    section: str
+    title: str
+    caption: str
+    alternative: str
+    png: bytes
+    svg: str
+
+    @property
+    def markup(self) -> Markup:
+        """The inline drawing; matplotlib has escaped every text in it."""
+        return Markup(inline(self.svg, self.name, self.alternative))
+
+
+def write_report(run_dir: Path) -> Path:
+    """Make `figures/*.png`, `figures/*.svg` and `report.html` in a run folder.
+
+    Everything is computed before the first byte is written, and each file appears whole or
+    not at all. The same run gives the same bytes.
+    """
+    run = read_run(run_dir)
+    drawn = draw(run)
+    page = render(run, drawn)
+    target = run_dir / "report.html"
+    try:
+        (run_dir / "figures").mkdir(exist_ok=True)
+        for figure in drawn:
+            _write(run_dir / "figures" / f"{figure.name}.png", figure.png)
+            _write(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode())
+        _write(target, page.encode())
+    except OSError as error:
+        raise InputError(
+            f"The report in {run_dir} cannot be written ({error.strerror or error}); "
+            "make room or make the folder writable, and ask for the report again."
+        ) from error
+    return target
+
+
+def draw(run: Run) -> list[Drawn]:
+    with drawing():
+        return [
+            Drawn(
+                exhibit.name, exhibit.section, exhibit.title, exhibit.caption,
+                exhibit.alternative, as_png(exhibit.figure), as_svg(exhibit.figure),
+            )
+            for exhibit in exhibits(run)
+        ]  # fmt: skip
+
+
+def render(run: Run, drawn: list[Drawn]) -> str:
+    """The page as text. Everything that comes from the run is escaped."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    script = _packaged("sort.js")
+    columns, rows, left_out = client_table(run)
+    present = {figure.section for figure in drawn} | {"results"}
+    return environment.from_string(_packaged("template.html.j2")).render(
+        run=run,
+        dataset=str(run.record.get("dataset", run.name)),
+        about=_about(run),
+        summary=summary(run),
+        headline=headline(run),
+        cautions=cautions(run),
+        sections={key: title for key, title in SECTIONS.items() if key in present},
+        measures=shown_measures(run),
+        methods=method_table(run),
+        group_titles=GROUP_TITLES,
+        figures=drawn,
+        columns=columns,
+        rows=rows,
+        left_out=left_out,
+        details=_details(run),
+        colours=COLOURS,
+        dark_colours=DARK_COLOURS,
+        script=Markup(script),
+        # The page's security policy runs its own script and no other, whatever a name holds.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _packaged(name: str) -> str:
+    return files("pacpfl.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _about(run: Run) -> list[str]:
+    """The line under the title."""
+    counts = [f"{len(run.names(group))} {group}" for group in run.groups]
+    parts = [" + ".join(counts) + " clients"]
+    features = run.record.get("clients", {}).get("features")
+    if features:
+        parts.append("1 feature" if len(features) == 1 else f"{len(features)} features")
+    if "seed" in run.record:
+        parts.append(f"seed {run.record['seed']}")
+    if "finished" in run.record:
+        parts.append(f"finished {_moment(run.record['finished'])[:10]}")
+    return parts
+
+
+def _moment(value: Any) -> str:
+    """A date people read; what is no date stays as it is."""
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        return str(value)
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Everything run.json says, in blocks of name and value."""
+    plain = {"methods", "versions", "clients"}
+    blocks = [("Run", _pairs({k: v for k, v in run.record.items() if k not in plain}))]
+    for key in ("clients", "versions"):
+        if isinstance(run.record.get(key), dict):
+            blocks.append((key.capitalize(), _pairs(run.record[key])))
+    blocks += [(run.titles[name], _pairs(entry)) for name, entry in run.methods.items()]
+    return blocks
+
+
+def _pairs(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    pairs = []
+    for key, value in entry.items():
+        if key == "title":  # it stands above the block
+            continue
+        name = prefix + str(key).replace("_", " ")
+        if isinstance(value, dict):
+            pairs += _pairs(value, f"{name}, ")
+        else:
+            pairs.append((name, _plain(key, value)))
+    return pairs
+
+
+def _plain(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return _moment(value) if key in ("started", "finished") else str(value)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace a file in one step: a reader sees the old one or the new one, never a half."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

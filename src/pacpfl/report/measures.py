@@ -1,0 +1,65 @@
+"""The measures the report shows: what they are called, what is better, how to read them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of metrics.json. `ideal` is the value to be near; without it, lower is better."""
+
+    key: str
+    title: str
+    goal: str
+    explanation: str
+    ideal: float | None = None
+    ranked: bool = True
+
+    def distance(self, value: float) -> float:
+        """How far a value is from the best one could ask for."""
+        return value if self.ideal is None else abs(value - self.ideal)
+
+
+RSMSE = Measure(
+    "rsmse", "RSMSE", "lower is better",
+    "root mean squared error divided by the standard deviation of the targets: 0 is perfect, "
+    "1 is no better than always answering the average",
+)  # fmt: skip
+CE = Measure(
+    "ce", "CE", "lower is better",
+    "calibration error, the mean gap between the confidence that was promised and the frequency "
+    "that was observed: 0 is perfect",
+)  # fmt: skip
+NLL = Measure(
+    "nll", "NLL", "lower is better",
+    "negative log likelihood per test point: it rewards being right and being honest about doubt",
+)  # fmt: skip
+COVERAGE_90 = Measure(
+    "coverage_90", "90% coverage", "0.9 is ideal",
+    "share of test points inside the 90% band", ideal=0.9,
+)  # fmt: skip
+WIDTH_90 = Measure(
+    "width_90", "90% width", "narrow only counts where the coverage holds",
+    "mean width of the 90% band", ranked=False,
+)  # fmt: skip
+
+MEASURES = (RSMSE, CE, NLL, COVERAGE_90, WIDTH_90)
+BOXED = (RSMSE, CE, NLL)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number for people: fixed decimals, a true minus sign, a dash for what is not known."""
+    if value is None or math.isnan(value):
+        return "\N{EN DASH}"
+    if math.isinf(value):
+        return ("\N{MINUS SIGN}" if value < 0 else "") + "\N{INFINITY}"
+    size = abs(value)
+    text = f"{size:.{digits}f}" if size < 1000 else f"{size:.3g}"
+    negative = value < 0 and float(text) != 0.0
+    return ("\N{MINUS SIGN}" if negative else "") + text
+
+
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f}%"

@@ -1,0 +1,200 @@
+"""Figures of the learning itself: training curve, how different the particles are, and whom
+each of them serves.
+
+Each function takes a run and returns a figure, or nothing where the run holds nothing to draw.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from pacpfl.report.folder import Run
+from pacpfl.report.measures import number
+from pacpfl.report.plots import GROUP_TITLES, thinned
+from pacpfl.report.style import COLOURS, INK, grid, looks, panels, short, wrapped
+
+BLOCKS = 150  # points of a training curve
+TILES = 64  # clients side by side in a row of tiles
+NAMES = 32  # clients whose names still fit under their tiles
+STRONGEST = 0.55  # opacity of a full tile: text in ink stays readable on it, in light and dark
+
+
+def blocks(values: np.ndarray, at_most: int) -> list[np.ndarray]:
+    """Consecutive rounds in at most so many blocks of nearly equal length."""
+    return np.array_split(values, min(at_most, len(values)))
+
+
+def training(run: Run) -> Figure | None:
+    """Log evidence per sample against the round, with the particles' diversity below."""
+    parts = [
+        ("curve/log_evidence", "log evidence\nper sample"),
+        ("curve/diversity", "diversity of\nthe particles"),
+    ]
+    parts = [part for part in parts if len(run.arrays.get(part[0], ())) > 1]
+    if not parts:
+        return None
+    figure, axes = panels(
+        len(parts), 1, 1.1 + 1.35 * len(parts), sharex=True,
+        gridspec_kw={"height_ratios": [3, 2][: len(parts)]},
+    )  # fmt: skip
+    colour = looks(list(run.titles))[run.main].colour
+    for axis, (key, label) in zip(axes, parts, strict=True):
+        _draw_curve(axis, run.arrays[key], colour)
+        axis.set_ylabel(label)
+        grid(axis)
+        if key == "curve/diversity":
+            axis.set_ylim(bottom=0)
+    axes[-1].set_xlabel("round")
+    return figure
+
+
+def _draw_curve(axis: Axes, values: np.ndarray, colour: str) -> None:
+    """The mean of every block of rounds, and between which values the rounds of it lie."""
+    numbers = blocks(np.arange(1, len(values) + 1), BLOCKS)
+    parts = [part[np.isfinite(part)] for part in blocks(values, BLOCKS)]
+    kept = [(n.mean(), p.min(), p.mean(), p.max()) for n, p in zip(numbers, parts, strict=True)
+            if p.size]  # fmt: skip
+    if not kept:
+        return
+    rounds, lows, means, highs = np.array(kept).T
+    axis.fill_between(rounds, lows, highs, color=colour, alpha=0.2, linewidth=0)
+    axis.plot(rounds, means, color=colour, linewidth=1.6)
+    # A run starts far below where it ends: without a floor its whole progress is one flat line.
+    usual = np.quantile(means, 0.1)
+    floor = usual - 1.5 * (highs.max() - usual)
+    if lows.min() < floor < highs.max():
+        axis.set_ylim(floor, highs.max() + 0.05 * (highs.max() - floor))
+        axis.text(
+            0.995, 0.05, f"round 1 is below the axis, at {number(float(values[0]), 2)}",
+            transform=axis.transAxes, ha="right", fontsize=8.5, alpha=0.85,
+        )  # fmt: skip
+
+
+def diversity(run: Run) -> Figure | None:
+    """How far apart the predictions of every two particles are."""
+    pairwise = run.arrays.get("diversity/pairwise")
+    if pairwise is None or len(pairwise) < 2:
+        return None
+    count = len(pairwise)
+    figure, axes = panels(1, 2, 2.9, width_ratios=[1.15, 1])
+    axis, beside = axes
+    facts = run.methods[run.main].get("diversity", {})
+    # Against the start, so that collapsed particles look pale and not merely rescaled.
+    full = max(float(np.nanmax(pairwise)), float(facts.get("at_start", 0.0)), 1e-30)
+    _tiles(axis, pairwise / full)
+    if count <= 10:
+        for (row, column), value in np.ndenumerate(pairwise):
+            axis.text(
+                column, row, number(float(value), 2), ha="center", va="center",
+                fontsize=9 if count <= 6 else 7,
+            )  # fmt: skip
+    ticks = thinned(count, 10)
+    axis.set_xticks(ticks, [str(tick + 1) for tick in ticks])
+    axis.set_yticks(ticks, [str(tick + 1) for tick in ticks])
+    axis.set(xlabel="particle", ylabel="particle")
+    axis.set_aspect("equal")
+    beside.set_axis_off()
+    heading = f"Diversity {number(float(facts['value']), 3)}" if "value" in facts else "Diversity"
+    if "at_start" in facts:
+        heading += f"\n(at the start {number(float(facts['at_start']), 3)})"
+    beside.text(0, 1, heading, va="top", fontsize=10.5, transform=beside.transAxes, linespacing=1.4)
+    words = wrapped(str(facts.get("words", "")), 36)
+    beside.text(0, 0.76, words, va="top", transform=beside.transAxes, linespacing=1.45)
+    return figure
+
+
+def _tiles(axis: Axes, strengths: np.ndarray) -> None:
+    """One tile per entry of a matrix of numbers in [0, 1]: the stronger the fuller."""
+    for (row, column), strength in np.ndenumerate(strengths):
+        full = STRONGEST * float(np.clip(np.nan_to_num(strength), 0, 1))
+        axis.add_patch(
+            Rectangle(
+                (column - 0.47, row - 0.46),
+                width=0.94,
+                height=0.92,
+                linewidth=0.4,
+                clip_on=False,
+                facecolor=to_rgba(COLOURS[0], full),
+                edgecolor=to_rgba(INK, 0.25 if strengths.size < 600 else 0.1),
+            )
+        )
+    rows, columns = strengths.shape
+    axis.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    axis.tick_params(length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def weights(run: Run) -> Figure | None:
+    """The weight of every particle in the posterior of every client."""
+    values = {g: w for g in run.groups if (w := run.per_client("weights", g)) is not None}
+    if not values or next(iter(values.values())).shape[1] < 2:
+        return None
+    return _per_client(run, values, "particle", with_kinds=False)
+
+
+def responsibilities(run: Run) -> Figure | None:
+    """Which component of a mixture prior explains each client, beside its true kind."""
+    values = {g: r for g in run.groups if (r := run.per_client("responsibilities", g)) is not None}
+    if not values or next(iter(values.values())).shape[1] < 2:
+        return None
+    return _per_client(run, values, "component", with_kinds=True)
+
+
+def _per_client(run: Run, values: dict[str, np.ndarray], what: str, with_kinds: bool) -> Figure:
+    """A row of tiles per particle or component, a column per client, a panel per group."""
+    rows = next(iter(values.values())).shape[1]
+    heights = []
+    for group in values:
+        named = len(run.names(group)) <= NAMES
+        known = with_kinds and any(run.kinds(group))
+        longest = max(len(short(name, 14)) for name in run.names(group)) if named else 0
+        heights.append(max(0.12, min(0.24, 4.0 / rows)) * (rows + known) + 0.55 + 0.065 * longest)
+    figure, axes = panels(len(values), 1, sum(heights), gridspec_kw={"height_ratios": heights})
+    for axis, (group, matrix) in zip(axes, values.items(), strict=True):
+        names, kinds = run.names(group), run.kinds(group)
+        order = list(range(len(names)))
+        if with_kinds:
+            order.sort(key=lambda number: (kinds[number], *(-matrix[number])))
+        shown = [order[index] for index in thinned(len(order), TILES)]
+        _tiles(axis, matrix[shown].T)
+        labels = [f"{what} {row + 1}" for row in range(rows)]
+        ticks = list(range(rows)) if rows <= 16 else [int(tick) for tick in thinned(rows, 8)]
+        if with_kinds and any(kinds):
+            for column, number_of_client in enumerate(shown):
+                axis.text(
+                    column, rows, short(kinds[number_of_client], 3) or "?",
+                    ha="center", va="center", fontsize=8,
+                )  # fmt: skip
+            axis.set_ylim(rows + 0.5, -0.5)
+            labels, ticks = [*labels, "true kind"], [*ticks, rows]
+        axis.set_yticks(ticks, [labels[tick] for tick in ticks])
+        _mean_beside(axis, matrix)
+        axis.set_title(GROUP_TITLES[group], pad=10)
+        if len(shown) == len(names) <= NAMES:
+            axis.set_xticks(
+                range(len(shown)), [short(names[index], 14) for index in shown],
+                rotation=90, fontsize=7.5,
+            )  # fmt: skip
+        elif len(shown) == len(names):
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.set_xlabel("client" if not with_kinds else "client, in the order of the kinds")
+        else:
+            axis.set_xticks([])
+            axis.set_xlabel(f"{len(shown)} of {len(names)} clients, evenly chosen")
+    return figure
+
+
+def _mean_beside(axis: Axes, matrix: np.ndarray) -> None:
+    """The average of every row, at its right end."""
+    if matrix.shape[1] > 16:
+        return
+    side = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": 8}
+    axis.text(1.015, -0.95, "mean", **side)  # type: ignore[arg-type]
+    for row, mean in enumerate(np.nanmean(matrix, axis=0)):
+        axis.text(1.015, row, number(float(mean), 2), **side)  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+"""How every figure looks: ink, colours per method, and how a figure becomes a file.
+
+Figures are drawn on nothing (transparent), and everything that is not data in the one colour
+`INK`, which stands for "the colour of the text around". The page replaces it by
+`currentColor` and the methods' colours by variables, so that one drawing serves light and dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK = "#20262e"
+WIDTH = 6.6  # inches; at 600 pixels the 9 point text is still 11 pixels high
+
+# At least 3:1 against the page, and at least 14 CIELAB units apart with normal, protan, deutan
+# and tritan sight. More than five methods share colours but not markers and dashes. The page
+# shows the second row instead of the first where it is dark.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#9340e8", "#7d7480")
+DARK_COLOURS = ("#45a6dc", "#f0904e", "#40dba4", "#9a78fa", "#b2969c")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+Dash = Literal["-", "--", "-.", ":"] | tuple[float, tuple[float, ...]]
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+# These methods look the same in every report, whichever others a run holds.
+KNOWN_METHODS = ("pacpfl", "vanilla", "pooled", "pfedgp", "fedavg", "mtl", "maml", "pfedbayes")
+
+SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9.0,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "axes.titlelocation": "left",
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+    "axes.axisbelow": True,
+    "text.parse_math": False,  # names may hold dollar signs
+    "svg.fonttype": "none",  # text stays text: small, sharp, and any script can be shown
+    "svg.hashsalt": "pacpfl",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What makes a method recognisable in every figure."""
+
+    colour: str
+    marker: str
+    dash: Dash
+
+
+def looks(methods: Sequence[str]) -> dict[str, Look]:
+    """A look for each method: the known ones have their own, others take what is left."""
+    taken = {name: KNOWN_METHODS.index(name) for name in methods if name in KNOWN_METHODS}
+    free = iter(
+        number for number in range(len(methods) + len(taken)) if number not in taken.values()
+    )
+    numbers = {name: taken[name] if name in taken else next(free) for name in methods}
+    return {
+        name: Look(
+            COLOURS[number % len(COLOURS)],
+            MARKERS[number % len(MARKERS)],
+            DASHES[number % len(DASHES)],
+        )
+        for name, number in numbers.items()
+    }
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Inside, figures are made and saved in the report's style, whatever the user has set."""
+    with warnings.catch_warnings(), matplotlib.rc_context():
+        # A name in a script the bundled font lacks shows boxes in the PNG, and fine in the page.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
+        yield
+
+
+def panels(rows: int, columns: int, height: float, **options: object) -> tuple[Figure, list[Axes]]:
+    """A figure of the report's width with its axes in reading order."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
+    return figure, list(grid.flat)
+
+
+def grid(axes: Axes, axis: str = "both") -> None:
+    """Faint lines that guide the eye and survive both themes."""
+    axes.grid(True, axis=axis, color=INK, alpha=0.12, linewidth=0.6)  # type: ignore[arg-type]
+
+
+def short(name: str, length: int = 28) -> str:
+    """A name that fits on an axis: one line, and cut where it is too long."""
+    line = " ".join(name.split())
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return line if len(line) <= length else line[: length - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def wrapped(text: str, width: int) -> str:
+    return "\n".join(textwrap.wrap(short(text, 10_000), width)) or " "
+
+
+def as_png(figure: Figure) -> bytes:
+    """The figure on white, without the date or the program's name inside."""
+    target = io.BytesIO()
+    figure.savefig(target, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    return target.getvalue()
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure on nothing, the same text for the same numbers."""
+    target = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(target, format="svg", metadata=nothing)
+    return target.getvalue()
+
+
+def inline(svg: str, name: str, alternative: str) -> str:
+    """The `<svg>` element for the page: ink follows the text, ids stay unique, and those who
+    cannot see it are told `alternative`.
+
+    Only ids that something refers to are kept, with `name` before them, because a page holds
+    many figures and an id may occur once. The root loses its fixed size and rules: the page's
+    own style sheet sets both, and a style inside an inline figure would reach the whole page.
+    """
+    start = svg.index("<svg")
+    svg = svg[start:].strip()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.S)
+    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.S)
+    used = set(re.findall(r"(?:url\(#|href=\"#)([^\")]+)", svg))
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
+    svg = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", svg)
+    svg = svg.replace(INK, "currentColor").replace("'DejaVu Sans'", "var(--figure-font)")
+    for number, colour in enumerate(COLOURS):
+        svg = svg.replace(colour, f"var(--colour-{number})")
+    svg = re.sub(r"<[a-z][^>]*>", lambda m: _slim(m[0]), svg)
+    opening = svg.index(">")
+    root = re.sub(r'\s(width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", svg[:opening])
+    label = f' role="img" aria-label="{escape(alternative)}"'
+    return root + label + re.sub(r"\n\s*(?=<)", "\n", svg[opening:])
+
+
+def _slim(tag: str) -> str:
+    """A tag with hundredths of a point, which nobody sees, and without turns by nothing."""
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href", "href")
+    tag = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", tag)
+    return re.sub(r"\s+", " ", tag)

@@ -1,0 +1,88 @@
+"""The records every layer speaks: samples, clients, federations, predictions.
+
+`Data` is what the mathematics sees (arrays, padded, with a mask, so that clients of
+different sizes fit in one array); `Client` and `Federation` are what people see
+(names, unpadded NumPy arrays). `data.store` turns one into the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+
+class Data(NamedTuple):
+    """Samples of one client as the mathematics sees them.
+
+    Rows where `mask` is false are padding: they change no result. With a leading axis on
+    every field it stands for many clients at once.
+    """
+
+    x: Float[Array, "*clients m d"]
+    y: Float[Array, "*clients m"]
+    mask: Bool[Array, "*clients m"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Feature rows and their targets, unpadded."""
+
+    x: np.ndarray  # [m, d]
+    y: np.ndarray  # [m]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __add__(self, other: Samples) -> Samples:
+        return Samples(np.concatenate([self.x, other.x]), np.concatenate([self.y, other.y]))
+
+
+@dataclass(frozen=True)
+class Client:
+    """One owner of data.
+
+    `train` is S_i: used in federated training and in personalisation. `later` is S~_i:
+    gathered after training, used in personalisation only. `test` is only ever used to
+    measure. `kind` is the true mode of a simulated client, where it is known.
+    """
+
+    name: str
+    train: Samples
+    later: Samples | None = None
+    test: Samples | None = None
+    kind: int | None = None
+
+    @property
+    def personal(self) -> Samples:
+        """What the client conditions on when it personalises: S_i and S~_i together."""
+        return self.train if self.later is None else self.train + self.later
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Existing clients, who train together, and new clients, who join afterwards."""
+
+    name: str
+    existing: tuple[Client, ...]
+    new: tuple[Client, ...] = ()
+    features: tuple[str, ...] = field(default=("x",))
+    target: str = "y"
+
+    def groups(self) -> dict[str, tuple[Client, ...]]:
+        return {"existing": self.existing, "new": self.new}
+
+
+class Prediction(NamedTuple):
+    """A Gaussian mixture for the target at each of t inputs.
+
+    Component c has the same weight at every input: components are (particle, base prior)
+    pairs, weighed by how well they explain the client's data. `pacpfl.predictive` computes
+    its mean, quantiles, density and samples.
+    """
+
+    weights: Float[Array, "*clients components"]
+    means: Float[Array, "*clients components t"]
+    stds: Float[Array, "*clients components t"]

@@ -1,0 +1,333 @@
+"""The oracle against scipy and finite differences, the PyTorch peers against the oracle, and
+the harness against times that are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from benchmarks import harness
+from benchmarks.problem import (
+    TABLE,
+    Problem,
+    Sizes,
+    log_evidence_and_gradient,
+    make_problem,
+    reference_round,
+    svgd_direction,
+    take_apart,
+)
+from pacpfl.errors import InputError
+
+SIZES = Sizes(particles=4, clients=5, samples=9, features=3, hidden=(6, 5))
+MISSING = "needs PyTorch and GPyTorch, the extra `bench`"
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """Constants unlike 1, so that none can be forgotten, and a step that can be seen."""
+    made = make_problem(SIZES, seed=3)
+    return replace(made, hyper_prior_std=0.7, tau=2.5, learning_rate=0.1)
+
+
+# --- the oracle
+
+
+def log_evidence_by_scipy(
+    particle: np.ndarray, x: np.ndarray, y: np.ndarray, sizes: Sizes
+) -> float:
+    """ln N(y | h, K + sigma^2 I), reading the flat particle by its documented layout."""
+    outputs = []
+    position = 0
+    for last in (1, 2):
+        widths = [sizes.features, *sizes.hidden, last]
+        values = x
+        for layer in range(len(widths) - 1):
+            inputs, units = widths[layer], widths[layer + 1]
+            weight = np.empty((inputs, units))
+            for row in range(inputs):
+                weight[row] = particle[position : position + units]
+                position += units
+            values = values @ weight + particle[position : position + units]
+            position += units
+            if layer < len(widths) - 2:
+                values = np.tanh(values)
+        outputs.append(values)
+    mean, z = outputs
+    sigma = np.log1p(np.exp(particle[position]))
+    assert position + 1 == len(particle)
+    covariance = sigma**2 * np.eye(len(y))
+    for a in range(len(y)):
+        for b in range(len(y)):
+            covariance[a, b] += np.exp(-0.5 * np.sum((z[a] - z[b]) ** 2))
+    return float(multivariate_normal(mean[:, 0], covariance).logpdf(y))
+
+
+def test_oracle_log_evidence_is_scipys(problem: Problem) -> None:
+    evidence = reference_round(problem).log_evidence
+    for j, particle in enumerate(problem.particles):
+        for i in range(SIZES.clients):
+            expected = log_evidence_by_scipy(particle, problem.x[i], problem.y[i], SIZES)
+            assert evidence[j, i] == pytest.approx(expected, abs=1e-8)
+
+
+def test_oracle_gradient_is_that_of_finite_differences(problem: Problem) -> None:
+    particle, x, y = problem.particles[0], problem.x[0], problem.y[0]
+    _, gradient = log_evidence_and_gradient(particle, x, y, SIZES)
+    step = 1e-5
+    differences = np.array(
+        [
+            log_evidence_by_scipy(particle + shift, x, y, SIZES)
+            - log_evidence_by_scipy(particle - shift, x, y, SIZES)
+            for shift in step * np.eye(SIZES.dimension)
+        ]
+    ) / (2 * step)
+    np.testing.assert_allclose(gradient, differences, rtol=0, atol=1e-7)
+
+
+def test_oracle_step_ascends_log_density_and_repels(problem: Problem) -> None:
+    """Algorithm 1 with the kernel's gradient by finite differences."""
+    result = reference_round(problem)
+    particles, count = problem.particles, SIZES.particles
+    scores = problem.tau * result.gradient - particles / problem.hyper_prior_std**2
+    squared = [np.sum((particles[a] - particles[b]) ** 2) for a in range(count) for b in range(a)]
+    bandwidth = np.median(squared) / np.log(count + 1)
+
+    def kernel(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.exp(-np.sum((a - b) ** 2) / bandwidth))
+
+    step = 1e-5
+    for j in range(count):
+        direction = np.zeros(SIZES.dimension)
+        for other in range(count):
+            direction += kernel(particles[other], particles[j]) * scores[other]
+            for coordinate, shift in enumerate(step * np.eye(SIZES.dimension)):
+                forward = kernel(particles[other] + shift, particles[j])
+                backward = kernel(particles[other] - shift, particles[j])
+                direction[coordinate] += (forward - backward) / (2 * step)
+        expected = particles[j] + problem.learning_rate * direction / count
+        np.testing.assert_allclose(result.particles[j], expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_oracle_moves_equal_particles_by_their_mean_score(count: int) -> None:
+    scores = np.random.default_rng(0).normal(size=(count, 5))
+    direction = svgd_direction(np.ones((count, 5)), scores)
+    np.testing.assert_allclose(direction, np.tile(scores.mean(axis=0), (count, 1)))
+
+
+def test_take_apart_covers_the_particle_once() -> None:
+    flat = np.arange(2.0 * SIZES.dimension).reshape(2, SIZES.dimension)
+    parameters = take_apart(flat, SIZES)
+    blocks = [block for net in parameters[:2] for layer in net for block in layer]
+    blocks.append(parameters.raw_noise[:, None])
+    np.testing.assert_array_equal(np.concatenate([b.reshape(2, -1) for b in blocks], axis=1), flat)
+
+
+def test_main_size_is_the_documented_one() -> None:
+    # 15 -> 32 -> 32 -> 1 or 2, and the noise
+    networks = sum(15 * 32 + 32 + 32 * 32 + 32 + 33 * outputs for outputs in (1, 2))
+    assert TABLE[0].dimension == networks + 1
+    assert make_problem(TABLE[2]).particles.shape == (4, TABLE[2].dimension)
+
+
+# --- the peers
+
+
+PEERS = ("gpytorch", "analytic", "threaded", "autodiff")
+
+
+@pytest.fixture(scope="module")
+def peers() -> tuple[Any, Any]:
+    """The modules `gpytorch_round` and `torch_round`."""
+    with warnings.catch_warnings():
+        # GPyTorch's own imports use what PyTorch has deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pytest.importorskip("torch", reason=MISSING)
+        pytest.importorskip("gpytorch", reason=MISSING)
+        from benchmarks import gpytorch_round, torch_round
+    return gpytorch_round, torch_round
+
+
+def gradient_of(peers: tuple[Any, Any], name: str, problem: Problem, dtype: str) -> Any:
+    """particles as a NumPy array -> ln Z and gradient as NumPy arrays"""
+    gpytorch_round, torch_round = peers
+    gradient = (
+        gpytorch_round.make_gradient(problem, dtype)
+        if name == "gpytorch"
+        else torch_round.make_gradient(problem, dtype, 2, name)
+    )
+    return lambda particles: [
+        result.numpy() for result in gradient(torch_round.torch.as_tensor(particles))
+    ]
+
+
+def round_of(peers: tuple[Any, Any], name: str, problem: Problem) -> Any:
+    gpytorch_round, torch_round = peers
+    if name == "gpytorch":
+        return gpytorch_round.make_round(problem, "float64", 2)
+    return torch_round.make_round(problem, "float64", 2, name)
+
+
+def test_all_peers_are_tested(peers: tuple[Any, Any]) -> None:
+    assert ("gpytorch", *peers[1].METHODS) == PEERS
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_peer_computes_the_oracles_evidence_and_gradient(
+    peers: tuple[Any, Any], peer: str, problem: Problem
+) -> None:
+    expected = reference_round(problem)
+    gradient = gradient_of(peers, peer, problem, "float64")
+    gradient(problem.particles + 0.3)  # nothing of an earlier call may remain
+    log_evidence, by_particle = gradient(problem.particles)
+    np.testing.assert_allclose(log_evidence, expected.log_evidence, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(by_particle, expected.gradient, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_peer_takes_the_oracles_steps(peers: tuple[Any, Any], peer: str, problem: Problem) -> None:
+    """Three rounds in a row, each fed with the particles that the one before returned."""
+    step = round_of(peers, peer, problem)
+    expected, particles = problem, problem.particles
+    for _ in range(3):
+        expected = replace(expected, particles=reference_round(expected).particles)
+        particles = step(particles)
+        np.testing.assert_allclose(particles.numpy(), expected.particles, rtol=0, atol=1e-6)
+    assert np.abs(expected.particles - problem.particles).max() > 1e-2
+
+
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_peer_takes_the_oracles_step_with_odd_numbers(
+    peers: tuple[Any, Any], peer: str, count: int
+) -> None:
+    """A lone particle has no median distance; one client cannot be shared by two workers."""
+    small = make_problem(replace(SIZES, particles=count, clients=1), seed=4)
+    expected = reference_round(small).particles
+    stepped = round_of(peers, peer, small)(small.particles).numpy()
+    np.testing.assert_allclose(stepped, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_peer_is_accurate_enough_in_float32(peers: tuple[Any, Any], peer: str) -> None:
+    """What is timed is float32: a fast wrong answer would not count."""
+    sizes = Sizes(particles=2, clients=3, samples=60)
+    larger = make_problem(sizes, seed=5)
+    expected = reference_round(larger)
+    gradient = gradient_of(peers, peer, larger, "float32")
+    log_evidence, by_particle = gradient(larger.particles.astype(np.float32))
+    assert by_particle.dtype == np.float32
+    np.testing.assert_allclose(log_evidence, expected.log_evidence, rtol=1e-4)
+    error = np.linalg.norm(by_particle - expected.gradient)
+    assert error < 1e-3 * np.linalg.norm(expected.gradient)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_peer_moves_equal_particles_as_the_oracle(
+    peers: tuple[Any, Any], peer: str, problem: Problem
+) -> None:
+    equal = replace(problem, particles=np.tile(problem.particles[:1], (SIZES.particles, 1)))
+    expected = reference_round(equal).particles
+    stepped = round_of(peers, peer, equal)(equal.particles).numpy()
+    np.testing.assert_allclose(stepped, expected, rtol=0, atol=1e-6)
+
+
+# --- the harness
+
+
+def test_summary_is_that_of_known_times() -> None:
+    seconds = {"slow": np.array([4.0, 2.0, 8.0, 6.0, 10.0]), "fast": np.array([1.0] * 4 + [9.0])}
+    table = harness.summarise(seconds, "slow", "known")
+    slow, fast = table.row("slow"), table.row("fast")
+    assert (slow.lower_quartile, slow.median, slow.upper_quartile) == (4.0, 6.0, 8.0)
+    assert slow.times_faster == 1.0
+    assert fast.times_faster == 6.0
+    assert table.repeats == 5
+
+
+def test_candidates_take_turns() -> None:
+    calls: list[str] = []
+    names = ("a", "b", "c")
+    candidates = {name: lambda name=name: calls.append(name) for name in names}
+    table = harness.interleave(candidates, repeats=6, warmup=2, reference="b", pause=0.0)
+    assert calls[:6] == ["a", "a", "b", "b", "c", "c"]
+    turns = [tuple(calls[start : start + 3]) for start in range(6, len(calls), 3)]
+    assert len(turns) == 6
+    assert all(set(turn) == set(names) for turn in turns)
+    assert len(set(turns)) > 1
+    assert table.reference == "b"
+    assert [row.name for row in table.rows] == list(names)
+
+
+def test_a_candidate_gets_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that only the candidates move, every figure is known."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def advance(by: float) -> None:
+        now[0] += by
+
+    monkeypatch.setattr(time, "sleep", advance)
+    candidates = {"three": lambda: advance(3.0), "two": lambda: advance(2.0)}
+    table = harness.interleave(candidates, repeats=4, warmup=1, pause=0.5)
+    assert [row.median for row in table.rows] == [3.0, 2.0]
+    assert table.row("two").times_faster == 1.5
+
+
+def test_unknown_reference_and_no_repeats_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'c'.*'a'"):
+        harness.interleave({"a": lambda: None}, repeats=1, warmup=0, reference="c")
+    with pytest.raises(InputError, match="one repeat"):
+        harness.interleave({"a": lambda: None}, repeats=0, warmup=0)
+    with pytest.raises(InputError, match="one candidate"):
+        harness.interleave({}, repeats=1, warmup=0)
+
+
+def test_results_are_written_whole_with_date_and_machine(tmp_path: Path) -> None:
+    seconds = {"peer": np.array([1.5]), "ours": np.array([0.0125])}
+    table = harness.summarise(seconds, "peer", "k 4, c 24")
+    machine = harness.describe_machine()
+    date = datetime(2026, 11, 15, 7, 30, tzinfo=UTC)
+    markdown, data = harness.write_results(tmp_path / "new", [table], machine, date)
+    text = markdown.read_text(encoding="utf-8")
+    assert "2026-11-15 07:30 UTC" in text
+    assert f"{machine['processor']}, {machine['cores']} cores" in text
+    assert f"numpy {np.__version__}" in text
+    assert "| ours | 12.5 | 12.5 to 12.5 | 120 |" in text
+    assert "| peer | 1,500 | 1,500 to 1,500 | 1.00 |" in text
+    read = json.loads(data.read_text(encoding="utf-8"))
+    assert read["date"] == "2026-11-15T07:30:00+00:00"
+    assert read["machine"] == machine
+    assert read["tables"][0]["rows"][1]["times_faster"] == pytest.approx(120.0)
+    assert sorted(path.name for path in markdown.parent.iterdir()) == [
+        "results.json",
+        "results.md",
+    ]
+
+
+def test_a_failed_write_leaves_the_old_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = harness.summarise({"peer": np.array([1.0])}, "peer", "t")
+    markdown, _ = harness.write_results(tmp_path, [table], harness.describe_machine())
+    before = markdown.read_text(encoding="utf-8")
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        harness.write_results(tmp_path, [table, table], harness.describe_machine())
+    assert markdown.read_text(encoding="utf-8") == before
+    assert len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,204 @@
+"""Numbers that no bound may be made of: one sentence, never a silent number."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pacpfl.bounds import (
+    ClientPremises,
+    ServerPremises,
+    beta_condition,
+    client_bound,
+    consistency,
+    diagonal_gaussian_kl,
+    gaussian_kl,
+    gaussian_process_kl,
+    gibbs_client_bound,
+    lambda_condition,
+    lambda_from_tau,
+    later_factor,
+    later_range,
+    log_partition,
+    mixture_kl,
+    mixture_log_evidence,
+    new_client_bound,
+    non_vacuous_loss,
+    non_vacuous_privacy,
+    optimal_hyper_kl,
+    optimal_hyper_posterior,
+    optimal_new_client_bound,
+    optimal_server_bound,
+    participation_margin,
+    particle_cloud_kl,
+    privacy_cost,
+    sampling_epsilon,
+    server_bound,
+    tau_from_lambda,
+)
+from pacpfl.errors import InputError
+
+CLIENT = ClientPremises(2.0, 10, 0.0, 1.0, 0.05)
+SERVER = ServerPremises((2.0, 2.0), (10, 8), 0.0, 1.0, 0.05, lambda_=5.0)
+NAN, INF = math.nan, math.inf
+
+PREMISES = [
+    {"delta": 0.0},
+    {"delta": 1.0},
+    {"delta": -0.1},
+    {"delta": NAN},
+    {"a": 1.0},
+    {"a": 2.0},
+    {"a": NAN},
+    {"b": INF},
+    {"b": NAN},
+]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *PREMISES,
+        {"m": 0},
+        {"m": -3},
+        {"m": 2.5},
+        {"m": NAN},
+        {"beta": 0.0},
+        {"beta": -1.0},
+        {"beta": NAN},
+        {"beta": INF},
+        {"later": -1},
+        {"epsilon": -0.1},
+        {"epsilon": NAN},
+        {"epsilon": INF},
+        {"choices": 0},
+        {"unit": "house"},
+    ],
+    ids=str,
+)
+def test_client_premises(change: dict[str, object]) -> None:
+    refused(lambda: dataclasses.replace(CLIENT, **change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *PREMISES,
+        {"samples": ()},
+        {"samples": (10, 0)},
+        {"samples": (10,)},
+        {"betas": (1.0, -1.0)},
+        {"betas": (1.0, NAN)},
+        {"betas": (1.0, 0.0)},
+        {"later": (1,)},
+        {"later": (1, -1)},
+        {"lambda_": 0.0},
+        {"lambda_": -2.0},
+        {"lambda_": NAN},
+        {"upsilon": 0.0},
+        {"upsilon": NAN},
+    ],
+    ids=str,
+)
+def test_server_premises(change: dict[str, object]) -> None:
+    refused(lambda: dataclasses.replace(SERVER, **change))  # type: ignore[arg-type]
+
+
+NO_LAMBDA = dataclasses.replace(SERVER, lambda_=INF)
+CALLS: dict[str, Callable[[], object]] = {
+    "risk NaN": lambda: client_bound(NAN, 0.1, CLIENT),
+    "risk above b": lambda: client_bound(1.1, 0.1, CLIENT),
+    "risk below a": lambda: client_bound(-0.1, 0.1, CLIENT),
+    "KL negative": lambda: client_bound(0.5, -0.1, CLIENT),
+    "KL NaN": lambda: client_bound(0.5, NAN, CLIENT),
+    "KL infinite": lambda: client_bound(0.5, INF, CLIENT),
+    "ln Z positive": lambda: gibbs_client_bound(0.1, CLIENT),
+    "ln Z too small": lambda: gibbs_client_bound(-2.5, CLIENT),
+    "ln Z NaN": lambda: gibbs_client_bound(NAN, CLIENT),
+    "ln Z of an unbounded loss": lambda: gibbs_client_bound(-INF, CLIENT),
+    "cost epsilon": lambda: privacy_cost(-1.0, 10, 0.05),
+    "cost m": lambda: privacy_cost(1.0, 0, 0.05),
+    "cost delta": lambda: privacy_cost(1.0, 10, 1.5),
+    "level tau": lambda: sampling_epsilon([1.0], 0.0, 1.0, [5]),
+    "level width": lambda: sampling_epsilon([1.0], 0.5, -1.0, [5]),
+    "level m": lambda: sampling_epsilon([1.0], 0.5, 1.0, [0]),
+    "level draws": lambda: sampling_epsilon([1.0], 0.5, 1.0, [5], draws=0),
+    "server evidence NaN": lambda: server_bound([-0.5, NAN], 0.1, SERVER),
+    "server evidence too few": lambda: server_bound([-0.5], 0.1, SERVER),
+    "server evidence positive": lambda: server_bound([-0.5, 1.0], 0.1, SERVER),
+    "server KL": lambda: server_bound([-0.5, -0.5], -0.1, SERVER),
+    "server KL NaN": lambda: server_bound([-0.5, -0.5], NAN, SERVER),
+    "server weights": lambda: server_bound([-0.5, -0.5], 0.1, SERVER, weights=[0.5, 0.6]),
+    "server weight zero": lambda: server_bound([-0.5, -0.5], 0.1, SERVER, weights=[0.0, 1.0]),
+    "printed word": lambda: server_bound([-0.5, -0.5], 0.1, SERVER, printed="both"),  # type: ignore[arg-type]
+    "printed lambda": lambda: server_bound([-0.5, -0.5], 0.1, NO_LAMBDA, printed="theorem"),
+    "optimal NaN": lambda: optimal_server_bound(NAN, SERVER),
+    "optimal positive": lambda: optimal_server_bound(1.0, SERVER),
+    "new client lambda": lambda: new_client_bound([-0.5, -0.5], 0.1, NO_LAMBDA),
+    "new client KL": lambda: new_client_bound([-0.5, -0.5], NAN, SERVER),
+    "new client betas": lambda: optimal_new_client_bound(
+        -0.5, dataclasses.replace(SERVER, betas=(1.0, 2.0))
+    ),
+    "new client ln Z": lambda: optimal_new_client_bound(NAN, SERVER),
+    "tau lambda": lambda: tau_from_lambda(-1.0, [1.0], 1),
+    "tau n_2": lambda: tau_from_lambda(1.0, [1.0], -1),
+    "tau betas": lambda: tau_from_lambda(1.0, [NAN], 1),
+    "lambda tau": lambda: lambda_from_tau(1.2, [1.0], 1),
+    "lambda tau zero": lambda: lambda_from_tau(0.0, [1.0], 1),
+    "range beta": lambda: later_range(0.0, 5, 1, 0.0, 1.0, 2),
+    "range m": lambda: later_range(1.0, 0, 1, 0.0, 1.0, 2),
+    "factor m": lambda: later_factor(0, 1),
+    "factor later": lambda: later_factor(1, -1),
+    "Q* NaN": lambda: optimal_hyper_posterior([0.0], [[NAN]], 0.5),
+    "Q* tau": lambda: optimal_hyper_posterior([0.0], [[-1.0]], NAN),
+    "use m": lambda: non_vacuous_loss(1.0, 0, 0.0, 1.0),
+    "use epsilon": lambda: non_vacuous_privacy(-1.0, 1.0, 5, 0.0, 1.0),
+    "lambda condition": lambda: lambda_condition(NAN, 1, 0.1),
+    "beta condition": lambda: beta_condition(NAN, 4),
+    "growth": lambda: consistency(NAN, 1.0, 1.0),
+    "growth of n_2": lambda: consistency(0.5, 1.0, 1.5),
+    "margin NaN": lambda: participation_margin(NAN, -1.0, CLIENT),
+    "margin range": lambda: participation_margin(1.0, -1.0, CLIENT),
+    "std zero": lambda: diagonal_gaussian_kl([0.0], [0.0], [0.0], [1.0]),
+    "mean NaN": lambda: diagonal_gaussian_kl([NAN], [1.0], [0.0], [1.0]),
+    "covariance": lambda: gaussian_kl([0.0], [[-1.0]], [0.0], [[1.0]]),
+    "covariance NaN": lambda: gaussian_kl([0.0], [[NAN]], [0.0], [[1.0]]),
+    "noise": lambda: gaussian_process_kl([[1.0]], [0.0], 0.0),
+    "temperature": lambda: gaussian_process_kl([[1.0]], [0.0], 1.0, 0.0),
+    "residual NaN": lambda: gaussian_process_kl([[1.0]], [NAN], 1.0),
+    "kernel shape": lambda: gaussian_process_kl([[1.0]], [0.0, 1.0], 1.0),
+    "no sample": lambda: gaussian_process_kl(np.zeros((0, 0)), [], 1.0),
+    "mixture sum": lambda: mixture_kl([0.5, 0.6], [0.5, 0.5], [1.0, 1.0]),
+    "mixture support": lambda: mixture_kl([0.5, 0.5], [1.0, 0.0], [1.0, 1.0]),
+    "mixture KL": lambda: mixture_kl([0.5, 0.5], [0.5, 0.5], [1.0, -1.0]),
+    "mixture evidence": lambda: mixture_log_evidence([0.5, 0.5], [NAN, 1.0]),
+    "bandwidth": lambda: particle_cloud_kl([[0.0]], 0.0, 0.0, 1.0),
+    "particles": lambda: particle_cloud_kl([[NAN]], 1.0, 0.0, 1.0),
+    "hyper KL negative": lambda: optimal_hyper_kl(0.5, [-4.0], -1.0),
+    "hyper KL NaN": lambda: optimal_hyper_kl(0.5, [-4.0], NAN),
+    "partition alpha": lambda: log_partition([0.0, 0.0], 1.0),
+    "partition NaN": lambda: log_partition([0.0, NAN], 0.05),
+    "partition one draw": lambda: log_partition([0.0], 0.05),
+    "partition groups": lambda: log_partition([0.0, 0.0, 0.0], 0.05, 2),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls(name: str) -> None:
+    refused(CALLS[name])
+
+
+def refused(call: Callable[[], object]) -> None:
+    with pytest.raises(InputError) as caught:
+        call()
+    words = str(caught.value)
+    assert words.endswith(".") and "\n" not in words and len(words) > 20
+
+
+def test_rounding_is_not_an_error() -> None:
+    assert client_bound(1 + 1e-12, 0.0, CLIENT).value > 1
+    assert gibbs_client_bound(1e-12, CLIENT).value > 0

@@ -1,0 +1,217 @@
+"""Certificates: budget, choice, standing and words; and that they hold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from finite_world import (
+    coin_world,
+    divergence,
+    draw,
+    evidence,
+    failures_at_most,
+    gibbs,
+    optimum,
+    random_world,
+    risks,
+)
+
+from pacpfl.bounds import (
+    ClientPremises,
+    Condition,
+    ServerPremises,
+    client_bound,
+    sampling_epsilon,
+    server_bound,
+    tau_from_lambda,
+)
+from pacpfl.certificate import Candidate, Privacy, certify_client, certify_federation
+from pacpfl.errors import InputError
+from pacpfl.losses import ZERO_ONE, LossRange, monte_carlo_upper
+
+FRESH = Privacy("independent", "a new client")
+PROVED = Privacy("proved", "noise of the laplace mode", 0.5, "client")
+ASSUMED = Privacy("assumed", "particles come from SVGD without noise", 0.01)
+
+
+def test_one_exact_candidate_is_the_client_level_bound() -> None:
+    certificate = certify_client(
+        "house 3", ZERO_ONE, [Candidate(40.0, 0.1, 2.0)], m=100, privacy=PROVED, delta=0.05
+    )
+    given = ClientPremises(40.0, 100, 0.0, 1.0, 0.05, epsilon=0.5, unit="client")
+    assert certificate.bound == pytest.approx(client_bound(0.1, 2.0, given).value, rel=1e-12)
+    assert certificate.bound == pytest.approx(sum(certificate.terms.values()))
+    assert certificate.delta_split == {"bound": 0.05}
+    assert certificate.proved and not certificate.vacuous
+    for words in ("house 3", "0.95", f"{certificate.bound:.4g}", "0-1", "Every premise"):
+        assert words in certificate.verdict
+
+
+def test_the_tightest_candidate_is_chosen_and_the_choice_is_paid_for() -> None:
+    grid = [Candidate(beta, 0.1, 0.05 * beta) for beta in (1.0, 30.0, 1000.0)]
+    certificate = certify_client("c", ZERO_ONE, grid, m=100, privacy=FRESH, delta=0.05)
+    assert certificate.beta == 30.0 and certificate.betas == (1.0, 30.0, 1000.0)
+    given = ClientPremises(30.0, 100, 0.0, 1.0, 0.05, choices=3)
+    assert certificate.bound == pytest.approx(client_bound(0.1, 1.5, given).value, rel=1e-12)
+
+
+def test_draws_are_paid_for_out_of_delta() -> None:
+    draws = np.random.default_rng(0).uniform(0.1, 0.3, 500)
+    candidates = [Candidate(20.0, draws, 1.0), Candidate(40.0, draws, 1.0)]
+    certificate = certify_client("c", ZERO_ONE, candidates, m=100, privacy=FRESH, delta=0.05)
+    assert sum(certificate.delta_split.values()) == pytest.approx(0.05)
+    assert certificate.delta_split["draws"] == pytest.approx(0.01)
+    upper = monte_carlo_upper(draws, 0.0, 1.0, 0.01 / 2)
+    given = ClientPremises(certificate.beta, 100, 0.0, 1.0, 0.04, choices=2)
+    expected = client_bound(float(draws.mean()), 1.0, given).value + upper - draws.mean()
+    assert certificate.bound == pytest.approx(expected, rel=1e-12)
+    assert certificate.empirical_risk == pytest.approx(draws.mean())
+
+
+def test_an_assumed_epsilon_is_said_to_be_assumed() -> None:
+    certificate = certify_client(
+        "c", ZERO_ONE, [Candidate(40.0, 0.1, 2.0)], m=100, privacy=ASSUMED, delta=0.05
+    )
+    statuses = {c.name: c.status for c in certificate.conditions}
+    assert statuses["prior from an epsilon-DP algorithm"] == "assumed"
+    assert statuses["bounded loss"] == "holds"
+    assert not certificate.proved
+    assert "assumed, not proved" in certificate.verdict and "SVGD" in certificate.verdict
+
+
+def test_a_vacuous_bound_is_no_statement() -> None:
+    certificate = certify_client(
+        "c", ZERO_ONE, [Candidate(10.0, 0.4, 50.0)], m=10, privacy=FRESH, delta=0.05
+    )
+    assert certificate.vacuous and certificate.verdict.startswith("No statement")
+
+
+def test_the_conditions_for_use_are_there_and_do_not_touch_validity() -> None:
+    loss = LossRange("wide", 0.0, 10.0)
+    certificate = certify_client(
+        "c", loss, [Candidate(100.0, 0.1, 0.1)], m=100, privacy=FRESH, delta=0.05
+    )
+    by_name = {c.name: c for c in certificate.conditions}
+    assert by_name["deviation term below b - a"].status == "does not hold"
+    assert certificate.proved and certificate.vacuous
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_client_certificates_hold(seed: int) -> None:
+    """The whole way: a prior from Q*, Gibbs posteriors for a grid of betas, risks from draws."""
+    rng = np.random.default_rng(seed)
+    m, tau, delta, beta = 30, 0.2, 0.2, 4.0
+    world = random_world(rng, 1, (m,), (beta,))
+    grid = (4.0, 12.0)
+    counts = draw(world, rng, 600)
+    hyper_posterior, _ = optimum(world, counts, tau)
+    epsilon = float(sampling_epsilon([beta], tau, 1.0, [m])[0])
+    privacy = Privacy("proved", "a draw from Q* itself", epsilon)
+    failed = []
+    for row, q in zip(counts, hyper_posterior, strict=True):
+        j = rng.choice(len(q), p=q)
+        average = row[0] @ world.losses.T / m
+        posteriors = [gibbs(world, row[0], b)[j] for b in grid]
+        candidates = [
+            Candidate(b, average[rng.choice(5, 100, p=p)], float(divergence(p, world.priors[j])))
+            for b, p in zip(grid, posteriors, strict=True)
+        ]
+        certificate = certify_client("c", ZERO_ONE, candidates, m=m, privacy=privacy, delta=delta)
+        truth = posteriors[grid.index(certificate.beta)] @ world.true_risks[0]
+        failed.append(certificate.bound < truth)
+    assert failures_at_most(np.array(failed), delta)
+
+
+def test_certificates_hold_where_they_are_nearly_tight() -> None:
+    m, delta = 40, 0.05
+    beta = math.sqrt(8 * m * math.log(1 / delta))
+    world = coin_world(1, m, beta)
+    counts = draw(world, np.random.default_rng(3), 2000)
+    risk = counts[:, 0] @ world.losses[0] / m
+    bounds = [
+        certify_client(
+            "c", ZERO_ONE, [Candidate(beta, float(r), 0.0)], m=m, privacy=FRESH, delta=delta
+        ).bound
+        for r in risk
+    ]
+    assert failures_at_most(np.array(bounds) < 0.5, delta)
+
+
+def test_the_federation_s_certificate() -> None:
+    rng = np.random.default_rng(4)
+    world = random_world(rng, 3, (30, 20, 50), (6.0, 4.0, 10.0))
+    counts = draw(world, rng, 1)
+    given = ServerPremises(world.betas, world.samples, 0.0, 1.0, 0.04)
+    tau = tau_from_lambda(math.inf, world.betas, 0)
+    q, _ = optimum(world, counts, tau)
+    logs = np.array(
+        [np.log(evidence(world, counts[0, i], b)) @ q[0] for i, b in enumerate(world.betas)]
+    )
+    kl = float(divergence(q, world.hyper_prior)[0])
+    exact = Condition("hyper-posterior in use", "holds", "Q*, summed out")
+    certificate = certify_federation(
+        ZERO_ONE, logs, kl, 0.3, given, exact, other_failures={"ln Z": 0.01}
+    )
+    assert certificate.bound == pytest.approx(server_bound(logs, kl, given).value, rel=1e-12)
+    assert certificate.delta == pytest.approx(0.05)
+    assert certificate.proved and "weighted by beta" in certificate.verdict
+    truth = np.array(world.betas) / 20 @ risks(world, counts, (0, 0, 0))[0] @ q[0]
+    assert certificate.bound > truth
+    wrong = Condition("hyper-posterior in use", "does not hold", "bare particles")
+    refused = certify_federation(ZERO_ONE, logs, kl, 0.3, given, wrong)
+    assert not refused.proved and refused.verdict.startswith("NOT VALID")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Privacy("hoped", "no"),  # type: ignore[arg-type]
+        lambda: Privacy("independent", "new", 0.1),
+        lambda: certify_client("c", ZERO_ONE, [], m=10, privacy=FRESH, delta=0.05),
+        lambda: certify_client(
+            "c", ZERO_ONE, [Candidate(1.0, math.nan, 0.1)], m=10, privacy=FRESH, delta=0.05
+        ),
+        lambda: certify_client(
+            "c", ZERO_ONE, [Candidate(1.0, 0.1, 0.1)], m=10, privacy=FRESH, delta=1.0
+        ),
+        lambda: certify_client(
+            "c",
+            ZERO_ONE,
+            [Candidate(1.0, 0.1, 0.1)],
+            m=10,
+            privacy=Privacy("assumed", "no", -1.0),
+            delta=0.05,
+        ),
+        lambda: certify_federation(
+            LossRange("other", 0.0, 2.0),
+            [-1.0],
+            0.0,
+            0.5,
+            ServerPremises((1.0,), (5,), 0.0, 1.0, 0.05),
+            Condition("q", "holds", "r"),
+        ),
+        lambda: certify_federation(
+            ZERO_ONE,
+            [-0.5],
+            0.0,
+            math.nan,
+            ServerPremises((1.0,), (5,), 0.0, 1.0, 0.05),
+            Condition("q", "holds", "r"),
+        ),
+        lambda: certify_federation(
+            ZERO_ONE,
+            [-0.5],
+            0.0,
+            0.5,
+            ServerPremises((1.0,), (5,), 0.0, 1.0, 0.5),
+            Condition("q", "holds", "r"),
+            other_failures={"draws": 0.6},
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(call: object) -> None:
+    with pytest.raises(InputError) as caught:
+        call()  # type: ignore[operator]
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)

@@ -1,0 +1,366 @@
+"""Run folders as a study would leave them, made with a small Gaussian process in NumPy."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from scipy import stats
+from scipy.linalg import solve_triangular
+from scipy.special import ndtr
+
+from pacpfl.report import write_report
+
+Array = NDArray[np.float64]
+LEVELS = np.linspace(0.0, 1.0, 20)
+BANDS = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
+COLUMNS = [
+    "method", "group", "client", "kind", "samples", "later", "test", "rsmse", "ce", "nll",
+    "coverage_50", "coverage_90", "coverage_95", "width_50", "width_90", "width_95",
+]  # fmt: skip
+TITLES = {
+    "pacpfl": "PAC-PFL",
+    "vanilla": "GP per client",
+    "pooled": "One GP on pooled data",
+    "fedavg": "FedAvg",
+}
+NOISE = 0.15
+MakeRun = Callable[..., Path]
+
+
+def truth(x: Array, kind: int) -> Array:
+    """Two kinds of clients whose mean functions are opposite polynomials."""
+    first = x[:, 0]
+    curve = 2.4 * first**5 - 3.6 * first**3 + 1.3 * first + 0.4
+    return np.asarray((1 if kind == 0 else -1) * curve + 0.15 * x[:, 1:].sum(axis=1))
+
+
+def kernel(a: Array, b: Array, length: float, scale: float) -> Array:
+    distance = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=-1)
+    return np.asarray(scale**2 * np.exp(-0.5 * distance / (length**2 * a.shape[1])))
+
+
+def posterior(
+    x: Array, y: Array, at: Array, prior_mean: Callable[[Array], Array], scale: float
+) -> tuple[Array, Array, float]:
+    """Predictive mean and std of a Gaussian process, and its log evidence up to a constant."""
+    factor = np.linalg.cholesky(kernel(x, x, 0.35, scale) + NOISE**2 * np.eye(len(x)))
+    half = solve_triangular(factor, kernel(x, at, 0.35, scale), lower=True)
+    residual = solve_triangular(factor, y - prior_mean(x), lower=True)
+    variance = scale**2 - (half**2).sum(axis=0) + NOISE**2
+    evidence = -0.5 * residual @ residual - np.log(np.diag(factor)).sum()
+    mean = prior_mean(at) + half.T @ residual
+    return mean, np.sqrt(np.maximum(variance, 1e-9)), float(evidence)
+
+
+def predictive(
+    method: str, client: dict[str, Any], pool: tuple[Array, Array], shifts: Array
+) -> tuple[Array, Array, Array]:
+    """Weights [k], means [k, t] and stds [k, t] of what a method predicts for a client."""
+    x, y, at = client["x"], client["y"], client["test_x"]
+    if method == "pacpfl":
+        parts = [
+            posterior(x, y, at, lambda z, s=shift: truth(z, client["kind"]) + s, 0.25)  # type: ignore[misc]
+            for shift in shifts
+        ]
+    elif method == "pooled":
+        parts = [posterior(*pool, at, lambda z: np.zeros(len(z)), 1.0)]
+    else:
+        parts = [posterior(x, y, at, lambda z: np.zeros(len(z)), 0.7)]
+    evidence = np.array([part[2] for part in parts])
+    weights = np.exp(evidence - evidence.max())
+    means = np.stack([part[0] for part in parts])
+    return weights / weights.sum(), means, np.stack([part[1] for part in parts])
+
+
+def mixture_cdf(weights: Array, means: Array, stds: Array, y: Array) -> Array:
+    """At one y per input, [t], or at several, [levels, 1, t]."""
+    return np.asarray((weights[:, None] * ndtr((y - means) / stds)).sum(axis=-2))
+
+
+def mixture_quantiles(weights: Array, means: Array, stds: Array, levels: Array) -> Array:
+    """Bisection on the distribution function, [levels, t]."""
+    low = np.repeat((means - 5 * stds).min(axis=0)[None], len(levels), axis=0)
+    high = np.repeat((means + 5 * stds).max(axis=0)[None], len(levels), axis=0)
+    for _ in range(25):
+        middle = (low + high) / 2
+        below = mixture_cdf(weights, means, stds, middle[:, None, :]) < levels[:, None]
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.asarray((low + high) / 2)
+
+
+def measured(
+    client: dict[str, Any], mixture: tuple[Array, Array, Array], quantiles: Array
+) -> tuple[dict[str, Any], Array]:
+    y = client["test_y"]
+    weights, means, stds = mixture
+    cdf = mixture_cdf(*mixture, y)
+    frequency = (cdf[None, :] <= LEVELS[:, None]).mean(axis=1)
+    density = (weights[:, None] * np.exp(-0.5 * ((y - means) / stds) ** 2) / stds).sum(axis=0)
+    row: dict[str, Any] = {
+        "rsmse": float(np.sqrt(((weights @ means - y) ** 2).mean()) / y.std()),
+        "ce": float(np.abs(frequency - LEVELS).mean()),
+        "nll": float(-np.log(density / np.sqrt(2 * np.pi)).mean()),
+    }
+    for name, low, high in (("50", 2, 3), ("90", 1, 4), ("95", 0, 5)):
+        row[f"coverage_{name}"] = float(((y >= quantiles[low]) & (y <= quantiles[high])).mean())
+        row[f"width_{name}"] = float((quantiles[high] - quantiles[low]).mean())
+    return row, frequency
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """metrics.json from the rows of clients.csv: mean and half width of the 95% interval."""
+    result: dict[str, Any] = {}
+    for row in rows:
+        for column in COLUMNS[7:]:
+            if row.get(column, "") != "":
+                group = result.setdefault(row["method"], {}).setdefault(row["group"], {})
+                group.setdefault(column, []).append(row[column])
+    for groups in result.values():
+        for metrics in groups.values():
+            for column, values in metrics.items():
+                half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+                metrics[column] = {
+                    "mean": float(np.mean(values)), "ci95": float(half), "n": len(values)
+                }  # fmt: skip
+    return result
+
+
+def make_run(
+    folder: Path,
+    *,
+    features: int = 1,
+    components: int = 1,
+    groups: tuple[str, ...] = ("existing", "new"),
+    methods: tuple[str, ...] = ("pacpfl", "vanilla", "pooled"),
+    clients: int = 24,
+    test: int = 60,
+    names: tuple[str, ...] = (),
+    changes: dict[str, Any] | None = None,
+    without: tuple[str, ...] = (),
+) -> Path:
+    """Write a run folder; `without` leaves out arrays whose key starts so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(5)
+    shifts = np.array([-0.12, 0.0, 0.07, 0.18])
+    people: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        people[group] = []
+        for number in range(clients):
+            kind = int(random.integers(2))
+            x, test_x = (random.uniform(-1, 1, (size, features)) for size in (10, test))
+            if features == 1:
+                test_x.sort(axis=0)
+            both = np.concatenate([x, test_x])
+            smooth = random.multivariate_normal(
+                np.zeros(len(both)), kernel(both, both, 0.3, 0.2) + 1e-8 * np.eye(len(both))
+            )
+            y = truth(both, kind) + smooth + NOISE * random.standard_normal(len(both))
+            known = number < len(names) and group == "existing"
+            name = names[number] if known else f"{group}-{number + 1:02d}"
+            people[group].append(
+                {"name": name, "kind": kind, "x": x, "y": y[:10], "test_x": test_x,
+                 "test_y": y[10:]}
+            )  # fmt: skip
+    pool = (
+        np.concatenate([client["x"][:4] for client in people["existing"]]),
+        np.concatenate([client["y"][:4] for client in people["existing"]]),
+    )
+    rows: list[dict[str, Any]] = []
+    arrays: dict[str, Any] = {"calibration/levels": LEVELS}
+    for method in methods:
+        for group in groups:
+            frequencies = []
+            for number, client in enumerate(people[group]):
+                mixture = predictive(method, client, pool, shifts)
+                quantiles = mixture_quantiles(*mixture, BANDS)
+                row, frequency = measured(client, mixture, quantiles)
+                if method == "fedavg":  # says no word about its doubt
+                    row = {"rsmse": row["rsmse"]}
+                frequencies.append(frequency)
+                row |= {
+                    "method": method, "group": group, "client": client["name"],
+                    "kind": client["kind"], "samples": 10, "later": 0, "test": test,
+                }  # fmt: skip
+                rows.append(row)
+                if number < 4:
+                    key = f"bands/{group}/{client['name']}"
+                    mean = mixture[0] @ mixture[1]
+                    if method == "pacpfl":
+                        arrays |= {
+                            f"{key}/x": client["test_x"], f"{key}/y": client["test_y"],
+                            f"{key}/mean": mean, f"{key}/std": mixture[2].mean(axis=0),
+                            f"{key}/quantiles": quantiles,
+                            f"{key}/train_x": client["x"], f"{key}/train_y": client["y"],
+                        }  # fmt: skip
+                    else:
+                        arrays[f"{key}/{method}/mean"] = mean
+                if method == "pacpfl":
+                    arrays.setdefault(f"weights/{group}", []).append(mixture[0])
+            if method != "fedavg":
+                arrays[f"calibration/{method}/{group}"] = np.stack(frequencies)
+    rounds = np.arange(1, 1501)
+    noise = random.standard_normal(1500)
+    arrays["curve/log_evidence"] = -0.55 - 6.0 * np.exp(-rounds / 90) + 0.08 * noise
+    arrays["curve/diversity"] = 0.31 + 0.6 * np.exp(-rounds / 300)
+    arrays["diversity/pairwise"] = np.abs(shifts[:, None] - shifts[None, :])
+    columns = list(COLUMNS)
+    if components > 1:
+        columns += [f"responsibility_{number}" for number in range(components)]
+        for group in groups:
+            sharp = np.array([client["kind"] for client in people[group]]) == 0
+            first = np.where(sharp, 0.97, 0.04) + random.uniform(-0.03, 0.03, len(sharp))
+            arrays[f"responsibilities/{group}"] = np.stack([first, 1 - first], axis=1)
+        for row in rows:
+            if row["method"] == "pacpfl":
+                where = [c["name"] for c in people[row["group"]]].index(row["client"])
+                for number in range(components):
+                    value = arrays[f"responsibilities/{row['group']}"][where, number]
+                    row[f"responsibility_{number}"] = float(value)
+    record = {
+        "dataset": "polynomial", "status": "complete",
+        "started": "2026-11-15T08:00:00+00:00", "finished": "2026-11-15T08:00:14+00:00",
+        "pacpfl": "0.1.0", "versions": {"python": "3.11.9", "jax": "0.10.2"},
+        "machine": "Linux, 2 cores", "devices": 2, "seed": 0, "precision": "float32",
+        "clients": {"existing": clients, "new": clients if "new" in groups else 0,
+                    "features": ["x"] if features == 1 else [f"x{i}" for i in range(features)],
+                    "target": "y", "samples": {"min": 10, "median": 10, "max": 10}},
+        "methods": {name: {"title": TITLES[name], "seconds": 3.0} for name in methods},
+    }  # fmt: skip
+    if "pacpfl" in methods:
+        record["methods"]["pacpfl"] |= {  # type: ignore[index]
+            "seconds": 9.1, "compile_seconds": 2.0, "rounds": 1500, "particles": 4,
+            "components": components, "dimension": 2307, "tau": 0.5, "lambda": 12000.0,
+            "lambda_condition": True, "aggregation": "sum", "svgd_kernel": "rbf",
+            "mixture_weights": "evidence", "skipped_steps": 0, "jittered": 0,
+            "diversity": {"value": 0.31, "at_start": 0.9, "collapsed": False,
+                          "words": "The 4 particles predict differently from one another: "
+                                   "two of them differ by 0.31 noise levels on average."},
+        } | (changes or {})  # fmt: skip
+    arrays = {
+        key: np.ascontiguousarray(value, dtype=np.float32)
+        for key, value in arrays.items()
+        if not key.startswith(without or ("nothing",))
+    }
+    save_file(arrays, folder / "arrays.safetensors")
+    with (folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / "metrics.json").write_text(json.dumps(summary(rows), indent=1), encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    (folder / "config.toml").write_text('dataset = "polynomial"\nparticles = 4\n', encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def polynomial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 existing and 24 new clients with one feature, three methods."""
+    return make_run(tmp_path_factory.mktemp("runs") / "polynomial")
+
+
+@pytest.fixture(scope="session")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture prior with two components."""
+    return make_run(tmp_path_factory.mktemp("runs") / "mixture", components=2)
+
+
+@pytest.fixture(scope="session")
+def solar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """15 features, and a method that gives no uncertainty."""
+    return make_run(
+        tmp_path_factory.mktemp("runs") / "solar",
+        features=15, test=140, methods=("pacpfl", "vanilla", "pooled", "fedavg"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def build() -> MakeRun:
+    """The maker itself, for runs with something special about them."""
+    return make_run
+
+
+@pytest.fixture(scope="session")
+def polynomial_page(polynomial: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the polynomial run, in a copy of its folder."""
+    folder = tmp_path_factory.mktemp("reports") / "polynomial"
+    shutil.copytree(polynomial, folder)
+    return write_report(folder)
+
+
+@dataclass
+class Element:
+    """An HTML element with everything inside it."""
+
+    tag: str
+    attributes: dict[str, str]
+    children: list[Element | str]
+
+    def all(self, tag: str = "", **attributes: str) -> list[Element]:
+        """The elements inside with this tag and these attributes, in the order of the page."""
+        found = []
+        for child in self.children:
+            if isinstance(child, Element):
+                same = all(child.attributes.get(k.strip("_")) == v for k, v in attributes.items())
+                if same and tag in ("", child.tag):
+                    found.append(child)
+                found += child.all(tag, **attributes)
+        return found
+
+    def one(self, tag: str = "", **attributes: str) -> Element:
+        (found,) = self.all(tag, **attributes)
+        return found
+
+    @property
+    def text(self) -> str:
+        parts = [child if isinstance(child, str) else child.text for child in self.children]
+        return " ".join(" ".join(parts).split())
+
+
+class Reader(HTMLParser):
+    """A strict reader: every element that is opened must be closed, in order."""
+
+    EMPTY = frozenset({"meta", "link", "br", "img"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open = [Element("page", {}, [])]
+        self.feed(page)
+        self.close()
+        assert len(self.open) == 1, f"<{self.open[-1].tag}> is never closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"<{tag}> has an attribute twice"
+        element = Element(tag, {name: value or "" for name, value in attrs}, [])
+        self.open[-1].children.append(element)
+        if tag not in self.EMPTY:
+            self.open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.EMPTY:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open[-1].tag == tag, f"</{tag}> closes <{self.open[-1].tag}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.open[-1].children.append(data)
+
+
+@pytest.fixture
+def read_page() -> Callable[[Path], Element]:
+    """The elements of a page."""
+    return lambda path: Reader(path.read_text(encoding="utf-8")).open[0]

@@ -1,0 +1,346 @@
+"""The page holds the numbers of the run, nothing it should not, and stands on its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from pacpfl.errors import InputError
+from pacpfl.report import html, write_report
+from pacpfl.report.style import COLOURS, DARK_COLOURS, INK
+
+ReadPage = Callable[[Path], Any]
+NASTY = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(2)>',
+    "München/東京 & co",
+    "$x_1$ {{ 7*7 }} {% raw %}",
+    "two\nlines",
+)
+
+
+def value(text: str) -> float:
+    return float(text.replace("\N{MINUS SIGN}", "-"))
+
+
+def test_the_table_of_measures_is_metrics_json(polynomial_page: Path, read_page: ReadPage) -> None:
+    metrics = json.loads((polynomial_page.parent / "metrics.json").read_text())
+    titles = {"PAC-PFL": "pacpfl", "GP per client": "vanilla", "One GP on pooled data": "pooled"}
+    table = read_page(polynomial_page).one("table", id="measures")
+    keys = ["rsmse", "ce", "nll", "coverage_90", "width_90"]
+    for body, group in zip(table.all("tbody"), ("existing", "new"), strict=True):
+        rows = body.all("tr")[1:]
+        assert [row.one("th").text for row in rows] == list(titles)
+        for row in rows:
+            entry = metrics[titles[row.one("th").text]][group]
+            for cell, key in zip(row.all("td"), keys, strict=True):
+                mean, half = cell.text.replace("★ best ", "").split(" ± ")
+                assert value(mean) == pytest.approx(entry[key]["mean"], abs=0.000501)
+                assert value(half) == pytest.approx(entry[key]["ci95"], abs=0.000501)
+        for column, key in enumerate(keys):
+            means = [metrics[method][group][key]["mean"] for method in titles.values()]
+            marked = ["best" in row.all("td")[column].text for row in rows]
+            if key == "width_90":
+                assert marked == [False] * 3
+            else:
+                gaps = [abs(m - 0.9) if key == "coverage_90" else m for m in means]
+                assert marked == [number == int(np.argmin(gaps)) for number in range(3)]
+
+
+def test_the_table_of_clients_is_clients_csv(
+    mixture: Path, tmp_path: Path, read_page: ReadPage
+) -> None:
+    page = write_report(Path(shutil.copytree(mixture, tmp_path / "run")))
+    table = read_page(page).one("table", class_="sortable")
+    headers = [header.one("button").text for header in table.one("thead").all("th")]
+    assert headers == [
+        "Client", "Group", "Kind", "Samples", "Test points", "RSMSE PAC-PFL",
+        "RSMSE GP per client", "RSMSE One GP on pooled data", "CE", "NLL", "90% coverage",
+        "90% width", "Component 1", "Component 2",
+    ]  # fmt: skip
+    with (mixture / "clients.csv").open(newline="", encoding="utf-8") as file:
+        rows = {(row["method"], row["client"]): row for row in csv.DictReader(file)}
+    shown = table.one("tbody").all("tr")
+    assert len(shown) == 48
+    for line in shown:
+        cells = [cell for cell in line.children if not isinstance(cell, str)]
+        name = cells[0].text
+        main = rows["pacpfl", name]
+        assert [cell.text for cell in cells[1:3]] == [main["group"], main["kind"]]
+        expected = [
+            main["samples"], main["test"], main["rsmse"], rows["vanilla", name]["rsmse"],
+            rows["pooled", name]["rsmse"], main["ce"], main["nll"], main["coverage_90"],
+            main["width_90"], main["responsibility_0"], main["responsibility_1"],
+        ]  # fmt: skip
+        for cell, number in zip(cells[3:], map(float, expected), strict=True):
+            assert float(cell.attributes["data-value"]) == number
+            assert value(cell.text) == pytest.approx(number, abs=0.000501)
+
+
+def test_every_figure_is_explained_and_beside_the_page_as_files(
+    polynomial_page: Path, read_page: ReadPage
+) -> None:
+    names = [
+        "boxes", "calibration", "bands_existing", "bands_new", "training", "diversity", "weights"
+    ]  # fmt: skip
+    figures = read_page(polynomial_page).all("figure")
+    assert [figure.attributes["id"] for figure in figures] == [f"figure-{name}" for name in names]
+    for figure in figures:
+        drawing = figure.one("svg")
+        assert drawing.attributes["role"] == "img"
+        assert len(drawing.attributes["aria-label"]) > 40
+        assert len(figure.one("figcaption").text) > 100
+        assert len(drawing.all("path")) > 5
+    folder = polynomial_page.parent / "figures"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+    )
+    for name in names:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        ElementTree.fromstring((folder / f"{name}.svg").read_text(encoding="utf-8"))
+
+
+def test_the_page_needs_nothing_from_outside(polynomial_page: Path, read_page: ReadPage) -> None:
+    text = polynomial_page.read_text(encoding="utf-8")
+    page = read_page(polynomial_page)
+    assert not re.search(r"https?:|//[a-z]|@import|@font-face", text.replace("// A click", ""))
+    for element in page.all():
+        for name in ("src", "href"):
+            target = element.attributes.get(name)
+            assert target is None or target.startswith(("#", "data:")), target
+    for target in re.findall(r"url\(([^)]*)\)", text):
+        assert target.startswith("#")
+
+
+def test_ids_occur_once_and_every_link_leads_somewhere(
+    polynomial_page: Path, read_page: ReadPage
+) -> None:
+    page = read_page(polynomial_page)
+    ids = Counter(e.attributes["id"] for e in page.all() if "id" in e.attributes)
+    assert not [name for name, times in ids.items() if times > 1]
+    for element in page.all():
+        target = element.attributes.get("href", "")
+        if target.startswith("#"):
+            assert target[1:] in ids
+        for name in re.findall(r"url\(#([^)]*)\)", " ".join(element.attributes.values())):
+            assert name in ids
+        for name in element.attributes.get("aria-labelledby", "").split():
+            assert name in ids
+
+
+def test_the_page_can_be_found_ones_way_in(polynomial_page: Path, read_page: ReadPage) -> None:
+    page = read_page(polynomial_page)
+    assert page.one("html").attributes["lang"] == "en"
+    assert page.one("title").text == "polynomial · pacpfl report"
+    for landmark in ("header", "nav", "main", "footer", "h1"):
+        page.one(landmark)
+    skip = page.one("body").all("a")[0]
+    assert skip.attributes["href"] == "#main"
+    for header in page.one("table", class_="sortable").one("thead").all("th"):
+        assert header.attributes["scope"] == "col"
+        assert header.attributes["aria-sort"] == "none"
+        assert header.one("button").attributes["type"] == "button"
+
+
+def test_inline_figures_follow_the_text_and_theme(polynomial_page: Path) -> None:
+    text = polynomial_page.read_text(encoding="utf-8")
+    drawings = re.findall(r"<svg.*?</svg>", text, flags=re.S)
+    assert len(drawings) == 7
+    for drawing in drawings:
+        assert "currentColor" in drawing
+        assert INK not in drawing
+        assert not set(re.findall(r"#[0-9a-f]{6}\b", drawing)), "a colour that knows one theme"
+        assert "<style" not in drawing and "<metadata" not in drawing
+    for saved in (polynomial_page.parent / "figures").glob("*.svg"):
+        content = saved.read_text(encoding="utf-8")
+        assert INK in content
+        assert "dc:date" not in content
+
+
+def luminance(colour: str) -> float:
+    values = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+    return float(np.dot([0.2126, 0.7152, 0.0722], values))
+
+
+def contrast(first: str, second: str) -> float:
+    bright, dark = sorted((luminance(first), luminance(second)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast_is_enough_in_both_themes(polynomial_page: Path, theme: str) -> None:
+    style = polynomial_page.read_text(encoding="utf-8").split("</style>")[0]
+    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.S)
+    assert len(blocks) == 2
+    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", blocks[theme == "dark"]))
+    for text in ("text", "quiet", "accent"):
+        assert contrast(colours[text], colours["page"]) >= 4.5
+        assert contrast(colours[text], colours["card"]) >= 4.5
+    assert contrast(colours["accent"], colours["mark"]) >= 4.5
+    assert contrast(colours["text"], colours["mark"]) >= 4.5
+    assert contrast(colours["text"], colours["caution-page"]) >= 4.5
+    assert contrast(colours["caution"], colours["caution-page"]) >= 4.5
+    expected = DARK_COLOURS if theme == "dark" else COLOURS
+    for number, colour in enumerate(expected):
+        assert colours[f"colour-{number}"] == colour
+        assert contrast(colour, colours["page"]) >= 3
+
+
+def test_whatever_a_client_is_called_it_stays_text(
+    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+) -> None:
+    folder = build(tmp_path / "run", clients=6, names=NASTY, components=2)
+    record = json.loads((folder / "run.json").read_text())
+    record["dataset"] = "<b>bold</b>"
+    record["machine"] = "<script>alert(3)</script>"
+    record["clients"]["target"] = "</svg><script>alert(4)</script>"
+    record["methods"]["vanilla"]["title"] = "<i>GP</i>"
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "config.toml").write_text('name = "</pre><script>alert(5)</script>"\n')
+    page = read_page(write_report(folder))
+    assert len(page.all("script")) == 1
+    assert not page.all("img") and not page.all("b") and not page.all("i")
+    assert page.one("h1").text == "<b>bold</b>"
+    table = page.one("table", class_="sortable")
+    names = [row.all("th")[0].attributes["data-value"] for row in table.one("tbody").all("tr")]
+    assert names[:5] == list(NASTY)
+    titles = [text.text for text in page.one("figure", id="figure-bands_existing").all("text")]
+    assert "<script>alert(1)</script>" in titles
+    assert "München/東京 & co" in titles
+    assert "$x_1$ {{ 7*7 }} {% raw %}" in titles
+    assert page.one("pre").text == 'name = "</pre><script>alert(5)</script>"'
+    label = page.one("figure", id="figure-bands_existing").one("svg").attributes["aria-label"]
+    assert NASTY[1] in label
+
+
+def test_two_reports_of_one_run_are_the_same_bytes(polynomial_page: Path, tmp_path: Path) -> None:
+    again = write_report(Path(shutil.copytree(polynomial_page.parent, tmp_path / "polynomial")))
+    assert again.read_bytes() == polynomial_page.read_bytes()
+    for path in sorted((polynomial_page.parent / "figures").iterdir()):
+        assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_no_new_clients(tmp_path: Path, build: Callable[..., Path], read_page: ReadPage) -> None:
+    page = read_page(write_report(build(tmp_path / "run", clients=4, groups=("existing",))))
+    assert "New clients" not in page.text
+    assert not page.all("figure", id="figure-bands_new")
+    assert len(page.one("table", id="measures").all("tbody")) == 1
+
+
+def test_sections_without_material_are_left_out(
+    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+) -> None:
+    without = ("bands/", "weights/", "diversity/", "curve/")
+    page = read_page(write_report(build(tmp_path / "run", clients=4, without=without)))
+    sections = [section.attributes["id"] for section in page.all("section")]
+    assert sections == ["warnings", "results", "calibration", "clients", "details"]
+    assert [link.text for link in page.one("nav").all("a")] == [
+        "Warnings", "Results", "Calibration", "Clients", "Run details",
+    ]  # fmt: skip
+
+
+def test_the_least_a_run_can_hold(
+    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+) -> None:
+    folder = build(tmp_path / "run", clients=2, methods=("fedavg",), groups=("existing",))
+    (folder / "arrays.safetensors").unlink()
+    (folder / "config.toml").unlink()
+    (folder / "run.json").write_text('{"methods": {"fedavg": {}}}')
+    page = read_page(write_report(folder))
+    assert page.one("h1").text == "run"
+    assert [figure.attributes["id"] for figure in page.all("figure")] == ["figure-boxes"]
+    assert not page.all("details")
+    table = page.one("table", id="measures")
+    assert [cell.text.split()[0] for cell in table.one("thead").all("th")] == ["Method", "RSMSE"]
+
+
+def test_a_method_without_uncertainty_has_dashes(
+    solar: Path, tmp_path: Path, read_page: ReadPage
+) -> None:
+    page = read_page(write_report(Path(shutil.copytree(solar, tmp_path / "run"))))
+    row = page.one("table", id="measures").all("tbody")[0].all("tr")[-1]
+    assert row.one("th").text == "FedAvg"
+    assert [cell.text for cell in row.all("td")][1:] == ["\N{EN DASH}"] * 4
+    assert "in the order of the data" in page.one("figure", id="figure-bands_new").text
+
+
+def test_warnings_are_on_the_page_with_what_to_do(
+    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+) -> None:
+    changes = {"skipped_steps": 7, "lambda_condition": False,
+               "diversity": {"value": 0.0, "collapsed": True, "words": "Equal."}}  # fmt: skip
+    page = read_page(write_report(build(tmp_path / "run", clients=3, changes=changes)))
+    boxes = page.one("section", id="warnings").all("div", class_="caution")
+    assert [box.one("h3").text for box in boxes] == [
+        "PAC-PFL: the particles have collapsed",
+        "PAC-PFL: 7 steps skipped",
+        "PAC-PFL: the condition on lambda does not hold",
+    ]
+    assert all("What to do:" in box.text for box in boxes)
+    assert page.one("nav").all("a")[0].text == "Warnings (3)"
+
+
+def test_a_flagged_client_is_marked_in_words(
+    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+) -> None:
+    folder = build(tmp_path / "run", clients=3)
+    table = (folder / "clients.csv").read_text().splitlines()
+    cells = table[1].split(",")
+    cells[table[0].split(",").index("coverage_90")] = "0.5"
+    (folder / "clients.csv").write_text("\n".join([table[0], ",".join(cells), *table[2:]]))
+    page = read_page(write_report(folder))
+    notes = page.one("table", class_="sortable").all("span")
+    assert [note.text for note in notes] == ["over-confident"]
+    assert "existing-01 (50%)" in page.one("section", id="warnings").text
+
+
+def test_run_details_say_what_run_json_says(polynomial_page: Path, read_page: ReadPage) -> None:
+    details = read_page(polynomial_page).one("section", id="details")
+    names = [element.text for element in details.all("dt")]
+    pairs = dict(zip(names, [element.text for element in details.all("dd")], strict=True))
+    assert pairs["machine"] == "Linux, 2 cores"
+    assert pairs["jax"] == "0.10.2"
+    assert pairs["started"] == "2026-11-15 08:00:00"
+    assert pairs["lambda"] == "12000"
+    assert pairs["lambda condition"] == "yes"
+    assert details.one("pre").text == 'dataset = "polynomial" particles = 4'
+
+
+def test_a_page_is_replaced_whole_or_not_at_all(
+    polynomial_page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(polynomial_page.parent, tmp_path / "run"))
+    (folder / "report.html").write_text("the old page")
+    replaced = html.os.replace
+
+    def full_disk(source: str, target: Path) -> None:
+        if str(target).endswith("report.html"):
+            raise OSError(28, "No space left on device")
+        replaced(source, target)
+
+    monkeypatch.setattr(html.os, "replace", full_disk)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_report(folder)
+    assert (folder / "report.html").read_text() == "the old page"
+    assert not [path for path in folder.rglob(".*")]
+
+
+def test_a_thousand_clients_are_shown_and_the_rest_counted(
+    polynomial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_page: ReadPage
+) -> None:
+    monkeypatch.setattr("pacpfl.report.tables.CLIENTS_SHOWN", 30)
+    page = read_page(write_report(Path(shutil.copytree(polynomial, tmp_path / "run"))))
+    section = page.one("section", id="clients")
+    assert len(section.one("tbody").all("tr")) == 30
+    assert "18 further clients are in clients.csv." in section.text

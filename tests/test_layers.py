@@ -1,0 +1,240 @@
+"""The architecture, checked: imports point down, and each layer keeps to what it may do.
+
+The sources are parsed, not imported, so that an import inside a function counts too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# From the bottom to the top. A module may import its own layer and those below it.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "types", "__version__"}),
+    frozenset(
+        {
+            "bounds",
+            "certificate",
+            "hyper",
+            "linalg",
+            "losses",
+            "metrics",
+            "predictive",
+            "priors",
+            "privacy",
+            "svgd",
+        }
+    ),
+    frozenset({"data"}),
+    frozenset({"methods", "personal"}),
+    frozenset({"engines"}),
+    frozenset({"studies"}),
+    frozenset({"cli", "report", "__main__", "__init__"}),
+)
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+
+# Which package may be imported by which part only; an empty set means by nobody.
+RESERVED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("matplotlib", "rich", "typer"), frozenset({"cli", "report"})),
+    "jinja2": frozenset({"report"}),
+    "nvflare": frozenset({"engines.flare"}),
+    **dict.fromkeys(("cloudpickle", "dill", "joblib", "pickle", "shelve"), frozenset()),
+}
+
+# Packages and calls that reach beyond the process. The mathematics and the methods use none.
+OUTSIDE_PACKAGES = frozenset(
+    {
+        "csv",
+        "http",
+        "io",
+        "json",
+        "os",
+        "pathlib",
+        "requests",
+        "safetensors",
+        "shutil",
+        "socket",
+        "sqlite3",
+        "subprocess",
+        "tempfile",
+        "tomllib",
+        "urllib",
+    }
+)
+OUTSIDE_CALLS = frozenset(
+    {
+        "fromfile",
+        "load",
+        "loadtxt",
+        "memmap",
+        "open",
+        "read_bytes",
+        "read_csv",
+        "read_parquet",
+        "read_text",
+        "save",
+        "savez",
+        "savetxt",
+        "to_csv",
+        "to_parquet",
+        "tofile",
+        "write_bytes",
+        "write_text",
+    }
+)
+REACHES_OUTSIDE = frozenset({"cli", "data", "engines", "report", "studies"})
+PRINTS = frozenset({"cli", "report"})
+
+
+class Module(NamedTuple):
+    """One source file: its dotted name below pacpfl ("" for the package itself) and its text."""
+
+    name: str
+    text: str
+    is_package: bool = False
+
+    @property
+    def part(self) -> str:
+        """The name that LAYERS knows it by."""
+        return self.name.split(".")[0] or "__init__"
+
+
+def modules() -> Iterator[Module]:
+    for path in sorted((SOURCE / "pacpfl").rglob("*.py")):
+        names = path.relative_to(SOURCE / "pacpfl").with_suffix("").parts
+        is_package = names[-1] == "__init__"
+        name = ".".join(names[:-1] if is_package else names)
+        yield Module(name, path.read_text(encoding="utf-8"), is_package)
+
+
+def imports(module: Module) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of all that is imported; of `from a import b` it is a.b."""
+    package = ["pacpfl", *filter(None, module.name.split("."))]
+    if not module.is_package:
+        package.pop()
+    for node in ast.walk(ast.parse(module.text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            origin = package[: len(package) - node.level + 1] if node.level else []
+            origin = [*origin, *filter(None, (node.module or "").split("."))]
+            for alias in node.names:
+                yield node.lineno, ".".join([*origin, alias.name])
+
+
+def calls(module: Module) -> Iterator[tuple[int, str, ast.Call]]:
+    """Line, last name (`read_text` of `path.read_text()`) and node of every call."""
+    for node in ast.walk(ast.parse(module.text)):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node.lineno, node.func.id, node
+            elif isinstance(node.func, ast.Attribute):
+                yield node.lineno, node.func.attr, node
+
+
+def part_of(name: str) -> str:
+    """The part of pacpfl that an absolute name belongs to.
+
+    A name that the package itself re-exports may come from any layer: it counts as the top.
+    """
+    part = name.removeprefix("pacpfl").removeprefix(".").split(".")[0]
+    return part if part in HEIGHT else "__init__"
+
+
+def belongs(module: Module, owners: frozenset[str]) -> bool:
+    return any(f"{module.name}.".startswith(f"{owner}.") for owner in owners)
+
+
+def violations(module: Module) -> list[str]:
+    """What is wrong with one module, as sentences."""
+    if module.part not in HEIGHT:
+        return [f"{module.name} stands in no layer: add it to LAYERS in this test"]
+    found = []
+    for line, name in imports(module):
+        root = name.split(".")[0]
+        if root == "pacpfl" and HEIGHT[part_of(name)] > HEIGHT[module.part]:
+            found.append(f"{module.name}:{line} imports {name}, which is above it")
+        if root in RESERVED and not belongs(module, RESERVED[root]):
+            owners = ", ".join(sorted(RESERVED[root])) or "nobody"
+            found.append(f"{module.name}:{line} imports {root}, which is for {owners}")
+        if root in OUTSIDE_PACKAGES and module.name and not belongs(module, REACHES_OUTSIDE):
+            found.append(f"{module.name}:{line} imports {root}, but this layer touches no files")
+    for line, name, node in calls(module):
+        if name == "print" and not belongs(module, PRINTS):
+            found.append(f"{module.name}:{line} prints, which is for cli and report")
+        if name in OUTSIDE_CALLS and not belongs(module, REACHES_OUTSIDE):
+            found.append(f"{module.name}:{line} calls {name}, but this layer touches no files")
+        if name == "load" and "allow_pickle=True" in ast.unparse(node):
+            found.append(f"{module.name}:{line} allows pickle, which nobody may")
+    return found
+
+
+def test_every_module_keeps_to_its_layer() -> None:
+    every = list(modules())
+    assert len(every) > len(LAYERS), "the sources were not found"
+    assert [sentence for module in every for sentence in violations(module)] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("types", "from pacpfl.priors import gp"),
+        ("svgd", "import pacpfl.methods.pacpfl"),
+        ("priors.gp", "from ..methods import pacpfl"),
+        ("hyper", "from . import personal"),
+        ("methods.pacpfl", "def update():\n    from pacpfl.engines.simulate import run"),
+        ("engines.simulate", "from pacpfl import studies"),
+        ("studies.tune", "from pacpfl.cli import main"),
+        ("data.tables", "from pacpfl.methods.base import Method"),
+        ("engines.simulate", "from pacpfl import SomethingExported"),
+        ("errors", "import pacpfl"),
+        ("elsewhere", "x = 1"),
+        ("engines.simulate", "import rich.progress"),
+        ("studies.tune", "from matplotlib.figure import Figure"),
+        ("cli", "import jinja2"),
+        ("engines.checkpoint", "import pickle"),
+        ("engines.simulate", "from nvflare.apis import controller"),
+        ("engines.flareless", "import nvflare"),
+        ("metrics", "from pathlib import Path"),
+        ("methods.pacpfl", "import safetensors.numpy"),
+        ("bounds", "text = open('table').read()"),
+        ("privacy", "import numpy as np\nx = np.load('noise.npy')"),
+        ("engines.simulate", "print('round')"),
+        ("data.store", "import numpy as np\nx = np.load('x.npy', allow_pickle=True)"),
+    ],
+)
+def test_a_breach_is_found(name: str, text: str) -> None:
+    assert len(violations(Module(name, text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cli", "from pacpfl import __version__\nfrom pacpfl.report import html\nimport rich"),
+        ("report.html", "import jinja2, json\nfrom .plots import draw\nfrom ..types import Data"),
+        ("engines.flare.controller", "import nvflare\nfrom pacpfl.methods import pacpfl"),
+        ("engines.checkpoint", "import os\nfrom pacpfl import errors\nopen('x')"),
+        ("methods.pacpfl", "from pacpfl import personal, svgd\nfrom .base import Method"),
+        ("priors.gp", "from pacpfl.linalg import factor\nfrom pacpfl.types import Data"),
+        ("data.store", "import numpy as np\nx = np.load('x.npy', allow_pickle=False)"),
+    ],
+)
+def test_what_is_allowed_passes(name: str, text: str) -> None:
+    assert violations(Module(name, text)) == []
+
+
+def test_relative_imports_of_packages_are_resolved() -> None:
+    package = Module("priors", "from . import gp\nfrom .. import types", is_package=True)
+    assert [name for _, name in imports(package)] == ["pacpfl.priors.gp", "pacpfl.types"]
+    module = Module("priors.gp", "from .networks import mlp\nfrom ..types import Data")
+    assert [name for _, name in imports(module)] == [
+        "pacpfl.priors.networks.mlp",
+        "pacpfl.types.Data",
+    ]
