@@ -1,4 +1,4 @@
-"""Times implementations side by side, and writes down what was measured, when and where.
+"""Times implementations side by side.
 
 All candidates take turns in one process, in a new order each turn, so that a slow moment of the
 machine and the state that one candidate leaves behind hit all of them alike. What counts is the
@@ -7,18 +7,16 @@ ratio to the reference; milliseconds hold for one machine on one day.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from pacpfl.errors import InputError
@@ -56,12 +54,18 @@ def interleave(
     reference: str | None = None,
     title: str = "",
     pause: float = 0.02,
+    rounds: Mapping[str, int] | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Table:
     """Time every candidate `repeats` times, after `warmup` calls that do not count.
 
     A candidate must not return before its result is there. The reference is the first candidate
-    unless named. The `pause` before each call, in seconds, lets idle worker threads of the
-    candidate before fall asleep: OpenMP's would otherwise spin on the cores that are needed.
+    unless named. At each turn the candidate is called twice and the second call is timed, since
+    rounds of a training follow each other: the first fills the caches that others have emptied.
+    Before that comes a `pause`, in seconds, in which idle worker threads of the candidate before
+    fall asleep: those of OpenMP would otherwise spin on the cores that are needed.
+    One call of a candidate named in `rounds` does so many rounds, and its time is divided by
+    their number. `tick` is called after every turn.
     """
     names = list(candidates)
     if not names or repeats < 1:
@@ -78,10 +82,15 @@ def interleave(
     seconds = np.empty((len(names), repeats))
     for turn in range(repeats):
         for index in random.permutation(len(names)):
+            candidate = candidates[names[index]]
             time.sleep(pause)
+            candidate()
             start = time.perf_counter()
-            candidates[names[index]]()
+            candidate()
             seconds[index, turn] = time.perf_counter() - start
+        tick()
+    for index, name in enumerate(names):
+        seconds[index] /= (rounds or {}).get(name, 1)
     return summarise(dict(zip(names, seconds, strict=True)), reference, title)
 
 
@@ -96,7 +105,7 @@ def summarise(seconds: Mapping[str, np.ndarray], reference: str, title: str) -> 
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores this process may use, load, system, and versions of what is installed."""
+    """Processor, usable cores, what JAX runs on, load, system, and versions of the packages."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -107,95 +116,11 @@ def describe_machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count() if usable is None else len(usable),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "load": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": versions,
     }
-
-
-def to_json(tables: Sequence[Table], machine: Mapping[str, Any], date: datetime) -> str:
-    """Everything that was measured, for programs; times in milliseconds."""
-    return (
-        json.dumps(
-            {
-                "date": date.isoformat(timespec="seconds"),
-                "machine": machine,
-                "tables": [
-                    {
-                        "title": table.title,
-                        "reference": table.reference,
-                        "repeats": table.repeats,
-                        "rows": [
-                            {
-                                "name": row.name,
-                                "lower_quartile_ms": 1e3 * row.lower_quartile,
-                                "median_ms": 1e3 * row.median,
-                                "upper_quartile_ms": 1e3 * row.upper_quartile,
-                                "times_faster": row.times_faster,
-                            }
-                            for row in table.rows
-                        ],
-                    }
-                    for table in tables
-                ],
-            },
-            indent=2,
-        )
-        + "\n"
-    )
-
-
-def to_markdown(tables: Sequence[Table], machine: Mapping[str, Any], date: datetime) -> str:
-    """The same for people: one table per problem, with date and machine above."""
-    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    lines = [
-        f"Measured on {date:%Y-%m-%d %H:%M} UTC: {machine['processor']}, {machine['cores']} "
-        f"cores, load {machine['load']} at the start; {machine['system']}; {versions}.",
-    ]
-    for table in tables:
-        lines += [
-            "",
-            f"**{table.title}** ({table.repeats} interleaved calls each)",
-            "",
-            f"| implementation | median ms | quartiles ms | times faster than {table.reference} |",
-            "| --- | ---: | ---: | ---: |",
-        ]
-        for row in table.rows:
-            low, middle, high = (
-                _three_digits(1e3 * value)
-                for value in (row.lower_quartile, row.median, row.upper_quartile)
-            )
-            ratio = _three_digits(row.times_faster)
-            lines.append(f"| {row.name} | {middle} | {low} to {high} | {ratio} |")
-    return "\n".join(lines) + "\n"
-
-
-def write_results(
-    folder: Path, tables: Sequence[Table], machine: Mapping[str, Any], date: datetime | None = None
-) -> tuple[Path, Path]:
-    """Write `results.md` and `results.json`, each wholly or not at all."""
-    moment = datetime.now(UTC) if date is None else date.astimezone(UTC)
-    folder.mkdir(parents=True, exist_ok=True)
-    markdown, data = folder / "results.md", folder / "results.json"
-    _write_atomically(markdown, to_markdown(tables, machine, moment))
-    _write_atomically(data, to_json(tables, machine, moment))
-    return markdown, data
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part: rename is one operation."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)  # temporary files are private, results are not
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def _processor() -> str:
@@ -206,9 +131,3 @@ def _processor() -> str:
         lines = []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or "unknown processor"
-
-
-def _three_digits(value: float) -> str:
-    """1234 -> 1,234; 56.78 -> 56.8; 0.1234 -> 0.123"""
-    digits = max(0, 2 - int(np.floor(np.log10(value)))) if value > 0 else 0
-    return f"{value:,.{digits}f}"

@@ -37,7 +37,9 @@ METHODS = ("analytic", "threaded", "autodiff")
 
 def make_round(problem: Problem, dtype: str, threads: int, method: str = "analytic") -> Step:
     """`step(particles)` gives the particles after one round; data are converted here, once."""
-    return make_step(problem, dtype, threads, make_gradient(problem, dtype, threads, method))
+    gradient = make_gradient(problem, dtype, threads, method)
+    # PyTorch's own second thread would spin for a while after the SVGD step, in a worker's way.
+    return make_step(problem, dtype, 1 if method == "threaded" else threads, gradient)
 
 
 def make_gradient(problem: Problem, dtype: str, threads: int, method: str) -> Gradient:

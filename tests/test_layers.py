@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data"}),
     frozenset({"methods", "personal"}),
     frozenset({"engines"}),
-    frozenset({"studies"}),
+    frozenset({"config", "studies"}),
     frozenset({"cli", "report", "__main__", "__init__"}),
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
@@ -88,7 +88,7 @@ OUTSIDE_CALLS = frozenset(
         "write_text",
     }
 )
-REACHES_OUTSIDE = frozenset({"cli", "data", "engines", "report", "studies"})
+REACHES_OUTSIDE = frozenset({"cli", "config", "data", "engines", "report", "studies"})
 PRINTS = frozenset({"cli", "report"})
 
 

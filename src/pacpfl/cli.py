@@ -43,20 +43,30 @@ console = Console(stderr=True, highlight=False)
 def run(
     dataset: Annotated[
         str | None,
-        typer.Argument(help="A shipped configuration: polynomial, polynomial-opposite.", show_default=False),
+        typer.Argument(
+            help="A shipped configuration: polynomial, polynomial-opposite.", show_default=False
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A configuration of your own (TOML).", show_default=False)
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change one key, e.g. particles=8 or prior.kernel=ard.", show_default=False),
+        typer.Option(
+            "--set",
+            help="Change one key, e.g. particles=8 or prior.kernel=ard.",
+            show_default=False,
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of everything random.", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder [runs/NAME-seedN].", show_default=False)
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")
+    ] = False,
 ) -> None:
     """Train, personalise every client, measure, and write a run folder with a report.
 
@@ -66,9 +76,13 @@ def run(
     from pacpfl import config as configuration
 
     if (dataset is None) == (config is None):
-        raise InputError("Name either a shipped configuration (pacpfl run polynomial) or your own with --config.")
+        raise InputError(
+            "Name either a shipped configuration (pacpfl run polynomial) or your own with --config."
+        )
     chosen = configuration.load_file(config) if config else shipped(str(dataset))
-    chosen = configuration.override(chosen, [*(settings or []), *([f"seed={seed}"] if seed is not None else [])])
+    chosen = configuration.override(
+        chosen, [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
+    )
     name = config.stem if config else str(dataset)
     folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
 
@@ -90,7 +104,9 @@ def run(
         watcher.stage("drawing the report")
         page = write_report(folder)
     summary({name: (r.about["title"], study.summarise(r.groups)) for name, r in results.items()})
-    diversity = next((r.about["diversity"]["words"] for r in results.values() if "diversity" in r.about), None)
+    diversity = next(
+        (r.about["diversity"]["words"] for r in results.values() if "diversity" in r.about), None
+    )
     if diversity:
         print(diversity)
     print(f"Report: {page}")
@@ -102,6 +118,57 @@ def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> Non
     from pacpfl.report.html import write_report
 
     print(write_report(folder))
+
+
+@app.command()
+def reproduce(
+    study: Annotated[str, typer.Argument(help="Which study: polynomial.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Its folder [runs/reproduce-STUDY].", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, few rounds: a look.")] = False,
+) -> None:
+    """Run a whole study, several methods and seeds, and write its table, figures and page."""
+    from pacpfl.engines import runtime
+
+    if study != "polynomial":
+        raise InputError(f"There is no study {study!r}; there is polynomial.")
+    runtime.configure()
+    from pacpfl.report.study import write_study
+    from pacpfl.studies import polynomial, table
+    from pacpfl.studies.run import Interrupted
+
+    folder = out or Path("runs") / f"reproduce-{study}"
+    chosen = range(first_seed, first_seed + (1 if quick else seeds))
+    command = f"pacpfl reproduce {study}" + (
+        " --quick" if quick else f" --seeds {seeds} --first-seed {first_seed}"
+    )
+    with watching() as watcher:
+        done = [0, 0]
+
+        def finished(count: int, total: int) -> None:
+            done[:] = count, total
+
+        plain = watcher.stage
+        watcher.stage = lambda text: plain(f"{done[0]} runs done; {text}")
+        try:
+            outcomes = polynomial.run_study(
+                {name: shipped(name) for name in polynomial.SUITE},
+                chosen,
+                watcher,
+                ["rounds=100"] if quick else [],
+                finished,
+            )
+        except Interrupted as reason:
+            console.print(f"{str(reason).capitalize()}; nothing was written.", soft_wrap=True)
+            raise typer.Exit(130) from None
+    about = polynomial.describe(outcomes, chosen, command)
+    table.write_table(folder, table.rows(outcomes, polynomial.PUBLISHED), about)
+    for sentence in about["summary"]:
+        print(sentence)
+    print(f"Report: {write_study(folder)}")
 
 
 @app.command()
@@ -121,16 +188,26 @@ def shipped(name: str) -> Config:
     folder = resources.files("pacpfl.studies") / "configs"
     path = folder / f"{name}.toml"
     if not path.is_file():
-        names = sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
-        raise InputError(f"There is no shipped configuration {name!r}; there are {', '.join(names)}.")
+        names = sorted(
+            p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+        )
+        raise InputError(
+            f"There is no shipped configuration {name!r}; there are {', '.join(names)}."
+        )
     return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
 
 
 @contextmanager
 def watching() -> Iterator[Any]:
     """A progress bar where there is a terminal, and Ctrl-C that asks instead of breaking."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
-    from rich.progress import TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     from pacpfl.studies.run import Watcher
 
@@ -141,7 +218,9 @@ def watching() -> Iterator[Any]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        console.print("Stopping after this step; press Ctrl-C again to stop at once without saving.")
+        console.print(
+            "Stopping after this step; press Ctrl-C again to stop at once without saving."
+        )
 
     before = signal.signal(signal.SIGINT, ask)
     bar = Progress(

@@ -31,7 +31,7 @@ class DataConfig:
     new_clients: int = key(24, "new clients, who join after training", least=0)
     samples: int = key(10, "training samples of each client", least=2)
     test_samples: int = key(100, "test samples of each client", least=2)
-    noise: float = key(0.2, "standard deviation of the observation noise", least=0)
+    noise: float = key(0.15, "standard deviation of the observation noise", least=0)
     opposite: bool = key(False, "the two kinds of clients have opposite means")
     standardize: str = key(
         "none", "scale features and target: none, per client", choices=("none", "client")
@@ -48,7 +48,9 @@ class PriorConfig:
     kernel_widths: tuple[int, ...] = key((32, 32), "neurons of the kernel network's hidden layers")
     kernel_outputs: int = key(2, "outputs of the kernel network", least=1)
     output_scale: str = key("fixed", "fixed at 1 (paper) or learned", choices=("fixed", "learned"))
-    members: int = key(1, "K: base priors mixed into one; more than 1 for clients of several kinds", least=1)
+    members: int = key(
+        1, "K: base priors mixed into one; more than 1 for clients of several kinds", least=1
+    )
     noise: float = key(0.4, "centre of the hyper-prior of the noise std", above=0)
     noise_spread: float = key(0.1, "std of that hyper-prior", above=0)
 
@@ -57,23 +59,34 @@ class PriorConfig:
 class TrainConfig:
     rounds: int = key(1000, "T: rounds of training", least=1)
     particles: int = key(4, "k: particles of the hyper-posterior", least=1)
-    hyper_std: float = key(0.5, "sigma_P: std of the hyper-prior", above=0)
-    tau: float | None = key(None, "weight of the clients' evidence against the hyper-prior", above=0)
+    hyper_std: float = key(1.0, "sigma_P: std of the hyper-prior", above=0)
+    initial_spread: float = key(
+        1.0,
+        "start of the particles: 1 draws from the hyper-prior, less is closer to its mean",
+        above=0,
+    )
+    tau: float | None = key(
+        None, "weight of the clients' evidence against the hyper-prior", above=0
+    )
     lambda_: float | None = key(None, "instead of tau: lambda of the server bound", above=0)
     upsilon: float = key(1e-4, "small constant of the server bound", above=0)
     beta: float | None = key(None, "temperature; unset: each client's number of samples", above=0)
     clients_per_round: int | None = key(None, "c: clients per round; unset: all", least=1)
     batch: int | None = key(None, "b: samples per client and round; unset: all", least=1)
     aggregation: str = key(
-        "sum", "sum: estimate of the sum over all clients; mean: as printed", choices=("sum", "mean")
+        "sum",
+        "sum: estimate of the sum over all clients; mean: as printed",
+        choices=("sum", "mean"),
     )
     svgd_kernel: str = key(
-        "rbf", "kernel between particles: rbf (paper), imq, function", choices=("rbf", "imq", "function")
+        "rbf",
+        "kernel between particles: rbf (paper), imq, function",
+        choices=("rbf", "imq", "function"),
     )
     optimizer: str = key(
         "adam", "optimiser of the particles", choices=("adam", "sgd", "adamw", "rmsprop", "lion")
     )
-    learning_rate: float = key(3e-3, "eta: its step size", above=0)
+    learning_rate: float = key(1e-2, "eta: its step size", above=0)
     schedule: str = key(
         "cosine", "of the step size over the rounds", choices=("constant", "cosine", "exponential")
     )
@@ -90,9 +103,7 @@ class PersonalConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    methods: tuple[str, ...] = key(
-        ("pacpfl", "vanilla", "pooled"), "what to run, in this order"
-    )
+    methods: tuple[str, ...] = key(("pacpfl", "vanilla", "pooled"), "what to run, in this order")
     precision: str = key("float32", "of all arithmetic", choices=("float32", "float64"))
     checkpoint_rounds: int = key(500, "save at least every so many rounds", least=1)
     checkpoint_minutes: float = key(1.0, "and at least every so many minutes", above=0)
@@ -169,7 +180,7 @@ def dump(config: Config) -> str:
 
 def identity(config: Config, **more: Any) -> str:
     """Names what training depends on: two runs with the same identity give the same particles."""
-    parts = {s: _plain(getattr(config, s)) for s in ("data", "prior", "train")}
+    parts: dict[str, Any] = {s: _plain(getattr(config, s)) for s in ("data", "prior", "train")}
     parts |= {"seed": config.seed, "precision": config.run.precision, **more}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -184,7 +195,10 @@ def check(config: Config, origin: str) -> None:
             f"{origin}: clients_per_round = {train.clients_per_round} is more than the "
             f"{config.data.clients} clients there are."
         )
-    for name, allowed in (("mean", ("zero", "constant", "linear", "mlp")), ("kernel", ("deep", "ard"))):
+    for name, allowed in (
+        ("mean", ("zero", "constant", "linear", "mlp")),
+        ("kernel", ("deep", "ard")),
+    ):
         for part in getattr(prior, name).split("+"):
             if part not in allowed:
                 raise InputError(

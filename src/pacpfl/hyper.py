@@ -1,7 +1,7 @@
 """The hyper-prior, and the optimal hyper-posterior it leads to (paper, corollary on Q*).
 
-    ln Q*(phi) = ln P(phi) + tau sum_i ln Z_beta(P_phi, S_i) + const,
-    tau = lambda / (lambda + beta n (n_2 + upsilon)),   where lambda > n_2 + upsilon.
+ln Q*(phi) = ln P(phi) + tau sum_i ln Z_beta(P_phi, S_i) + const,
+tau = lambda / (lambda + beta n (n_2 + upsilon)),   where lambda > n_2 + upsilon.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def hyper_prior(
     return HyperPrior(jnp.asarray(means, dtype), jnp.asarray(stds, dtype))
 
 
-def sample(key: Array, prior: HyperPrior, count: int) -> Float[Array, "count size"]:
+def sample(
+    key: Array, prior: HyperPrior, count: int, spread: float = 1.0
+) -> Float[Array, "count size"]:
+    """Draws; `spread` scales how far they lie from the mean."""
     noise = jax.random.normal(key, (count, prior.means.size), prior.means.dtype)
-    return prior.means + prior.stds * noise
+    return prior.means + spread * prior.stds * noise
 
 
 def log_density(prior: HyperPrior, phi: Float[Array, " size"]) -> Float[Array, ""]:
@@ -70,9 +73,7 @@ def tau_from_lambda(
     return lambda_ / (lambda_ + beta * n * (n_2 + upsilon))
 
 
-def lambda_from_tau(
-    tau: float, beta: float, n: int, n_2: int, upsilon: float = UPSILON
-) -> float:
+def lambda_from_tau(tau: float, beta: float, n: int, n_2: int, upsilon: float = UPSILON) -> float:
     """The lambda that gives this tau; infinite for tau >= 1, which no finite lambda reaches."""
     return tau * beta * n * (n_2 + upsilon) / (1 - tau) if tau < 1 else math.inf
 

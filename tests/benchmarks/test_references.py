@@ -3,13 +3,9 @@ the harness against times that are known."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 import warnings
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,7 +140,7 @@ def test_main_size_is_the_documented_one() -> None:
 # --- the peers
 
 
-PEERS = ("gpytorch", "analytic", "threaded", "autodiff")
+PEERS = ("as_pacoh", "tuned", "analytic", "threaded", "autodiff")
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +159,8 @@ def gradient_of(peers: tuple[Any, Any], name: str, problem: Problem, dtype: str)
     """particles as a NumPy array -> ln Z and gradient as NumPy arrays"""
     gpytorch_round, torch_round = peers
     gradient = (
-        gpytorch_round.make_gradient(problem, dtype)
-        if name == "gpytorch"
+        gpytorch_round.make_gradient(problem, dtype, name)
+        if name in gpytorch_round.VARIANTS
         else torch_round.make_gradient(problem, dtype, 2, name)
     )
     return lambda particles: [
@@ -174,13 +170,13 @@ def gradient_of(peers: tuple[Any, Any], name: str, problem: Problem, dtype: str)
 
 def round_of(peers: tuple[Any, Any], name: str, problem: Problem) -> Any:
     gpytorch_round, torch_round = peers
-    if name == "gpytorch":
-        return gpytorch_round.make_round(problem, "float64", 2)
+    if name in gpytorch_round.VARIANTS:
+        return gpytorch_round.make_round(problem, "float64", 2, name)
     return torch_round.make_round(problem, "float64", 2, name)
 
 
 def test_all_peers_are_tested(peers: tuple[Any, Any]) -> None:
-    assert ("gpytorch", *peers[1].METHODS) == PEERS
+    assert (*peers[0].VARIANTS, *peers[1].METHODS) == PEERS
 
 
 @pytest.mark.parametrize("peer", PEERS)
@@ -262,7 +258,9 @@ def test_candidates_take_turns() -> None:
     candidates = {name: lambda name=name: calls.append(name) for name in names}
     table = harness.interleave(candidates, repeats=6, warmup=2, reference="b", pause=0.0)
     assert calls[:6] == ["a", "a", "b", "b", "c", "c"]
-    turns = [tuple(calls[start : start + 3]) for start in range(6, len(calls), 3)]
+    timed = calls[7::2]
+    assert calls[6::2] == timed  # each timed call follows one of the same candidate
+    turns = [tuple(timed[start : start + 3]) for start in range(0, len(timed), 3)]
     assert len(turns) == 6
     assert all(set(turn) == set(names) for turn in turns)
     assert len(set(turns)) > 1
@@ -271,18 +269,48 @@ def test_candidates_take_turns() -> None:
 
 
 def test_a_candidate_gets_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a clock that only the candidates move, every figure is known."""
+    """With a clock that only pauses and candidates move, every figure is known.
+
+    The first call of a turn takes ten times as long, and must not count.
+    """
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    cold = [True]
 
-    def advance(by: float) -> None:
+    def pause(by: float) -> None:
         now[0] += by
+        cold[0] = True
 
-    monkeypatch.setattr(time, "sleep", advance)
-    candidates = {"three": lambda: advance(3.0), "two": lambda: advance(2.0)}
+    def work(by: float) -> None:
+        now[0] += 10 * by if cold[0] else by
+        cold[0] = False
+
+    monkeypatch.setattr(time, "sleep", pause)
+    candidates = {"three": lambda: work(3.0), "two": lambda: work(2.0)}
     table = harness.interleave(candidates, repeats=4, warmup=1, pause=0.5)
     assert [row.median for row in table.rows] == [3.0, 2.0]
     assert table.row("two").times_faster == 1.5
+
+
+def test_the_time_of_many_rounds_is_divided_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def work() -> None:
+        now[0] += 6.0
+
+    ticks: list[int] = []
+    table = harness.interleave(
+        {"one": work, "many": work},
+        repeats=3,
+        warmup=0,
+        pause=0.0,
+        rounds={"many": 4},
+        tick=lambda: ticks.append(1),
+    )
+    assert [row.median for row in table.rows] == [6.0, 1.5]
+    assert table.row("many").times_faster == 4.0
+    assert len(ticks) == 3
 
 
 def test_unknown_reference_and_no_repeats_are_refused() -> None:
@@ -292,42 +320,3 @@ def test_unknown_reference_and_no_repeats_are_refused() -> None:
         harness.interleave({"a": lambda: None}, repeats=0, warmup=0)
     with pytest.raises(InputError, match="one candidate"):
         harness.interleave({}, repeats=1, warmup=0)
-
-
-def test_results_are_written_whole_with_date_and_machine(tmp_path: Path) -> None:
-    seconds = {"peer": np.array([1.5]), "ours": np.array([0.0125])}
-    table = harness.summarise(seconds, "peer", "k 4, c 24")
-    machine = harness.describe_machine()
-    date = datetime(2026, 11, 15, 7, 30, tzinfo=UTC)
-    markdown, data = harness.write_results(tmp_path / "new", [table], machine, date)
-    text = markdown.read_text(encoding="utf-8")
-    assert "2026-11-15 07:30 UTC" in text
-    assert f"{machine['processor']}, {machine['cores']} cores" in text
-    assert f"numpy {np.__version__}" in text
-    assert "| ours | 12.5 | 12.5 to 12.5 | 120 |" in text
-    assert "| peer | 1,500 | 1,500 to 1,500 | 1.00 |" in text
-    read = json.loads(data.read_text(encoding="utf-8"))
-    assert read["date"] == "2026-11-15T07:30:00+00:00"
-    assert read["machine"] == machine
-    assert read["tables"][0]["rows"][1]["times_faster"] == pytest.approx(120.0)
-    assert sorted(path.name for path in markdown.parent.iterdir()) == [
-        "results.json",
-        "results.md",
-    ]
-
-
-def test_a_failed_write_leaves_the_old_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = harness.summarise({"peer": np.array([1.0])}, "peer", "t")
-    markdown, _ = harness.write_results(tmp_path, [table], harness.describe_machine())
-    before = markdown.read_text(encoding="utf-8")
-
-    def full(_: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
-        harness.write_results(tmp_path, [table, table], harness.describe_machine())
-    assert markdown.read_text(encoding="utf-8") == before
-    assert len(list(tmp_path.iterdir())) == 2

@@ -231,6 +231,12 @@ def test_markov_s_inequality_is_nearly_used_up_where_draws_are_rare_and_large() 
     assert 0.06 < np.mean(failed) <= 0.1
 
 
+def test_the_lower_confidence_bound_worked_by_hand() -> None:
+    result = log_partition(np.log([1.0, 3.0, 2.0, 8.0]), 0.1, 2)
+    assert result.estimate == pytest.approx(math.log(3.5))
+    assert result.lower == pytest.approx((math.log(2) + math.log(5) - math.log(10)) / 2)
+
+
 def test_more_groups_help_where_there_are_draws_enough() -> None:
     terms = gaussian_terms(np.random.default_rng(9), 10_000)
     one, ten = log_partition(terms, 0.01), log_partition(terms, 0.01, 10)

@@ -21,7 +21,7 @@ COEFFICIENTS = np.array(
     ]
 )
 LENGTHS = (0.5, 1.0)
-AMPLITUDE = 0.4  # s: how far a client strays from its kind's polynomial
+AMPLITUDE = 0.3  # s: how far a client strays from its kind's polynomial
 
 
 def kind_mean(kind: int, x: np.ndarray, opposite: bool = False) -> np.ndarray:
@@ -39,7 +39,7 @@ def polynomial(
     new_clients: int = 24,
     samples: int = 10,
     test_samples: int = 100,
-    noise: float = 0.2,
+    noise: float = 0.15,
     opposite: bool = False,
     seed: int = 0,
 ) -> Federation:

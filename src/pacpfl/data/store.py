@@ -92,5 +92,7 @@ def open_store(folder: Path) -> ClientStore:
         x = np.memmap(folder / "x.f32", "<f4", "r", shape=shape)
         y = np.memmap(folder / "y.f32", "<f4", "r", shape=shape[:1])
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder} is not a complete client store ({error}); write it again.") from error
+        raise InputError(
+            f"{folder} is not a complete client store ({error}); write it again."
+        ) from error
     return ClientStore(x, y, offsets, int(about["longest"]))

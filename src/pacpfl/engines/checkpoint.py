@@ -74,7 +74,9 @@ def load_checkpoint(path: Path, template: Any, identity: str) -> Checkpoint | No
             f"{path} is not a readable checkpoint ({_one_line(error)}); delete it to start over."
         ) from error
     if not whole or rounds < 0:
-        raise InputError(f"{path} is damaged: its content is not what was saved; delete it to start over.")
+        raise InputError(
+            f"{path} is damaged: its content is not what was saved; delete it to start over."
+        )
     if metadata["identity"] != identity:
         raise InputError(
             f"{path} belongs to a run with another configuration; choose another folder with --out, "

@@ -12,9 +12,11 @@ from scipy.optimize import linear_sum_assignment
 
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engines.simulate import divide, to_device
-from pacpfl.methods.base import Method
-from pacpfl.types import Client, Data, Prediction, Samples
+from pacpfl.engines.simulate import divide, initial_client_states, to_device
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method, Predictor
+from pacpfl.personal import PersonalModel
+from pacpfl.types import Client, Data, Federation, Prediction, Samples
 
 COVERAGES = (50, 90, 95)
 QUANTILES = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
@@ -35,29 +37,103 @@ class Evaluation(NamedTuple):
 def evaluate(
     method: Method,
     state: Any,
-    clients: Sequence[Client],
+    federation: Federation,
     *,
     client_states: Any = (),
-    pool: Sequence[Client] = (),
     seed: int = 0,
     dtype: type = np.float32,
     matrices_per_client: int = 1,
-) -> Evaluation:
-    """Every client's own model, measured on its test samples.
+) -> dict[str, Evaluation]:
+    """Every client's own model, measured on its test samples; existing and new clients apart.
 
-    `pool` is whose data a central method (Pooled) sees; all clients then share its model.
+    Clients are personalised together, block by block. New clients have no state of their own from
+    training: they start like a client in the first round (`init_client`).
     """
-    tests = [client.test for client in clients]
-    if any(test is None or not len(test) for test in tests):
-        raise ValueError("every client needs test samples to be measured")
-    test_store = from_samples([test for test in tests if test is not None])
-    if method.central:
-        owners = from_samples([_concatenate([client.personal for client in pool])])
-    else:
+    groups = {name: clients for name, clients in federation.groups().items() if clients}
+    for clients in groups.values():
+        for client in clients:
+            if client.test is None or len(client.test) < 2:
+                raise InputError(
+                    f"Client {client.name!r} has fewer than two test samples; it cannot be measured."
+                )
+    key = jax.random.fold_in(jax.random.key(seed), 2)
+    shared = shared_model(method, state, federation.existing, key, dtype)
+    results = {}
+    for name, clients in groups.items():
+        tests = from_samples([client.test for client in clients if client.test is not None])
         owners = from_samples([client.personal for client in clients])
-    predictions, weights, responsibilities = _predict(
-        method, state, client_states, owners, test_store, seed, dtype, matrices_per_client
+        longest = max(owners.longest, tests.longest)
+        layout = divide(len(clients), longest, matrices_per_client, np.dtype(dtype).itemsize)
+        own_states = client_states if name == "existing" else ()
+        if jax.tree.leaves(client_states) and name == "new":
+            own_states = initial_client_states(method, state, owners, key, dtype)
+        predictions, details = predict_all(
+            method, state, own_states, shared, owners, tests, key, dtype, layout.block
+        )
+        results[name] = measure_all(predictions, details, clients)
+    return results
+
+
+def shared_model(
+    method: Method, state: Any, clients: Sequence[Client], key: jax.Array, dtype: type
+) -> Predictor | None:
+    """The one model of a central method, from everybody's data; None for the others."""
+    if not method.central:
+        return None
+    everything = Samples(
+        np.concatenate([client.personal.x for client in clients]),
+        np.concatenate([client.personal.y for client in clients]),
     )
+    pooled = to_device(from_samples([everything]).gather(np.array([0]), dtype))
+    return jax.jit(method.personalize)(state, (), jax.tree.map(lambda a: a[0], pooled), key)
+
+
+class Details(NamedTuple):
+    """What only models with particles have."""
+
+    weights: jax.Array  # [k]
+    responsibilities: jax.Array  # [k, K]
+
+
+def predict_all(
+    method: Method,
+    state: Any,
+    client_states: Any,
+    shared: Predictor | None,
+    owners: ClientStore,
+    tests: ClientStore,
+    key: jax.Array,
+    dtype: type,
+    block: int,
+) -> tuple[Prediction, Details | None]:
+    """Predictions at all test inputs, leading axis clients."""
+    n = tests.clients
+
+    def one(client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
+        model = shared
+        if model is None:
+            model = method.personalize(state, client_state, data, jax.random.fold_in(key, client))
+        details = None
+        if isinstance(model, PersonalModel):
+            details = Details(model.weights, model.responsibilities())
+        return model(x), details
+
+    many = jax.jit(jax.vmap(one))
+    parts = []
+    for start in range(0, n, block):
+        chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
+        own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
+        data = to_device(owners.gather(chosen, dtype))
+        parts.append(many(own, data, to_device(tests.gather(chosen, dtype).x), chosen))
+    whole: tuple[Prediction, Details | None] = jax.tree.map(
+        lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
+    )
+    return whole
+
+
+def measure_all(
+    predictions: Prediction, details: Details | None, clients: Sequence[Client]
+) -> Evaluation:
     rows, curves, means, stds, quantiles = [], [], [], [], []
     levels = metrics.calibration_levels()
     for index, client in enumerate(clients):
@@ -74,6 +150,11 @@ def evaluate(
         means.append(mean)
         stds.append(std)
         quantiles.append(quantile)
+    weights = responsibilities = None
+    if details is not None:
+        weights = np.asarray(details.weights)
+        if details.responsibilities.shape[-1] > 1:
+            responsibilities = agree(np.asarray(details.responsibilities)).mean(1)
     return Evaluation(rows, np.array(curves), means, stds, quantiles, weights, responsibilities)
 
 
@@ -111,53 +192,6 @@ def measure(
     return row, metrics.calibration_curve(cdf, levels), mean, std, quantiles
 
 
-def _predict(
-    method: Method,
-    state: Any,
-    client_states: Any,
-    owners: ClientStore,
-    tests: ClientStore,
-    seed: int,
-    dtype: type,
-    matrices: int,
-) -> tuple[Prediction, np.ndarray | None, np.ndarray | None]:
-    """Predictions for all clients, block by block; personalised in the same compiled call."""
-    key = jax.random.fold_in(jax.random.key(seed), 2)
-    n = tests.clients
-    longest = max(owners.longest, tests.longest)
-    block = divide(n, longest, matrices, np.dtype(dtype).itemsize)[1]
-
-    def one(client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
-        model = method.personalize(state, client_state, data, jax.random.fold_in(key, client))
-        extra = (
-            (model.weights, model.responsibilities()) if hasattr(model, "responsibilities") else None
-        )
-        return model(x), extra
-
-    many = jax.jit(jax.vmap(one))
-    shared = None
-    if method.central:
-        pooled = jax.tree.map(lambda a: a[0], to_device(owners.gather(np.array([0]), dtype)))
-        shared = jax.jit(jax.vmap(jax.jit(method.personalize)(state, (), pooled, key)))
-    parts = []
-    for start in range(0, n, block):
-        chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
-        x = to_device(tests.gather(chosen, dtype).x)
-        if shared is not None:
-            parts.append((shared(x), None))
-            continue
-        own = jax.tree.map(lambda a: a[chosen], client_states)  # noqa: B023
-        parts.append(many(own, to_device(owners.gather(chosen, dtype)), x, chosen))
-    whole = jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
-    prediction, extra = whole
-    if extra is None:
-        return prediction, None, None
-    weights, responsibilities = extra
-    if responsibilities.shape[-1] == 1:
-        return prediction, weights, None
-    return prediction, weights, agree(responsibilities).mean(1)
-
-
 def agree(responsibilities: np.ndarray) -> np.ndarray:
     """Particles number their base priors each in their own order; renumber them all like the first.
 
@@ -169,7 +203,3 @@ def agree(responsibilities: np.ndarray) -> np.ndarray:
         _, order = linear_sum_assignment(-overlap)
         aligned[:, particle] = responsibilities[:, particle][:, order]
     return aligned
-
-
-def _concatenate(parts: Sequence[Samples]) -> Samples:
-    return Samples(np.concatenate([p.x for p in parts]), np.concatenate([p.y for p in parts]))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import jax
 
+MOST_DEVICES = 8
+
 
 def configure(precision: str = "float32") -> None:
     """Precision, and compiled programs kept on disk so that the second run starts at once.
@@ -18,6 +20,8 @@ def configure(precision: str = "float32") -> None:
     written is no reason to stop.
     """
     jax.config.update("jax_enable_x64", precision == "float64")
+    # XLA runs most of a round on one thread per device, so every core becomes a device.
+    jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, MOST_DEVICES))
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("PACPFL_CACHE_DIR") or Path(home) / "pacpfl" / "jax")
     try:

@@ -48,6 +48,8 @@ class Method(Protocol):
         """At the client, existing or new: its own model from the server's state and its data."""
         ...
 
-    def diagnostics(self, state: Any, updates: Any, weights: Float[Array, " c"]) -> dict[str, Array]:
+    def diagnostics(
+        self, state: Any, updates: Any, weights: Float[Array, " c"]
+    ) -> dict[str, Array]:
         """Numbers worth a curve, one value each per round."""
         ...

@@ -13,6 +13,8 @@ Where this departs from the printed algorithm, and why:
 - Line 8 prints the mean over the c clients, while Q* contains the SUM over all n clients. The sum is
   the default (n times the mean is its unbiased estimate); `aggregation="mean"` is the printed one,
   with which the data hardly move the particles away from the hyper-prior.
+- `initial_spread` below 1 starts the particles closer to the hyper-prior's mean than its draws are.
+  Members of a mixture prior then start alike, and the clients divide them, not chance.
 - The step is taken by any optax optimiser; plain SGD is the printed one.
 """
 
@@ -52,6 +54,7 @@ class PACPFL:
     particles: int = 4  # k
     tau: float = 1.0
     hyper_std: float = 1.0  # sigma_P
+    initial_spread: float = 1.0  # 1: particles start as draws of the hyper-prior (line 2)
     beta: float | None = None  # None: m_i, so that Z is the marginal likelihood
     batch: int | None = None  # b; None: all samples
     aggregation: str = "sum"
@@ -68,10 +71,10 @@ class PACPFL:
         """phi_1, ..., phi_k drawn from the hyper-prior."""
         particle_key, reference_key = jax.random.split(key)
         dtype = example.x.dtype
-        particles = hyper.sample(particle_key, self.hyper_prior(dtype), self.particles)
-        references = jax.random.normal(
-            reference_key, (self.references, example.x.shape[-1]), dtype
+        particles = hyper.sample(
+            particle_key, self.hyper_prior(dtype), self.particles, self.initial_spread
         )
+        references = jax.random.normal(reference_key, (self.references, example.x.shape[-1]), dtype)
         optimizer = jax.vmap(self.optimizer.init)(particles)
         return State(particles, optimizer, references, jnp.zeros(self.particles, jnp.int32))
 

@@ -43,9 +43,7 @@ class Prior(Protocol):
         """ln Z: the log expectation under P_phi of the likelihood to the power `temperature`."""
         ...
 
-    def log_evidence_of(
-        self, phi: Float[Array, " size"], posterior: Any
-    ) -> Float[Array, ""]:
+    def log_evidence_of(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, ""]:
         """ln Z of the data a posterior holds, from its factors."""
         ...
 
@@ -55,13 +53,13 @@ class Prior(Protocol):
 
     def predict(
         self, phi: Float[Array, " size"], posterior: Any, x: Float[Array, "t d"]
-    ) -> tuple[Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]]:
+    ) -> tuple[
+        Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]
+    ]:
         """Weights, means and standard deviations (observation noise included)."""
         ...
 
-    def leave_one_out(
-        self, phi: Float[Array, " size"], posterior: Any
-    ) -> Float[Array, " m"]:
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, " m"]:
         """Log predictive density of each sample given all others."""
         ...
 
@@ -75,8 +73,6 @@ class Prior(Protocol):
         """The posterior with more samples, without starting over."""
         ...
 
-    def fingerprint(
-        self, phi: Float[Array, " size"], x: Float[Array, "r d"]
-    ) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """What the prior predicts at reference inputs: particles are compared by it."""
         ...

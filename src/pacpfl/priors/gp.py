@@ -164,9 +164,7 @@ class GPPrior:
         data, inverse = posterior.data, posterior.inverse_factor
         residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
         density = -0.5 * residual @ posterior.alpha + jnp.log(jnp.diagonal(inverse)).sum()
-        return density + self._constant(
-            self.noise_variance(phi), data.mask, posterior.temperature
-        )
+        return density + self._constant(self.noise_variance(phi), data.mask, posterior.temperature)
 
     def _constant(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
         """m (ln c_t - 1/2 ln 2pi)"""
@@ -250,9 +248,7 @@ class GPPrior:
     ) -> Float[Array, " 1"]:
         return jnp.ones(1, phi.dtype)
 
-    def fingerprint(
-        self, phi: Float[Array, " size"], x: Float[Array, "r d"]
-    ) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Prior mean at the reference inputs, prior correlation of neighbours, and the noise.
 
         Divided by the square root of their number, so that the distance of two fingerprints is

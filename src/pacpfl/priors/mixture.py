@@ -104,7 +104,9 @@ class MixturePrior:
 
     def predict(
         self, phi: Float[Array, " size"], posterior: MixturePosterior, x: Float[Array, "t d"]
-    ) -> tuple[Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]]:
+    ) -> tuple[
+        Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]
+    ]:
         _, members = self.split(phi)
         weights, means, stds = jax.vmap(lambda p, q: self.base.predict(p, q, x))(
             members, posterior.base
@@ -123,9 +125,7 @@ class MixturePrior:
         total = posterior.log_evidence[:, None]
         return logsumexp(total, axis=0) - logsumexp(total - each, axis=0)
 
-    def fingerprint(
-        self, phi: Float[Array, " size"], x: Float[Array, "r d"]
-    ) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Members' fingerprints, each as strongly as the mixture uses it."""
         log_weights, members = self.split(phi)
         each = jax.vmap(lambda p: self.base.fingerprint(p, x))(members)

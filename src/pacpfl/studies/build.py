@@ -90,6 +90,7 @@ def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
         particles=train.particles,
         tau=temperatures(config, federation)["tau"],
         hyper_std=train.hyper_std,
+        initial_spread=train.initial_spread,
         beta=train.beta,
         batch=train.batch,
         aggregation=train.aggregation,
@@ -98,7 +99,7 @@ def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
     )
 
 
-DEFAULT_TAU = 0.5
+DEFAULT_TAU = 1.0
 
 
 def temperatures(config: Config, federation: Federation) -> dict[str, Any]:

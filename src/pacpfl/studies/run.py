@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import time
@@ -16,7 +17,8 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from pacpfl import __version__, config as configuration, metrics, svgd
+from pacpfl import __version__, metrics, svgd
+from pacpfl import config as configuration
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engines import runtime
@@ -24,12 +26,11 @@ from pacpfl.engines.checkpoint import write_bytes_atomically
 from pacpfl.engines.evaluate import Evaluation, evaluate
 from pacpfl.engines.simulate import Progress, Saving, Trained, train
 from pacpfl.errors import InputError
-from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.studies.build import TITLES, build_federation, build_method, temperatures
 from pacpfl.types import Client, Federation
 
-COLLAPSED = 0.02  # diversity below this share of the hyper-prior's own counts as collapsed
+COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
 
 
@@ -84,7 +85,9 @@ def prepare(out: Path, config: Config, name: str) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out} cannot be created ({error.strerror}); choose another --out.") from error
+        raise InputError(
+            f"{out} cannot be created ({error.strerror}); choose another --out."
+        ) from error
     if path.exists():
         before = configuration.load_file(path)
         if configuration.identity(before) != configuration.identity(config):
@@ -109,7 +112,7 @@ def run_method(
     began = time.monotonic()
     about: dict[str, Any] = {"title": TITLES[name]}
     trained = None
-    extra = {}
+    extra: dict[str, np.ndarray] = {}
     if isinstance(method, PACPFL):
         watcher.stage(f"{TITLES[name]}: training")
         trained = train(
@@ -130,19 +133,14 @@ def run_method(
         about |= described
     watcher.stage(f"{TITLES[name]}: personalising and measuring")
     state = trained.state if trained else method.init(jax.random.key(config.seed), None)  # type: ignore[arg-type]
-    groups = {
-        group: evaluate(
-            method,
-            state,
-            clients,
-            pool=federation.existing,
-            seed=config.seed,
-            dtype=dtype,
-            matrices_per_client=config.train.particles * config.prior.members,
-        )
-        for group, clients in federation.groups().items()
-        if clients
-    }
+    groups = evaluate(
+        method,
+        state,
+        federation,
+        seed=config.seed,
+        dtype=dtype,
+        matrices_per_client=config.train.particles * config.prior.members,
+    )
     if watcher.stop():
         raise Interrupted("stopped between two methods")
     about["seconds"] = time.monotonic() - began
@@ -174,8 +172,10 @@ def describe(
 
 
 def diversity_in_words(particles: int, value: float, at_start: float) -> dict[str, Any]:
-    collapsed = particles > 1 and value < COLLAPSED * at_start
-    share = f"{value:.3g}, {100 * value / at_start:.2g}% of what it was when drawn" if at_start else ""
+    collapsed = particles > 1 and value < COLLAPSED
+    share = (
+        f"{value:.3g}, {100 * value / at_start:.2g}% of what it was when drawn" if at_start else ""
+    )
     if particles == 1:
         words = "There is one particle, so there is nothing to differ from."
     elif collapsed:
@@ -327,8 +327,6 @@ def band(
 
 def digest(store: ClientStore) -> str:
     """Names the training samples: a checkpoint serves only the data it was made from."""
-    import hashlib
-
     total = hashlib.sha256()
     for part in (store.x, store.y, store.offsets):
         total.update(np.ascontiguousarray(part).tobytes())

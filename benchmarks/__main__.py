@@ -1,0 +1,81 @@
+"""`python -m benchmarks [--quick] [--out FOLDER]`: speed against the peers, compilation, scaling.
+
+Needs an idle machine: everything that runs beside it is measured too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks import study
+from benchmarks.harness import describe_machine
+from benchmarks.results import Sheet, from_table, sheet_lines, write_results
+from pacpfl.engines import runtime
+from pacpfl.errors import InputError
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Few sizes, in two minutes.")] = False,
+    ours: Annotated[bool, typer.Option("--ours", help="Leave the peers out.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
+) -> None:
+    """Measure one round against the public peers, its compilation, memory and scaling."""
+    # Before anything starts JAX: this sets how many devices the processor is divided into.
+    runtime.configure()
+    plan = study.QUICK if quick else study.Plan()
+    # A quick run must not replace the published results.
+    folder = out or Path("runs/bench-quick" if quick else "docs/results/bench")
+    command = " ".join(
+        ["python -m benchmarks", *["--quick"] * quick, *["--ours"] * ours],
+    )
+    console = Console()
+    machine = describe_machine()
+    try:
+        sheets = run(plan, not ours, console)
+    except InputError as error:
+        console.print(f"[red]{error}[/red]")
+        raise typer.Exit(2) from None
+    markdown, _ = write_results(folder, sheets, machine, command)
+    console.print(Markdown("\n".join(sheet_lines(sheets[0]))))
+    console.print(f"All results are in {markdown}")
+
+
+def run(plan: study.Plan, peers: bool, console: Console) -> list[Sheet]:
+    """All measurements, the comparison first: it needs the quietest machine."""
+    columns = (SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with (
+        tempfile.TemporaryDirectory(prefix="pacpfl-bench-") as folder,
+        Progress(*columns, console=console) as progress,
+    ):
+        scratch = Path(folder)
+        task = progress.add_task("starting", total=study.count_steps(plan))
+
+        def report(description: str, steps: float) -> None:
+            progress.update(task, description=description, advance=steps)
+
+        ceiling = study.measure_ceiling(scratch, report)
+        tables = study.compare(plan, peers, report)
+        rounds = {sizes: study.rounds_per_call(sizes) for sizes in tables}
+        return [
+            study.goals(tables),
+            *(
+                from_table(table, f"{study.OURS}: {rounds[sizes]} rounds a call, as in training.")
+                for sizes, table in tables.items()
+            ),
+            study.floors(tables, ceiling),
+            study.compilation(plan, scratch, report),
+            *study.scaling(plan, scratch, report),
+            study.streaming(plan, scratch, report),
+            study.personal(plan, scratch, report),
+        ]
+
+
+if __name__ == "__main__":
+    typer.run(bench)

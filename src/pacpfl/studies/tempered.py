@@ -1,0 +1,164 @@
+"""Gaussian-process posteriors at many temperatures at once, and their exact risks.
+
+A client-level bound holds for every posterior at the same time, so a client may choose the power t
+of the likelihood after it has seen its samples, free of charge. With K = U diag(l) U' and v = s^2/t
+everything a bound needs is a sum over eigenvalues, so one decomposition serves every t:
+
+    mean of h(X)      m + U (l / (l + v)) z,            z = U' (y - m)
+    variance of h(X)  sum_j U_ij^2 l_j v / (l_j + v)
+    KL                1/2 sum_j [ v/(l_j + v) - 1 + l_j z_j^2/(l_j + v)^2 + ln(l_j + v) - ln v ].
+
+The last line is `bounds.gaussian_process_kl` in other coordinates. Components (particles, or members
+of mixture priors) are on the axis before the samples, temperatures on the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pacpfl.errors import InputError
+from pacpfl.losses import (
+    LossRange,
+    clipped_nll_range,
+    clipped_squared_error_range,
+    expected_clipped_gaussian_nll,
+    expected_clipped_squared_error,
+)
+
+TEMPERATURES = 2.0 ** np.arange(-7, 2)
+LOWEST_NLL = -1.0  # the lower clip of the negative log-likelihood: nobody is rewarded beyond it
+LossKind = Literal["clipped-nll", "clipped-squared"]
+DEFAULT_LIMITS = {"clipped-nll": 2.0, "clipped-squared": 1.0}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A bounded loss of one drawn function h, with exact expectations under Gaussian posteriors."""
+
+    kind: LossKind
+    range: LossRange
+
+    def expected(
+        self, mean: np.ndarray, variance: np.ndarray, y: np.ndarray, noise_std: np.ndarray
+    ) -> np.ndarray:
+        """E of the loss for h(x) ~ N(mean, variance), sample by sample."""
+        if self.kind == "clipped-squared":
+            return expected_clipped_squared_error(mean, variance, y, self.range.b)
+        a, b = self.range.a, self.range.b
+        return expected_clipped_gaussian_nll(mean, variance, y, noise_std, a, b)
+
+    def training_width(self, noise_std: np.ndarray) -> float:
+        """How far the loss spreads on the scale of the negative log-likelihood, the training's loss.
+
+        A squared error of at most b is (y - h)^2 / (2 s^2) of at most b / (2 s^2) there.
+        """
+        if self.kind == "clipped-squared":
+            return self.range.b / (2 * float(np.min(noise_std)) ** 2)
+        return self.range.width
+
+
+def build_loss(kind: str, limit: float | None = None) -> Loss:
+    """The loss of that name with values up to `limit` (by default 2 for clipped-nll, else 1)."""
+    if kind not in DEFAULT_LIMITS:
+        raise InputError(f"--loss is {kind!r}, but it is one of {', '.join(DEFAULT_LIMITS)}.")
+    largest = DEFAULT_LIMITS[kind] if limit is None else limit
+    if kind == "clipped-squared":
+        return Loss("clipped-squared", clipped_squared_error_range(largest))
+    return Loss("clipped-nll", clipped_nll_range(LOWEST_NLL, largest))
+
+
+class Spectrum(NamedTuple):
+    """One client's samples as each of c components sees them."""
+
+    values: np.ndarray  # [c, m] eigenvalues of the kernel matrix
+    vectors: np.ndarray  # [c, m, m]
+    mean: np.ndarray  # [c, m] prior mean at the samples
+    residual: np.ndarray  # [c, m] U' (y - mean)
+    noise_std: np.ndarray  # [c]
+
+
+class Inputs(NamedTuple):
+    """Other inputs (a test set) as each component sees them."""
+
+    mean: np.ndarray  # [c, t]
+    cross: np.ndarray  # [c, t, m] kernel between them and the samples
+    variance: np.ndarray  # [c] prior variance
+
+
+def decompose(
+    kernel: np.ndarray, mean: np.ndarray, y: np.ndarray, noise_std: np.ndarray
+) -> Spectrum:
+    values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
+    mean = np.asarray(mean, np.float64)
+    residual = np.einsum("cij,ci->cj", vectors, y - mean)
+    # A kernel computed in float32 may have eigenvalues just below zero.
+    return Spectrum(np.maximum(values, 0.0), vectors, mean, residual, noise_std)
+
+
+def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
+    """KL(posterior process || prior process), [t, c]."""
+    v = _noise(spectrum, temperatures)
+    values = spectrum.values
+    total = values + v
+    parts = v / total - 1 + values * (spectrum.residual / total) ** 2 + np.log(total / v)
+    return np.asarray(np.maximum(0.5 * parts.sum(-1), 0.0))
+
+
+def at_samples(spectrum: Spectrum, temperatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of h at the client's own samples, [t, c, m]."""
+    v = _noise(spectrum, temperatures)
+    shrunk = spectrum.values / (spectrum.values + v)
+    mean = spectrum.mean + np.einsum("cij,tcj->tci", spectrum.vectors, shrunk * spectrum.residual)
+    return mean, np.einsum("cij,tcj->tci", spectrum.vectors**2, shrunk * v)
+
+
+def at_inputs(
+    spectrum: Spectrum, inputs: Inputs, temperatures: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of h at other inputs, [t, c, inputs]."""
+    total = spectrum.values + _noise(spectrum, temperatures)
+    rotated = inputs.cross @ spectrum.vectors
+    mean = inputs.mean + np.einsum("cij,tcj->tci", rotated, spectrum.residual / total)
+    explained = np.einsum("cij,tcj->tci", rotated**2, 1 / total)
+    return mean, np.maximum(inputs.variance[:, None] - explained, 0.0)
+
+
+def risks(
+    loss: Loss, moments: tuple[np.ndarray, np.ndarray], y: np.ndarray, noise_std: np.ndarray
+) -> np.ndarray:
+    """E_h of the average loss over the samples, [t, c]."""
+    mean, variance = moments
+    return np.asarray(loss.expected(mean, variance, y, noise_std[:, None]).mean(-1))
+
+
+def tightest_weights(
+    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float
+) -> np.ndarray:
+    """The mixture weights q that minimise sum_c q_c (R_c + KL_c / beta) + KL(q || p) / beta:
+
+    q_c proportional to p_c exp(-beta R_c - KL_c). Components on the last axis.
+    """
+    scores = np.log(prior_weights) - beta * risk - kl
+    return np.asarray(np.exp(scores - logsumexp(scores, axis=-1, keepdims=True)))
+
+
+def log_evidence_floor(
+    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float, largest: float
+) -> np.ndarray:
+    """A proved lower bound on ln Z_beta of the bounded loss, from posteriors at all temperatures:
+
+        ln Z >= max_t ln sum_c p_c exp(-beta R_c(t) - KL_c(t)),   and ln Z >= -beta b.
+
+    (ln Z >= -beta L^(Q) - KL(Q || P) for every Q; the mixture's best weights are put in.)
+    Temperatures on the second-to-last axis, components on the last.
+    """
+    floor = logsumexp(np.log(prior_weights) - beta * risk - kl, axis=-1).max(axis=-1)
+    return np.asarray(np.maximum(floor, -beta * largest))
+
+
+def _noise(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
+    return (spectrum.noise_std**2 / np.asarray(temperatures)[:, None])[..., None]

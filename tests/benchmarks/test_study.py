@@ -1,0 +1,200 @@
+"""The tables of `make bench`: every figure in its place, every measurement in its own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import harness, measure, study
+from benchmarks.floor import Ceiling, operations, traffic
+from benchmarks.problem import TABLE, Sizes, make_problem
+
+CHILDREN = {
+    "round": {"first_call": 2.5, "round": 0.5, "idle": 100.0 * 2**20, "peak": 300.0 * 2**20},
+    "stream": {"first_call": 2.0, "round": 0.01, "idle": 100.0 * 2**20, "peak": 200.0 * 2**20},
+    "personal": {
+        "personalise": 0.002,
+        "personalise_first_call": 1.0,
+        "predict": 0.03,
+        "predict_first_call": 2.0,
+    },
+    "ceiling": {"operations": 1e9, "bytes": 1e8},
+}
+TINY = study.Plan(
+    table=(Sizes(2, 2, 5, 1, (3,)),),
+    compared_seconds=0.0,
+    compiled=(5, 6),
+    base=Sizes(2, 2, 5, 1, (3,)),
+    samples=(5,),
+    particles=(1, 2),
+    clients=(1, 2, 3),
+    populations=(4, 8),
+)
+
+
+class Steps:
+    """A report that adds up what is done."""
+
+    def __init__(self) -> None:
+        self.done = 0.0
+
+    def __call__(self, description: str, steps: float) -> None:
+        assert description
+        self.done += steps
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any]]]:
+    """Children that answer known figures; what they were asked."""
+    calls: list[tuple[str, str, dict[str, Any]]] = []
+
+    def answer(name: str, cache: Path, **arguments: Any) -> dict[str, float]:
+        calls.append((name, cache.name, arguments))
+        return CHILDREN[name]
+
+    monkeypatch.setattr(study, "in_child", answer)
+    return calls
+
+
+def tables_with(medians: dict[Sizes, dict[str, float]]) -> dict[Sizes, harness.Table]:
+    return {
+        sizes: harness.summarise(
+            {name: np.array([median]) for name, median in each.items()}, next(iter(each)), "t"
+        )
+        for sizes, each in medians.items()
+    }
+
+
+def test_all_sizes_of_the_issue_are_planned() -> None:
+    plan = study.Plan()
+    assert plan.table == TABLE
+    assert plan.samples == (150, 300, 610, 1200, 2400)
+    assert plan.particles == (1, 2, 4, 8, 16, 32)
+    assert plan.clients == (1, 6, 24, 96)
+    assert plan.populations == (100, 1_000, 10_000, 100_000)
+    assert (plan.compiled, plan.personal_samples, plan.personal_rows) == ((150, 610), 150, 10_000)
+
+
+def test_the_progress_bar_ends_full(asked: list[Any], tmp_path: Path) -> None:
+    report = Steps()
+    study.measure_ceiling(tmp_path, report)
+    study.compilation(TINY, tmp_path, report)
+    study.scaling(TINY, tmp_path, report)
+    study.streaming(TINY, tmp_path, report)
+    study.personal(TINY, tmp_path, report)
+    compared = len(TINY.table)
+    assert report.done == study.count_steps(TINY) - compared
+    assert [name for name, _, _ in asked].count("round") == 4 + 1 + 2 + 3
+
+
+def test_first_calls_find_an_empty_cache_and_then_a_warm_one(
+    asked: list[Any], tmp_path: Path
+) -> None:
+    sheet = study.compilation(TINY, tmp_path, Steps())
+    assert [cache for _, cache, _ in asked] == [
+        "compiled-5",
+        "compiled-5",
+        "compiled-6",
+        "compiled-6",
+    ]
+    assert [row[1:] for row in sheet.rows] == 2 * [("empty", 2.5, 2.0), ("warm", 2.5, 2.0)]
+
+
+def test_scaling_changes_one_number_at_a_time(asked: list[Any], tmp_path: Path) -> None:
+    sheets = study.scaling(TINY, tmp_path, Steps())
+    seen = [(a["samples"], a["particles"], a["clients"]) for _, _, a in asked]
+    assert seen == [(5, 2, 6), (5, 1, 2), (5, 2, 2), (5, 2, 1), (5, 2, 2), (5, 2, 3)]
+    assert [row[1] for sheet in sheets for row in sheet.rows] == [5, 1, 2, 1, 2, 3]
+    assert sheets[0].rows[0][2:] == (500.0, 300.0, 100.0)
+
+
+def test_a_new_clients_figures_are_milliseconds(asked: list[Any], tmp_path: Path) -> None:
+    rows = study.personal(TINY, tmp_path, Steps()).rows
+    assert [row[1:] for row in rows] == [(2.0, 1.0), (30.0, 2.0)]
+
+
+def test_goals_are_judged_by_medians() -> None:
+    medians = {
+        TABLE[0]: {study.REFERENCE: 0.3, study.ANALYTIC: 0.04, study.OURS: 0.03},
+        TABLE[4]: {study.REFERENCE: 5.0, study.OURS: 1.0},
+    }
+    rows = study.goals(tables_with(medians)).rows
+    assert [row[2:] for row in rows] == [
+        (8.0, pytest.approx(10.0), "yes"),
+        (1.5, pytest.approx(4 / 3), "no"),
+        (5.0, pytest.approx(5.0), "yes"),
+    ]
+
+
+def test_goals_without_peers_say_so() -> None:
+    sheet = study.goals(tables_with({TABLE[0]: {study.OURS: 0.03}}))
+    assert len(sheet.rows) == 1
+    assert len(sheet.rows[0]) == len(sheet.columns)
+
+
+def test_floor_sheet_compares_with_our_median() -> None:
+    ceiling = Ceiling(1e9, 1e12)
+    row = study.floors(tables_with({TABLE[0]: {study.OURS: 2.0}}), ceiling).rows[0]
+    expected = operations(TABLE[0]) / 1e9
+    assert row[1:] == pytest.approx(
+        (
+            operations(TABLE[0]) / 1e6,
+            traffic(TABLE[0]) / 2**20,
+            4 * 24 * 4 * 150**2 / 2**20,
+            1e3 * expected,
+            2000.0,
+            2.0 / expected,
+        )
+    )
+
+
+def test_calls_hold_more_rounds_the_smaller_they_are() -> None:
+    counts = [study.rounds_per_call(sizes) for sizes in TABLE]
+    assert study.rounds_per_call(Sizes(4, 24, 2400)) == 1
+    assert max(counts) == counts[2] == study.MAXIMUM_ROUNDS
+    assert min(counts) == counts[4] >= 1
+
+
+def test_ours_alone_is_compared_with_itself() -> None:
+    report = Steps()
+    table = study.compare(TINY, False, report)[TINY.table[0]]
+    assert [row.name for row in table.rows] == [study.OURS, study.SINGLE]
+    assert report.done == pytest.approx(1.0)
+    candidates, rounds = study.make_candidates(make_problem(TINY.table[0]), False)
+    assert set(candidates) == {study.OURS, study.SINGLE}
+    assert rounds == {study.OURS: study.MAXIMUM_ROUNDS}
+
+
+def test_children_measure_for_real(tmp_path: Path) -> None:
+    """One process each; no figure is judged, but all are there and make sense."""
+    cache = tmp_path / "cache"
+    figures = measure.in_child("round", cache, particles=2, clients=2, samples=5, features=1)
+    assert 0 < figures["round"] < figures["first_call"]
+    assert 0 < figures["idle"] <= figures["peak"]
+    assert any(cache.iterdir()), "nothing was kept in the cache on disk"
+    study._write_clients(tmp_path / "store", 6, Sizes(1, 1, 5, 2))
+    figures = measure.in_child(
+        "stream",
+        cache,
+        folder=str(tmp_path / "store"),
+        clients=4,
+        clients_per_round=2,
+        particles=2,
+        rounds=5,
+    )
+    assert figures["round"] > 0
+    figures = measure.in_child("personal", cache, samples=5, rows=7, particles=2, seconds=0.0)
+    assert min(figures.values()) > 0
+    figures = measure.in_child("ceiling", cache, size=64, seconds=0.0)
+    assert min(figures.values()) > 0
+
+
+def test_a_peak_is_the_childs_own(tmp_path: Path) -> None:
+    """A peak of this process would show up in a child that inherited it."""
+    before = measure.peak_memory()
+    ballast = np.ones(64 * 2**20, np.uint8)
+    assert measure.peak_memory() >= before
+    assert measure.peak_memory() >= ballast.nbytes

@@ -1,0 +1,185 @@
+"""Shared by the tests of the mathematics: float64, one compiled function, and an oracle in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pacpfl.priors.base import Prior
+from pacpfl.priors.gp import GPPrior
+from pacpfl.types import Data
+
+
+@pytest.fixture(scope="module")
+def x64() -> Iterator[None]:
+    """Double precision for the module that asks for it, and for no other."""
+    with jax.enable_x64(True):
+        yield
+
+
+def _everything(
+    prior: Prior, phi: jax.Array, data: Data, temperature: float, at: jax.Array
+) -> dict[str, Any]:
+    evidence, gradient = jax.value_and_grad(prior.log_evidence)(phi, data, temperature)
+    posterior = prior.posterior(phi, data, temperature)
+    weights, means, stds = prior.predict(phi, posterior, at)
+    return {
+        "evidence": evidence,
+        "gradient": gradient,
+        "evidence_of": prior.log_evidence_of(phi, posterior),
+        "weights": weights,
+        "means": means,
+        "stds": stds,
+        "held_out": prior.leave_one_out(phi, posterior),
+        "responsibilities": prior.responsibilities(phi, posterior),
+    }
+
+
+@pytest.fixture(scope="session")
+def everything() -> Callable[..., dict[str, Any]]:
+    """All a family of priors answers for one particle, compiled once for each family and shape."""
+    compiled = jax.jit(_everything, static_argnums=0)
+
+    def call(
+        prior: Prior,
+        phi: np.ndarray,
+        data: Data,
+        temperature: float = 1.0,
+        at: np.ndarray | None = None,
+    ) -> dict[str, Any]:
+        at = data.x if at is None else at
+        phi = jnp.asarray(phi)
+        return jax.tree.map(np.asarray, compiled(prior, phi, data, jnp.asarray(temperature), at))
+
+    return call
+
+
+def _network(parameters: np.ndarray, sizes: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    """A tanh network whose flat parameters are, layer by layer, the weights by rows and the biases."""
+    values, rest = x, list(parameters)
+    for depth, outputs in enumerate(sizes[1:]):
+        inputs = values.shape[1]
+        weight = np.array([[rest.pop(0) for _ in range(outputs)] for _ in range(inputs)])
+        bias = np.array([rest.pop(0) for _ in range(outputs)])
+        values = np.dot(values, weight) + bias
+        if depth < len(sizes) - 2:
+            values = np.tanh(values)
+    assert not rest
+    return values
+
+
+def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
+    """The particle cut up in the documented order: means, kernels, scales, noise."""
+    d = prior.features
+
+    def network_size(widths: tuple[int, ...], outputs: int) -> int:
+        sizes = (d, *widths, outputs)
+        return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+
+    lengths = {
+        "zero": 0,
+        "constant": 1,
+        "linear": d + 1,
+        "mlp": network_size(prior.mean_widths, 1),
+        "deep": network_size(prior.kernel_widths, prior.kernel_outputs),
+        "ard": d,
+        "scale": len(prior.kernel) if prior.learn_output_scale else 0,
+        "noise": 1,
+    }
+    pieces, start = {}, 0
+    for name in (*prior.mean, *prior.kernel, "scale", "noise"):
+        pieces[name] = np.asarray(phi)[start : start + lengths[name]]
+        start += lengths[name]
+    assert start == len(phi)
+    return pieces
+
+
+def _mean(prior: GPPrior, phi: np.ndarray, x: np.ndarray) -> np.ndarray:
+    pieces, total = _pieces(prior, phi), np.zeros(len(x))
+    if "constant" in prior.mean:
+        total = total + pieces["constant"][0]
+    if "linear" in prior.mean:
+        total = total + x @ pieces["linear"][:-1] + pieces["linear"][-1]
+    if "mlp" in prior.mean:
+        total = total + _network(pieces["mlp"], (prior.features, *prior.mean_widths, 1), x)[:, 0]
+    return total
+
+
+def _kernel(prior: GPPrior, phi: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    pieces, total = _pieces(prior, phi), np.zeros((len(a), len(b)))
+    for index, part in enumerate(prior.kernel):
+        if part == "deep":
+            sizes = (prior.features, *prior.kernel_widths, prior.kernel_outputs)
+            u, v = (_network(pieces["deep"], sizes, x) for x in (a, b))
+        else:
+            u, v = (x / np.exp(pieces["ard"]) for x in (a, b))
+        scale = np.exp(pieces["scale"][index]) if prior.learn_output_scale else 1.0
+        difference = u[:, None, :] - v[None, :, :]
+        total = total + scale**2 * np.exp(-np.sum(difference**2, axis=2) / 2)
+    return total
+
+
+def _noise(prior: GPPrior, phi: np.ndarray) -> float:
+    return float(np.log1p(np.exp(_pieces(prior, phi)["noise"][0])))
+
+
+def _log_evidence(
+    prior: GPPrior, phi: np.ndarray, x: np.ndarray, y: np.ndarray, t: float = 1.0
+) -> float:
+    """ln of the integral over h of N(h | m, K) prod_j N(y_j | h_j, s^2)^t, the square completed:
+    -(m t / 2) ln(2 pi s^2) - 1/2 ln|I + t K / s^2| - 1/2 r^T (K + s^2/t I)^-1 r."""
+    residual, variance = y - _mean(prior, phi, x), _noise(prior, phi) ** 2
+    kernel, eye = _kernel(prior, phi, x, x), np.eye(len(y))
+    determinant = np.linalg.slogdet(eye + t * kernel / variance)[1]
+    quadratic = residual @ np.linalg.solve(kernel + variance / t * eye, residual)
+    return float(
+        -0.5 * (len(y) * t * np.log(2 * np.pi * variance) + determinant + quadratic)
+    )
+
+
+def _predict(
+    prior: GPPrior,
+    phi: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    at: np.ndarray,
+    t: float = 1.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and std of a new observation at every row of `at`, conditioned by textbook formulas."""
+    variance, cross = _noise(prior, phi) ** 2, _kernel(prior, phi, at, x)
+    gain = np.linalg.solve(_kernel(prior, phi, x, x) + variance / t * np.eye(len(y)), cross.T).T
+    mean = _mean(prior, phi, at) + gain @ (y - _mean(prior, phi, x))
+    spread = np.diag(_kernel(prior, phi, at, at)) - np.sum(gain * cross, axis=1)
+    return mean, np.sqrt(spread + variance)
+
+
+def _central(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
+    """Gradient by central differences of fourth order: the error is about 1e-10."""
+    gradient, step = np.zeros(len(at)), 1e-3
+    for j in range(len(at)):
+        one = np.zeros(len(at))
+        one[j] = step
+        near = function(at + one) - function(at - one)
+        far = function(at + 2 * one) - function(at - 2 * one)
+        gradient[j] = (8 * near - far) / (12 * step)
+    return gradient
+
+
+@pytest.fixture(scope="session")
+def oracle() -> SimpleNamespace:
+    """A Gaussian process written again, in NumPy, from the formulas alone."""
+    return SimpleNamespace(
+        network=_network,
+        mean=_mean,
+        kernel=_kernel,
+        noise=_noise,
+        log_evidence=_log_evidence,
+        predict=_predict,
+        central_differences=_central,
+    )

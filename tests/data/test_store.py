@@ -1,0 +1,218 @@
+"""Client stores: padded rows equal the samples, and folders on disk are whole or refused."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pacpfl.data.store import ClientStore, from_clients, from_samples, open_store, write_store
+from pacpfl.errors import InputError
+from pacpfl.types import Client, Samples
+
+LENGTHS = (3, 1, 5, 2)
+FEATURES = 2
+
+
+def make_parts(lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> list[Samples]:
+    random = np.random.default_rng(seed)
+    return [
+        Samples(
+            random.normal(size=(m, FEATURES)).astype(np.float32),
+            random.normal(size=m).astype(np.float32),
+        )
+        for m in lengths
+    ]
+
+
+def assert_holds(store: ClientStore, parts: list[Samples]) -> None:
+    assert store.clients == len(parts)
+    assert store.features == FEATURES
+    assert store.longest == max(map(len, parts))
+    data = store.gather(np.arange(len(parts)), np.float64)
+    for row, part in enumerate(parts):
+        m = len(part)
+        np.testing.assert_array_equal(data.x[row, :m], part.x)
+        np.testing.assert_array_equal(data.y[row, :m], part.y)
+        np.testing.assert_array_equal(data.mask[row], np.arange(store.longest) < m)
+        assert not np.any(data.x[row, m:])
+        assert not np.any(data.y[row, m:])
+
+
+def test_a_store_in_memory_holds_every_sample() -> None:
+    parts = make_parts()
+    assert_holds(from_samples(parts), parts)
+
+
+def test_clients_are_gathered_in_the_order_asked_for_and_may_repeat() -> None:
+    parts = make_parts()
+    data = from_samples(parts).gather(np.array([3, 1, 3]), np.float32)
+    assert data.x.shape == (3, max(LENGTHS), FEATURES)
+    assert data.x.dtype == data.y.dtype == np.float32
+    for row, client in enumerate((3, 1, 3)):
+        np.testing.assert_array_equal(data.x[row, : LENGTHS[client]], parts[client].x)
+        np.testing.assert_array_equal(data.y[row, : LENGTHS[client]], parts[client].y)
+        assert data.mask[row].sum() == LENGTHS[client]
+
+
+def test_clients_train_on_their_training_samples_alone() -> None:
+    train, later, test = (make_parts(seed=seed) for seed in (1, 2, 3))
+    clients = [
+        Client(str(i), *each) for i, each in enumerate(zip(train, later, test, strict=True))
+    ]
+    assert_holds(from_clients(clients), train)
+
+
+def test_a_store_on_disk_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    parts = make_parts()
+    write_store(tmp_path / "deep" / "folder", iter(parts), FEATURES)
+    store = open_store(tmp_path / "deep" / "folder")
+    assert_holds(store, parts)
+    for array in (store.x, store.y, store.offsets):
+        assert isinstance(array, np.memmap)
+        assert not array.flags.writeable
+
+
+def test_a_store_can_be_written_again_with_other_clients(tmp_path: Path) -> None:
+    for lengths in ((2, 2, 9), (4,), (1, 6, 1, 1)):
+        parts = make_parts(lengths)
+        write_store(tmp_path, iter(parts), FEATURES)
+        assert_holds(open_store(tmp_path), parts)
+
+
+def test_samples_are_streamed_one_client_at_a_time(tmp_path: Path) -> None:
+    """No client is asked for before the one ahead of it has been let go."""
+    alive: list[int] = []
+    most = 0
+
+    class Counted(np.ndarray):
+        def __array_finalize__(self, source: object) -> None:
+            pass
+
+    def parts() -> Iterator[Samples]:
+        nonlocal most
+        for number in range(50):
+            x = np.full((4, FEATURES), number, np.float32).view(Counted)
+            reference = weakref.ref(x, lambda _: alive.pop())
+            references.append(reference)
+            alive.append(number)
+            most = max(most, len(alive))
+            yield Samples(x, np.full(4, number, np.float32))
+            del x
+
+    import weakref
+
+    references: list[weakref.ref[np.ndarray]] = []
+    write_store(tmp_path, parts(), FEATURES)
+    assert open_store(tmp_path).clients == 50
+    assert most <= 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Samples(np.zeros((2, FEATURES + 1)), np.zeros(2)),
+        Samples(np.zeros((2, FEATURES)), np.zeros(3)),
+        Samples(np.zeros((0, FEATURES)), np.zeros(0)),
+        Samples(np.zeros(2), np.zeros(2)),
+    ],
+    ids=["features", "rows", "empty", "flat"],
+)
+def test_a_client_that_does_not_fit_is_named_and_leaves_no_store(
+    bad: Samples, tmp_path: Path
+) -> None:
+    parts = [*make_parts((3, 3)), bad, *make_parts((3,))]
+    with pytest.raises(InputError, match=r"^Client 2 .*\.$"):
+        write_store(tmp_path, iter(parts), FEATURES)
+    with pytest.raises(InputError, match=str(tmp_path)):
+        open_store(tmp_path)
+
+
+def test_a_failed_rewrite_never_mixes_old_and_new(tmp_path: Path) -> None:
+    """The new client data are longer than the old: the old description must not open them."""
+    before = make_parts((2, 2), seed=1)
+    write_store(tmp_path, iter(before), FEATURES)
+    bad = Samples(np.zeros((1, FEATURES + 1)), np.zeros(1))
+    with pytest.raises(InputError):
+        write_store(tmp_path, iter([*make_parts((9, 9), seed=2), bad]), FEATURES)
+    try:
+        store = open_store(tmp_path)
+    except InputError:
+        return
+    assert_holds(store, before)
+
+
+def cut(name: str, size: int) -> object:
+    def damage(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) - size if size > 0 else 0])
+
+    return damage
+
+
+def remove(name: str) -> object:
+    return lambda folder: (folder / name).unlink()
+
+
+def describe(text: str) -> object:
+    return lambda folder: (folder / "store.json").write_text(text)
+
+
+DAMAGES = {
+    "no-x": remove("x.f32"),
+    "no-y": remove("y.f32"),
+    "no-offsets": remove("offsets.i64"),
+    "no-description": remove("store.json"),
+    "empty-x": cut("x.f32", 0),
+    "empty-y": cut("y.f32", 0),
+    "empty-offsets": cut("offsets.i64", 0),
+    "short-x": cut("x.f32", 4),
+    "short-y": cut("y.f32", 4),
+    "torn-offsets": cut("offsets.i64", 3),
+    "short-offsets": cut("offsets.i64", 8),
+    "no-json": describe("{"),
+    "no-features": describe(json.dumps({"longest": 5, "version": 1})),
+    "no-longest": describe(json.dumps({"features": 2, "version": 1})),
+    "no-object": describe("[2, 5]"),
+    "other-features": describe(json.dumps({"features": 3, "longest": 5, "version": 1})),
+    "words-for-numbers": describe(json.dumps({"features": "two", "longest": 5, "version": 1})),
+    "no-folder": lambda folder: shutil.rmtree(folder),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_broken_folder_is_refused_in_one_sentence(damage: object, tmp_path: Path) -> None:
+    folder = tmp_path / "broken store"
+    write_store(folder, iter(make_parts()), FEATURES)
+    damage(folder)  # type: ignore[operator]
+    with pytest.raises(InputError, match="broken store") as found:
+        open_store(folder)
+    assert "\n" not in str(found.value)
+
+
+def test_an_interrupted_write_leaves_no_store(tmp_path: Path) -> None:
+    def parts() -> Iterator[Samples]:
+        yield from make_parts((3, 3))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_store(tmp_path, parts(), FEATURES)
+    with pytest.raises(InputError):
+        open_store(tmp_path)
+
+
+def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(InputError, match=str(tmp_path)):
+            write_store(tmp_path, iter(make_parts((4000, 4000))), FEATURES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(InputError):
+        open_store(tmp_path)

@@ -1,0 +1,321 @@
+"""Gaussian-process priors against scipy, scikit-learn, quadrature and refits from scratch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.integrate import dblquad
+from scipy.spatial.distance import cdist
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from pacpfl.priors.gp import GPPrior, squared_distances
+from pacpfl.types import Data
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+Everything = Callable[..., dict[str, Any]]
+WIDTHS: dict[str, Any] = {"mean_widths": (3,), "kernel_widths": (4, 3)}
+KINDS = {
+    "zero-ard": GPPrior(2, ("zero",), ("ard",)),
+    "constant-deep": GPPrior(2, ("constant",), ("deep",), **WIDTHS),
+    "linear-ard-scaled": GPPrior(6, ("linear",), ("ard",), learn_output_scale=True),
+    "mlp-deep-wide": GPPrior(2, ("mlp",), ("deep",), **WIDTHS, kernel_outputs=6),
+    "sums-scaled": GPPrior(
+        2, ("constant", "linear", "mlp"), ("deep", "ard"), **WIDTHS, learn_output_scale=True
+    ),
+}
+SLOTS = 12  # more than one leaf of the factorisation
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def make_particle(prior: GPPrior, seed: int = 0, noise: float = -0.5) -> np.ndarray:
+    phi = 0.7 * np.random.default_rng(seed).normal(size=prior.size)
+    phi[-1] = noise
+    return phi
+
+
+def make_samples(prior: GPPrior, count: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, prior.features))
+    return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=count)
+
+
+def padded(x: np.ndarray, y: np.ndarray, slots: int = SLOTS, seed: int = 2) -> Data:
+    """The samples in random slots, in their order, and nonsense in the others."""
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(slots, len(y), replace=False))
+    all_x, all_y = 50 * rng.normal(size=(slots, x.shape[1])), 1e3 * rng.normal(size=slots)
+    all_x[chosen], all_y[chosen] = x, y
+    return Data(all_x, all_y, np.isin(np.arange(slots), chosen))
+
+
+@every_kind
+def test_evidence_and_posterior_against_scipy(
+    kind: str, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior), make_samples(prior, SLOTS)
+    at = make_samples(prior, SLOTS, seed=3)[0]
+    found = everything(prior, phi, Data(x, y, np.ones(SLOTS, bool)), at=at)
+    covariance = oracle.kernel(prior, phi, x, x) + oracle.noise(prior, phi) ** 2 * np.eye(SLOTS)
+    expected = stats.multivariate_normal(oracle.mean(prior, phi, x), covariance).logpdf(y)
+    mean, std = oracle.predict(prior, phi, x, y, at)
+    np.testing.assert_allclose(found["evidence"], expected, rtol=1e-8)
+    np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-8)
+    np.testing.assert_allclose(found["means"][0], mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found["stds"][0], std, rtol=1e-8)
+    np.testing.assert_array_equal(found["weights"], [1.0])
+    np.testing.assert_array_equal(found["responsibilities"], [1.0])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sums-scaled"])
+def test_evidence_and_posterior_against_scikit_learn(
+    kind: str, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    """Means are subtracted and networks applied by hand: scikit-learn knows neither."""
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior, 4), make_samples(prior, SLOTS, seed=5)
+    at = make_samples(prior, SLOTS, seed=6)[0]
+    if prior.kernel == ("deep",):
+        sizes = (prior.features, *prior.kernel_widths, prior.kernel_outputs)
+        weights = phi[-1 - prior.kernel_network.size : -1]
+        embedded, embedded_at = (oracle.network(weights, sizes, rows) for rows in (x, at))
+        kernel = RBF(1.0)
+    else:
+        scales = 1 if prior.learn_output_scale else 0
+        lengths = np.exp(phi[len(phi) - 1 - scales - prior.features : len(phi) - 1 - scales])
+        amplitude = np.exp(2 * phi[-2]) if scales else 1.0
+        embedded, embedded_at = x, at
+        kernel = ConstantKernel(amplitude) * RBF(lengths)
+    noise = oracle.noise(prior, phi)
+    peer = GaussianProcessRegressor(kernel, alpha=noise**2, optimizer=None)
+    peer.fit(embedded, y - oracle.mean(prior, phi, x))
+    mean, latent_std = peer.predict(embedded_at, return_std=True)
+
+    found = everything(prior, phi, Data(x, y, np.ones(SLOTS, bool)), at=at)
+    np.testing.assert_allclose(found["evidence"], peer.log_marginal_likelihood(), rtol=1e-8)
+    np.testing.assert_allclose(
+        found["means"][0], mean + oracle.mean(prior, phi, at), rtol=1e-8, atol=1e-8
+    )
+    np.testing.assert_allclose(found["stds"][0], np.hypot(latent_std, noise), rtol=1e-8)
+
+
+@every_kind
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_gradient_against_differences_of_the_oracle(
+    kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    """Nine samples among padding: the gradient too must not see the padding."""
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior, 7), make_samples(prior, 9, seed=8)
+    expected = oracle.central_differences(
+        lambda p: oracle.log_evidence(prior, p, x, y, temperature), phi
+    )
+    found = everything(prior, phi, padded(x, y), temperature)
+    np.testing.assert_allclose(found["gradient"], expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 3.5])
+def test_tempered_evidence_of_one_sample_against_gauss_hermite(
+    temperature: float, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    """ln of the expectation of N(y | h, s^2)^t with h ~ N(m(x), k(x, x)), by 150 nodes."""
+    prior = KINDS["sums-scaled"]
+    phi, (x, y) = make_particle(prior, 9), make_samples(prior, 1, seed=10)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(150)
+    spread = math.sqrt(oracle.kernel(prior, phi, x, x)[0, 0])
+    h = oracle.mean(prior, phi, x)[0] + spread * nodes
+    likelihood = stats.norm(h, oracle.noise(prior, phi)).pdf(y[0]) ** temperature
+    expected = math.log(weights @ likelihood / math.sqrt(2 * math.pi))
+    found = everything(prior, phi, padded(x, y), temperature)
+    np.testing.assert_allclose(found["evidence"], expected, rtol=1e-6)
+    np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.4, 2.0])
+def test_tempered_evidence_of_two_samples_against_quadrature(
+    temperature: float, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    prior = KINDS["zero-ard"]
+    phi = make_particle(prior, 11)
+    x, y = make_samples(prior, 2, seed=12)
+    noise = oracle.noise(prior, phi)
+    process = stats.multivariate_normal(np.zeros(2), oracle.kernel(prior, phi, x, x))
+
+    def integrand(h2: float, h1: float) -> float:
+        log_likelihood = sum(
+            -0.5 * ((y_j - h) / noise) ** 2 - math.log(noise) - 0.5 * math.log(2 * math.pi)
+            for y_j, h in zip(y, (h1, h2), strict=True)
+        )
+        return math.exp(temperature * log_likelihood + process.logpdf([h1, h2]))
+
+    expected = math.log(dblquad(integrand, -6, 6, -6, 6, epsabs=1e-10, epsrel=1e-7)[0])
+    found = everything(prior, phi, padded(x, y), temperature)
+    np.testing.assert_allclose(found["evidence"], expected, rtol=1e-6)
+
+
+@every_kind
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0, 7.0])
+def test_tempered_evidence_and_posterior_against_another_closed_form(
+    kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior, 13), make_samples(prior, 8, seed=14)
+    at = make_samples(prior, SLOTS, seed=15)[0]
+    found = everything(prior, phi, padded(x, y), temperature, at)
+    expected = oracle.log_evidence(prior, phi, x, y, temperature)
+    mean, std = oracle.predict(prior, phi, x, y, at, temperature)
+    np.testing.assert_allclose(found["evidence"], expected, rtol=1e-9)
+    np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-9)
+    np.testing.assert_allclose(found["means"][0], mean, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found["stds"][0], std, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled"])
+def test_padding_changes_nothing(kind: str, everything: Everything) -> None:
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior, 16), make_samples(prior, 7, seed=17)
+    at = make_samples(prior, SLOTS, seed=18)[0]
+    with_padding = padded(x, y)
+    whole = everything(prior, phi, with_padding, 0.8, at)
+    alone = everything(prior, phi, Data(x, y, np.ones(7, bool)), 0.8, at)
+    np.testing.assert_array_equal(whole["held_out"][~with_padding.mask], 0)
+    whole["held_out"] = whole["held_out"][with_padding.mask]
+    for name, expected in alone.items():
+        np.testing.assert_allclose(whole[name], expected, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@every_kind
+def test_leave_one_out_against_refits(
+    kind: str, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior, 19), make_samples(prior, 8, seed=20)
+    data = padded(x, y)
+    expected = []
+    for j in range(8):
+        others = np.arange(8) != j
+        mean, std = oracle.predict(prior, phi, x[others], y[others], x[j : j + 1])
+        expected.append(stats.norm(mean[0], std[0]).logpdf(y[j]))
+    found = everything(prior, phi, data)["held_out"]
+    np.testing.assert_allclose(found[data.mask], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled"])
+def test_single_precision_is_as_good_as_single_precision_can_be(
+    kind: str, everything: Everything, oracle: SimpleNamespace
+) -> None:
+    prior = KINDS[kind]
+    phi, (x, y) = make_particle(prior, 21, noise=-1.0), make_samples(prior, 11, seed=22)
+    double = everything(prior, phi, padded(x, y))
+    with jax.enable_x64(False):
+        data = padded(x, y)
+        single = everything(
+            prior,
+            phi.astype(np.float32),
+            Data(data.x.astype(np.float32), data.y.astype(np.float32), data.mask),
+        )
+    for name, expected in double.items():
+        assert single[name].dtype == np.float32, name
+        size = np.abs(expected[data.mask] if name == "held_out" else expected).max()
+        np.testing.assert_allclose(single[name], expected, atol=2e-4 * size, err_msg=name)
+
+
+def blocks_of(data: Data, lengths: list[int]) -> list[Data]:
+    ends = np.cumsum(lengths)
+    return [
+        Data(*(part[end - length : end] for part in data))
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("lengths", [[6, 1, 1], [6, 4]])
+def test_extending_equals_refitting(lengths: list[int], oracle: SimpleNamespace) -> None:
+    """One sample at a time and a block at once, some of the rows padding."""
+    prior, total = KINDS["sums-scaled"], sum(lengths)
+    phi, (x, y) = make_particle(prior, 23), make_samples(prior, total - 2, seed=24)
+    data = padded(x, y, total, seed=25)
+    assert not data.mask[:6].all()
+    first, *more = blocks_of(data, lengths)
+    at = make_samples(prior, 3, seed=26)[0]
+
+    @jax.jit
+    def both_ways(phi: jax.Array) -> tuple[Any, ...]:
+        posterior = prior.posterior(phi, first, 0.6)
+        for block in more:
+            posterior = prior.extend(phi, posterior, block)
+        answers = prior.predict(phi, posterior, at), prior.log_evidence_of(phi, posterior)
+        return posterior, prior.posterior(phi, data, 0.6), *answers
+
+    grown, anew, (_, means, stds), evidence = both_ways(jnp.asarray(phi))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), grown, anew)
+    mean, std = oracle.predict(prior, phi, x, y, at, 0.6)
+    np.testing.assert_allclose(means[0], mean, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(stds[0], std, rtol=1e-8)
+    expected = oracle.log_evidence(prior, phi, x, y, 0.6)
+    np.testing.assert_allclose(evidence, expected, rtol=1e-8)
+
+
+def test_a_particle_that_needs_jitter_does_not_change_its_neighbours() -> None:
+    """Twelve samples at one place and next to no noise: singular, for that particle alone."""
+    prior = KINDS["zero-ard"]
+    x, y = make_samples(prior, SLOTS, seed=27)
+    good, bad = make_particle(prior, 28), make_particle(prior, 28)
+    bad[:2], bad[-1] = 25.0, -40.0
+    data = Data(x, y, np.ones(SLOTS, bool))
+    many = jax.jit(jax.vmap(jax.value_and_grad(prior.log_evidence), (0, None)))
+    values, gradients = many(jnp.asarray([good, bad, good]), data)
+    clean_values, clean_gradients = many(jnp.asarray([good, good, good]), data)
+    assert np.isfinite(values).all()
+    np.testing.assert_array_equal(values[::2], clean_values[::2])
+    np.testing.assert_array_equal(gradients[::2], clean_gradients[::2])
+
+
+def test_fingerprint_is_the_prior_at_the_references(oracle: SimpleNamespace) -> None:
+    prior = KINDS["sums-scaled"]
+    phi, x = make_particle(prior, 29), make_samples(prior, 6, seed=30)[0]
+    kernel = oracle.kernel(prior, phi, x, x)
+    neighbours = [kernel[i, i + 1] for i in range(5)] + [kernel[i, i + 2] for i in range(4)]
+    expected = [
+        *oracle.mean(prior, phi, x) / math.sqrt(6),
+        *np.array(neighbours) / 3,
+        oracle.noise(prior, phi),
+    ]
+    found = jax.jit(prior.fingerprint)(phi, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_blocks_carry_their_own_hyper_priors() -> None:
+    prior = GPPrior(
+        5, ("constant", "linear", "mlp"), ("deep", "ard"), learn_output_scale=True, noise=0.4
+    )
+    blocks = {block.name: block for block in prior.blocks}
+    assert list(blocks) == [
+        "mean.constant", "mean.linear", "mean.mlp", "kernel.deep", "kernel.ard", "kernel.scale",
+        "noise",
+    ]  # fmt: skip
+    assert [blocks[name].size for name in ("mean.constant", "mean.linear", "kernel.ard")] == [1, 6, 5]
+    assert prior.size == sum(block.size for block in prior.blocks)
+    assert math.log1p(math.exp(blocks["noise"].mean)) == pytest.approx(0.4, rel=1e-12)
+    assert blocks["noise"].std == 0.1
+    assert blocks["mean.mlp"].std is None and blocks["kernel.deep"].std is None
+    assert math.exp(blocks["kernel.ard"].mean) == pytest.approx(math.sqrt(5))
+
+
+@pytest.mark.parametrize("features", [1, 4, 5, 12])
+def test_squared_distances(features: int) -> None:
+    """Far from the origin too: centring keeps the digits where products are used."""
+    rng = np.random.default_rng(31)
+    a, b = 1e4 + rng.normal(size=(6, features)), 1e4 + rng.normal(size=(5, features))
+    expected = cdist(a, b, "sqeuclidean")
+    np.testing.assert_allclose(squared_distances(jnp.asarray(a), jnp.asarray(b)), expected, rtol=1e-9)
+    assert np.all(squared_distances(jnp.asarray(a), jnp.asarray(a)) >= 0)

@@ -1,0 +1,106 @@
+"""The hyper-prior and tau against scipy, finite differences and the paper's formula."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pacpfl import hyper
+from pacpfl.errors import InputError
+from pacpfl.priors.base import Block
+from pacpfl.priors.gp import GPPrior
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+BLOCKS = (Block("a", 2), Block("b", 1, mean=-1.5, std=0.1), Block("none", 0), Block("c", 3, 0.7))
+PHI = np.random.default_rng(0).normal(size=6)
+PEER = stats.multivariate_normal(
+    [0, 0, -1.5, 0.7, 0.7, 0.7], np.diag([2.0, 2, 0.1, 2, 2, 2]) ** 2
+)
+
+
+@pytest.fixture
+def prior() -> hyper.HyperPrior:
+    return hyper.hyper_prior(BLOCKS, 2.0, jnp.float64)
+
+
+def test_means_and_stds_by_block(prior: hyper.HyperPrior) -> None:
+    np.testing.assert_allclose(prior.means, PEER.mean, rtol=1e-12)
+    np.testing.assert_allclose(prior.stds, np.sqrt(np.diag(PEER.cov)), rtol=1e-12)
+
+
+def test_the_noise_keeps_its_own_spread() -> None:
+    """A wide hyper-prior on the weights must not widen that of the noise."""
+    family = GPPrior(2, mean_widths=(3,), kernel_widths=(3,), noise=0.4, noise_spread=0.1)
+    prior = hyper.hyper_prior(family.blocks, 5.0, jnp.float64)
+    np.testing.assert_allclose(prior.stds[:-1], 5.0)
+    np.testing.assert_allclose(prior.stds[-1], 0.1)
+    np.testing.assert_allclose(np.log1p(np.exp(prior.means[-1])), 0.4)
+
+
+def test_log_density_against_scipy(prior: hyper.HyperPrior) -> None:
+    np.testing.assert_allclose(hyper.log_density(prior, PHI), PEER.logpdf(PHI), rtol=1e-10)
+
+
+def test_score_against_differences(
+    prior: hyper.HyperPrior, oracle: SimpleNamespace
+) -> None:
+    expected = oracle.central_differences(PEER.logpdf, PHI)
+    np.testing.assert_allclose(hyper.score(prior, PHI), expected, rtol=1e-6, atol=1e-8)
+    many = np.stack([PHI, 2 * PHI, PHI - 1])
+    rows = [oracle.central_differences(PEER.logpdf, row) for row in many]
+    np.testing.assert_allclose(hyper.score(prior, many), rows, rtol=1e-6, atol=1e-8)
+
+
+def test_posterior_adds_tau_times_the_sum_of_evidences(prior: hyper.HyperPrior) -> None:
+    evidences = jnp.array([-3.0, -8.5, 1.25])
+    found = hyper.posterior_log_density(prior, PHI, evidences, 0.3)
+    np.testing.assert_allclose(found, PEER.logpdf(PHI) + 0.3 * (-3.0 - 8.5 + 1.25), rtol=1e-10)
+
+
+def test_samples_follow_the_hyper_prior(prior: hyper.HyperPrior) -> None:
+    draws = np.asarray(hyper.sample(jax.random.key(0), prior, 4000))
+    assert draws.shape == (4000, 6)
+    for column, mean, std in zip(draws.T, prior.means, prior.stds, strict=True):
+        assert stats.kstest(column, stats.norm(mean, std).cdf).pvalue > 1e-3
+    correlation = np.corrcoef(draws.T) - np.eye(6)
+    assert np.abs(correlation).max() < 0.06
+    np.testing.assert_array_equal(draws, hyper.sample(jax.random.key(0), prior, 4000))
+
+
+def test_tau_by_hand() -> None:
+    """lambda = 10, beta = 5, n = 4, n_2 = 2, upsilon = 1/2: 10 / (10 + 5 * 4 * 2.5) = 1/6."""
+    assert hyper.tau_from_lambda(10, 5, 4, 2, 0.5) == pytest.approx(1 / 6, rel=1e-14)
+    assert hyper.lambda_from_tau(1 / 6, 5, 4, 2, 0.5) == pytest.approx(10, rel=1e-12)
+    default = 24 / (24 + 10 * 24 * (24 + 1e-4))
+    assert hyper.tau_from_lambda(24, 10, 24, 24) == pytest.approx(default, rel=1e-14)
+
+
+@pytest.mark.parametrize("tau", [1e-6, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize(("beta", "n", "n_2"), [(10.0, 24, 24), (0.5, 1, 0), (150.0, 7, 3)])
+def test_tau_and_lambda_are_inverse(tau: float, beta: float, n: int, n_2: int) -> None:
+    lambda_ = hyper.lambda_from_tau(tau, beta, n, n_2)
+    assert hyper.tau_from_lambda(lambda_, beta, n, n_2) == pytest.approx(tau, rel=1e-12)
+
+
+def test_no_finite_lambda_gives_tau_of_one() -> None:
+    assert hyper.lambda_from_tau(1.0, 10, 24, 24) == math.inf
+    assert hyper.tau_from_lambda(1e12, 10, 24, 24) == pytest.approx(1, abs=1e-7)
+
+
+def test_condition_of_the_server_bound() -> None:
+    assert hyper.lambda_condition(24.001, 24, 1e-4)
+    assert not hyper.lambda_condition(24.0001, 24, 1e-4 + 1e-9)
+    assert not hyper.lambda_condition(24.0, 24)
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, math.nan])
+def test_a_hyper_prior_needs_a_positive_spread(std: float) -> None:
+    with pytest.raises(InputError, match="must be positive"):
+        hyper.hyper_prior(BLOCKS, std)

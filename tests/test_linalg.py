@@ -1,0 +1,123 @@
+"""Batched factorisations against LAPACK and scipy, and what happens when they fail."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pacpfl.linalg import factorise, gaussian_log_density, gram, inverse_cholesky
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+compiled_factorise = jax.jit(factorise)
+
+
+def positive_definite(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random matrices with eigenvalues of about 1 to 4."""
+    rows = np.random.default_rng(seed).normal(size=(*shape, shape[-1]))
+    return rows @ np.swapaxes(rows, -1, -2) / shape[-1] + np.eye(shape[-1])
+
+
+@pytest.mark.parametrize("size", [1, 10, 23])
+def test_factor_against_lapack(size: int) -> None:
+    matrices = positive_definite(3, size)
+    factor = compiled_factorise(matrices)
+    expected = np.linalg.inv(np.linalg.cholesky(matrices))
+    np.testing.assert_allclose(factor.inverse, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(np.triu(factor.inverse, 1), 0)
+    np.testing.assert_allclose(factor.log_det, np.linalg.slogdet(matrices)[1], rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(factor.jitter, 0)
+
+
+def test_nested_vmap_is_a_loop() -> None:
+    matrices = positive_definite(2, 3, 10)
+    nested = jax.jit(jax.vmap(jax.vmap(factorise)))(matrices)
+    for i in range(2):
+        each = compiled_factorise(matrices[i])
+        for found, expected in zip(nested, each, strict=True):
+            np.testing.assert_allclose(found[i], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_single_precision_loses_only_what_the_condition_costs() -> None:
+    """Neighbouring inputs and a noise of 0.05: the relative error is at most about eps |A| |A^-1|."""
+    x = np.linspace(0, 1, 23)
+    single = (np.exp(-2 * (x[:, None] - x) ** 2) + 0.05**2 * np.eye(23)).astype(np.float32)
+    exact = np.linalg.inv(single.astype(np.float64))
+    with jax.enable_x64(False):
+        w = np.asarray(jax.jit(inverse_cholesky)(single), np.float64)
+    condition = np.linalg.cond(single.astype(np.float64))
+    error = np.linalg.norm(w.T @ w - exact, 2) / np.linalg.norm(exact, 2)
+    assert 1e3 < condition < 1e5
+    assert error < np.finfo(np.float32).eps * condition
+
+
+@pytest.mark.parametrize("size", [7, 171])
+def test_gram_of_a_triangle(size: int) -> None:
+    w = np.tril(np.random.default_rng(1).normal(size=(2, size, size)))
+    np.testing.assert_allclose(gram(jnp.asarray(w)), np.swapaxes(w, -1, -2) @ w, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_only_singular_matrices_get_jitter(single: bool) -> None:
+    """All-ones is singular: it is mended; those beside it keep every bit of their factors."""
+    dtype = np.float32 if single else np.float64
+    good = positive_definite(3, 13, seed=2).astype(dtype)
+    batch = good.copy()
+    batch[1] = 7.0
+    with jax.enable_x64(not single):
+        clean, mended = compiled_factorise(good), compiled_factorise(batch)
+    assert mended.jitter.dtype == dtype
+    assert mended.jitter[0] == 0 and mended.jitter[2] == 0
+    for before, after in zip(clean, mended, strict=True):
+        np.testing.assert_array_equal(after[::2], before[::2])
+    jitter = float(mended.jitter[1])
+    assert 0 < jitter <= (1e-3 if single else 1e-9) * 7
+    w = np.asarray(mended.inverse[1], np.float64)
+    whitened = w @ (np.full((13, 13), 7.0) + jitter * np.eye(13)) @ w.T
+    np.testing.assert_allclose(whitened, np.eye(13), atol=0.5 if single else 1e-2)
+
+
+def test_jitter_grows_only_as_far_as_needed() -> None:
+    """Smallest eigenvalue -1e-6: jitter must exceed it, and by less than the factor of ten."""
+    q = np.linalg.qr(np.random.default_rng(3).normal(size=(13, 13)))[0]
+    matrix = q @ np.diag([-1e-6, *np.linspace(0.5, 1.5, 12)]) @ q.T
+    factor = compiled_factorise(np.stack([matrix, np.eye(13), matrix])[:3])
+    assert 1e-6 < factor.jitter[0] < 1e-5
+    assert np.isfinite(factor.log_det[0])
+
+
+@pytest.mark.parametrize("hopeless", [-1.0, np.nan, np.inf])
+def test_what_no_jitter_mends_ends_and_harms_nobody(hopeless: float) -> None:
+    good = positive_definite(3, 13, seed=4)
+    batch = good.copy()
+    batch[2] = hopeless * np.eye(13) if hopeless < 0 else hopeless
+    clean, found = compiled_factorise(good), compiled_factorise(batch)
+    assert not np.isfinite(found.log_det[2])
+    for before, after in zip(clean, found, strict=True):
+        np.testing.assert_array_equal(after[:2], before[:2])
+
+
+@pytest.mark.parametrize("size", [10, 23])
+def test_log_density_and_gradient_against_scipy(size: int) -> None:
+    """Derivatives along symmetric changes of the matrix, by central differences."""
+    rng = np.random.default_rng(5)
+    matrix, residual = positive_definite(size, seed=6), rng.normal(size=size)
+
+    def peer(a: np.ndarray, r: np.ndarray) -> float:
+        density = stats.multivariate_normal(np.zeros(size), a).logpdf(r)
+        return float(density + 0.5 * size * np.log(2 * np.pi))
+
+    value_and_gradient = jax.jit(jax.value_and_grad(gaussian_log_density, (0, 1)))
+    value, (by_matrix, by_residual) = value_and_gradient(matrix, residual)
+    np.testing.assert_allclose(value, peer(matrix, residual), rtol=1e-10)
+    np.testing.assert_allclose(by_residual, -np.linalg.solve(matrix, residual), rtol=1e-10)
+    for _ in range(3):
+        change = rng.normal(size=(size, size))
+        change, step = change + change.T, 1e-5
+        slope = (peer(matrix + step * change, residual) - peer(matrix - step * change, residual)) / (
+            2 * step
+        )
+        np.testing.assert_allclose(np.sum(np.asarray(by_matrix) * change), slope, rtol=1e-6)
