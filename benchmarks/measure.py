@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +84,12 @@ def stream_figures(
         matrices_per_client=particles,
         progress=seen.append,
     )
-    first, last = seen[0], seen[-1]  # the first call is nearly all compilation
-    each = (last.seconds - first.seconds) / (last.round - first.round)
-    return {"first_call": first.seconds, "round": each, "idle": idle, "peak": peak_memory()}
+    # The median over calls: the first is nearly all compilation.
+    each = statistics.median(
+        (after.seconds - before.seconds) / (after.round - before.round)
+        for before, after in pairwise(seen)
+    )
+    return {"first_call": seen[0].seconds, "round": each, "idle": idle, "peak": peak_memory()}
 
 
 def personal_figures(
@@ -176,8 +181,9 @@ def peak_memory() -> float:
     return 1024.0 * int(line.split()[1])
 
 
+@cache
 def _started() -> float:
-    """Start JAX as the command line does; bytes that this alone takes."""
+    """Start JAX as the command line does, once; bytes that this alone takes."""
     from pacpfl.engines import runtime
 
     runtime.configure()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,9 @@ def _everything(
 @pytest.fixture(scope="session")
 def everything() -> Callable[..., dict[str, Any]]:
     """All a family of priors answers for one particle, compiled once for each family and shape."""
-    compiled = jax.jit(_everything, static_argnums=0)
+    # Each is called a few times on a few numbers: compiling is what takes time.
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    compiled = jax.jit(_everything, static_argnums=0, compiler_options=options)
 
     def call(
         prior: Prior,
@@ -80,7 +83,7 @@ def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
 
     def network_size(widths: tuple[int, ...], outputs: int) -> int:
         sizes = (d, *widths, outputs)
-        return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+        return sum(a * b + b for a, b in pairwise(sizes))
 
     lengths = {
         "zero": 0,
@@ -138,9 +141,7 @@ def _log_evidence(
     kernel, eye = _kernel(prior, phi, x, x), np.eye(len(y))
     determinant = np.linalg.slogdet(eye + t * kernel / variance)[1]
     quadratic = residual @ np.linalg.solve(kernel + variance / t * eye, residual)
-    return float(
-        -0.5 * (len(y) * t * np.log(2 * np.pi * variance) + determinant + quadratic)
-    )
+    return float(-0.5 * (len(y) * t * np.log(2 * np.pi * variance) + determinant + quadratic))
 
 
 def _predict(

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 BLOCKS = (Block("a", 2), Block("b", 1, mean=-1.5, std=0.1), Block("none", 0), Block("c", 3, 0.7))
 PHI = np.random.default_rng(0).normal(size=6)
-PEER = stats.multivariate_normal(
-    [0, 0, -1.5, 0.7, 0.7, 0.7], np.diag([2.0, 2, 0.1, 2, 2, 2]) ** 2
-)
+PEER = stats.multivariate_normal([0, 0, -1.5, 0.7, 0.7, 0.7], np.diag([2.0, 2, 0.1, 2, 2, 2]) ** 2)
 
 
 @pytest.fixture
@@ -48,9 +46,7 @@ def test_log_density_against_scipy(prior: hyper.HyperPrior) -> None:
     np.testing.assert_allclose(hyper.log_density(prior, PHI), PEER.logpdf(PHI), rtol=1e-10)
 
 
-def test_score_against_differences(
-    prior: hyper.HyperPrior, oracle: SimpleNamespace
-) -> None:
+def test_score_against_differences(prior: hyper.HyperPrior, oracle: SimpleNamespace) -> None:
     expected = oracle.central_differences(PEER.logpdf, PHI)
     np.testing.assert_allclose(hyper.score(prior, PHI), expected, rtol=1e-6, atol=1e-8)
     many = np.stack([PHI, 2 * PHI, PHI - 1])

@@ -28,7 +28,9 @@ def test_factor_against_lapack(size: int) -> None:
     expected = np.linalg.inv(np.linalg.cholesky(matrices))
     np.testing.assert_allclose(factor.inverse, expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(np.triu(factor.inverse, 1), 0)
-    np.testing.assert_allclose(factor.log_det, np.linalg.slogdet(matrices)[1], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        factor.log_det, np.linalg.slogdet(matrices)[1], rtol=1e-10, atol=1e-12
+    )
     np.testing.assert_array_equal(factor.jitter, 0)
 
 
@@ -57,7 +59,9 @@ def test_single_precision_loses_only_what_the_condition_costs() -> None:
 @pytest.mark.parametrize("size", [7, 171])
 def test_gram_of_a_triangle(size: int) -> None:
     w = np.tril(np.random.default_rng(1).normal(size=(2, size, size)))
-    np.testing.assert_allclose(gram(jnp.asarray(w)), np.swapaxes(w, -1, -2) @ w, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        gram(jnp.asarray(w)), np.swapaxes(w, -1, -2) @ w, rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -117,7 +121,7 @@ def test_log_density_and_gradient_against_scipy(size: int) -> None:
     for _ in range(3):
         change = rng.normal(size=(size, size))
         change, step = change + change.T, 1e-5
-        slope = (peer(matrix + step * change, residual) - peer(matrix - step * change, residual)) / (
-            2 * step
-        )
+        slope = (
+            peer(matrix + step * change, residual) - peer(matrix - step * change, residual)
+        ) / (2 * step)
         np.testing.assert_allclose(np.sum(np.asarray(by_matrix) * change), slope, rtol=1e-6)

@@ -16,7 +16,7 @@ from pacpfl import metrics
 def test_rsmse_by_hand() -> None:
     """Errors 1, 1, 1, 1 and targets 0, 0, 2, 2 of standard deviation 1."""
     y = np.array([0.0, 0.0, 2.0, 2.0])
-    assert metrics.rsmse(y, y + [1, -1, 1, -1]) == pytest.approx(1.0)
+    assert metrics.rsmse(y, y + np.array([1, -1, 1, -1])) == pytest.approx(1.0)
     assert metrics.rsmse(y, y) == 0
     assert metrics.rsmse(y, np.full(4, y.mean())) == pytest.approx(1.0)
     assert metrics.rsmse(y, np.array([0.0, 0.0, 2.0, 4.0])) == pytest.approx(1.0)
@@ -67,9 +67,7 @@ def make_classes(count: int = 200) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(2)
     probabilities = rng.dirichlet(np.full(4, 0.4), size=count)
     likely = rng.random(count) < 0.6
-    return probabilities, np.where(
-        likely, probabilities.argmax(1), rng.integers(4, size=count)
-    )
+    return probabilities, np.where(likely, probabilities.argmax(1), rng.integers(4, size=count))
 
 
 @pytest.mark.parametrize("bins", [5, 20])
@@ -108,6 +106,14 @@ def test_classification_calibration_error_by_hand() -> None:
     assert found == pytest.approx(1.3 / 3)
     certain = np.array([[1.0, 0.0], [0.0, 1.0]])
     assert metrics.classification_calibration_error(certain, np.array([0, 1])) == 0
+
+
+def test_bins_of_confidence_are_closed_on_the_right() -> None:
+    """0.5, right, lies in (0, 1/2] and 0.7, wrong, in (1/2, 1]: (0.5 + 0.7) / 2. In one bin the
+    two would cancel."""
+    probabilities, labels = np.array([[0.5, 0.5], [0.7, 0.3]]), np.array([0, 1])
+    found = metrics.classification_calibration_error(probabilities, labels, bins=2)
+    assert found == pytest.approx(0.6)
 
 
 def test_accuracy() -> None:

@@ -107,7 +107,7 @@ def test_stacking_weights_of_a_client(oracle: SimpleNamespace) -> None:
     _, best = best_on_simplex(table)
     found = np.asarray(fit(PRIOR, PARTICLES, padded(), "stacking").weights)
     assert found.sum() == pytest.approx(1) and (found >= 0).all()
-    assert np.log(found @ np.exp(table)).sum() == pytest.approx(best, abs=2e-3)
+    assert np.log(found @ np.exp(table)).sum() == pytest.approx(best, abs=5e-3)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -129,12 +129,19 @@ def test_stacking_takes_the_one_that_is_always_best() -> None:
 
 
 def test_padding_has_no_say_in_stacking() -> None:
-    table = np.random.default_rng(0).normal(size=(3, 40))
-    wide = np.concatenate([table, np.zeros((3, 40))], axis=1)
-    plain = stacking_weights(jnp.asarray(table), jnp.full(3, 1 / 3))
-    np.testing.assert_allclose(
-        stacking_weights(jnp.asarray(wide), jnp.full(3, 1 / 3)), plain, atol=2e-3
-    )
+    """Ten samples among 600 rows of padding, as beside a large client, and a particle that failed."""
+    table = np.random.default_rng(0).normal(size=(4, 10))
+    start = np.array([1 / 3, 1 / 3, 0, 1 / 3])
+    table[2] = -np.inf
+    wide = np.concatenate([table, np.zeros((4, 600))], axis=1)
+    wide[2] = -np.inf
+    found, plain = (stacking_weights(jnp.asarray(t), jnp.asarray(start)) for t in (wide, table))
+    np.testing.assert_allclose(found, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_stacking_without_a_preference_keeps_the_start() -> None:
+    start = jnp.array([0.25, 0.75])
+    np.testing.assert_array_equal(stacking_weights(jnp.zeros((2, 3)), start), start)
 
 
 @every_rule
@@ -165,24 +172,19 @@ def test_a_failed_particle_has_no_weight_and_harms_nobody(rule: str) -> None:
 
 @every_rule
 def test_later_samples_give_what_all_samples_give(rule: str) -> None:
-    """S~ added afterwards, in two goes, against S and S~ at once."""
+    """S~ added afterwards against S and S~ at once."""
     x, y = samples()
-    parts = [(0, 4), (4, 5), (5, 6)]
-    first, *more = (Data(x[a:b], y[a:b], np.ones(b - a, bool)) for a, b in parts)
+    first, later = (Data(x[a:b], y[a:b], np.ones(b - a, bool)) for a, b in ((0, 4), (4, SAMPLES)))
 
     @jax.jit
     def both_ways(particles: jax.Array) -> tuple[PersonalModel, PersonalModel]:
-        model = personal_model(PRIOR, particles, first, rule)
-        for block in more:
-            model = model.extend(block)
+        model = personal_model(PRIOR, particles, first, rule).extend(later)
         whole = Data(x, y, np.ones(SAMPLES, bool))
         return model, personal_model(PRIOR, particles, whole, rule)
 
     grown, anew = both_ways(PARTICLES)
     assert grown.rule == anew.rule == rule
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), grown, anew
-    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), grown, anew)
 
 
 def test_a_mixture_prior_gives_a_mixture_of_mixtures(oracle: SimpleNamespace) -> None:

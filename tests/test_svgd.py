@@ -125,7 +125,9 @@ def test_permuting_particles_permutes_the_directions() -> None:
     order = np.array([3, 0, 4, 1, 2])
     for kernel in svgd.KERNELS:
         found = compiled(jnp.asarray(particles), jnp.asarray(scores), kernel, features)
-        moved = compiled(jnp.asarray(particles[order]), jnp.asarray(scores[order]), kernel, features)
+        moved = compiled(
+            jnp.asarray(particles[order]), jnp.asarray(scores[order]), kernel, features
+        )
         np.testing.assert_allclose(moved, np.asarray(found)[order], rtol=1e-10, atol=1e-12)
 
 

@@ -172,6 +172,58 @@ def reproduce(
 
 
 @app.command()
+def certify(
+    folder: Annotated[Path, typer.Argument(help="The folder of a complete run of pacpfl.")],
+    delta: Annotated[
+        float, typer.Option(help="Probability with which each certificate may fail.")
+    ] = 0.05,
+    loss: Annotated[
+        str, typer.Option(help="What is bounded: clipped-nll or clipped-squared.")
+    ] = "clipped-nll",
+    limit: Annotated[
+        float | None,
+        typer.Option(help="Where the loss is clipped [2 for clipped-nll, 1 for clipped-squared]."),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy of the training towards existing clients [as recorded, or assumed]."),
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="What --epsilon protects: a whole client, or one sample.")
+    ] = "client",
+) -> None:
+    """Tell every client what its risk is guaranteed to stay below, and what that rests on.
+
+    Writes certificates.json into the run folder and draws its report again. Clients who joined after
+    the training have certificates that are proved; for the others the training's privacy is a
+    premise. docs/certificates.md tells how to read one.
+    """
+    from pacpfl import config as configuration
+    from pacpfl.engines import runtime
+
+    if (folder / "config.toml").is_file():
+        runtime.configure(configuration.load_file(folder / "config.toml").run.precision)
+    from pacpfl.report.html import write_report
+    from pacpfl.report.terminal import print_certificates
+    from pacpfl.studies import certify as study
+
+    with console.status("certifying") as status:
+        document = study.certify(
+            folder,
+            delta=delta,
+            loss=loss,
+            limit=limit,
+            epsilon=epsilon,
+            unit=unit,  # type: ignore[arg-type]
+            progress=lambda who: status.update(f"certifying {who}"),
+        )
+        status.update("drawing the report")
+        page = write_report(folder)
+    print_certificates(document, Console(highlight=False))
+    print(f"Report: {page}")
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from pacpfl import __version__

@@ -95,9 +95,9 @@ class TrainConfig:
 @dataclass(frozen=True)
 class PersonalConfig:
     weights: str = key(
-        "evidence",
-        "weights of the particles at a client: evidence (paper), uniform, stacking",
-        choices=("evidence", "uniform", "stacking"),
+        "uniform",
+        "weights of the particles at a client: uniform, evidence (paper), stacking",
+        choices=("uniform", "evidence", "stacking"),
     )
 
 

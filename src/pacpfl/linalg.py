@@ -22,7 +22,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 LEAF = 10  # rows eliminated one by one; measured: 5 and 20 are slower
-GRAM_LEAF = 80  # rows below which W^T W no longer skips the zero half
+DENSE = 80  # rows below which skipping zeros or the mirrored half costs more than it saves
 
 # On GPUs float32 products default to TF32, which keeps three digits: not enough to factorise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -52,16 +52,59 @@ def _library(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 
 
 def _blocked(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
-    """With A = [[A11, .], [A21, A22]]: L21 = A21 W11^T, W22 from the Schur complement A22 - L21 L21^T,
-    and W21 = -W22 L21 W11."""
+    """With A = [[A11, .], [A21, A22]]: L21 = A21 W11^T, W22 from the Schur complement
+    A22 - L21 L21^T, and W21 = -W22 L21 W11."""
     m = a.shape[-1]
     if m <= LEAF:
         return _eliminate(a)
     half = (m + 1) // 2
     w11 = _blocked(a[..., :half, :half])
-    l21 = matmul(a[..., half:, :half], transpose(w11))
-    w22 = _blocked(a[..., half:, half:] - matmul(l21, transpose(l21)))
-    return _lower_blocks(w11, -matmul(w22, matmul(l21, w11)), w22)
+    l21 = _times_transposed(a[..., half:, :half], w11)
+    w22 = _blocked(a[..., half:, half:] - _times_own_transpose(l21))
+    w21 = -transpose(_times_transposed(transpose(_times(l21, w11)), w22))
+    return _lower_blocks(w11, w21, w22)
+
+
+def _times(x: Float[Array, "*b n m"], w: Float[Array, "*b m m"]) -> Float[Array, "*b n m"]:
+    """X W for lower triangular W."""
+    m = w.shape[-1]
+    if m <= DENSE:
+        return matmul(x, w)
+    half = (m + 1) // 2
+    left, right = x[..., :half], x[..., half:]
+    first = _times(left, w[..., :half, :half]) + matmul(right, w[..., half:, :half])
+    return jnp.concatenate([first, _times(right, w[..., half:, half:])], -1)
+
+
+def _times_transposed(
+    x: Float[Array, "*b n m"], w: Float[Array, "*b m m"]
+) -> Float[Array, "*b n m"]:
+    """X W^T for lower triangular W."""
+    m = w.shape[-1]
+    if m <= DENSE:
+        return matmul(x, transpose(w))
+    half = (m + 1) // 2
+    left, right = x[..., :half], x[..., half:]
+    second = matmul(left, transpose(w[..., half:, :half]))
+    second += _times_transposed(right, w[..., half:, half:])
+    return jnp.concatenate([_times_transposed(left, w[..., :half, :half]), second], -1)
+
+
+def _times_own_transpose(x: Float[Array, "*b n m"]) -> Float[Array, "*b n n"]:
+    """X X^T, each pair of rows once."""
+    n = x.shape[-2]
+    if n <= DENSE:
+        return matmul(x, transpose(x))
+    half = (n + 1) // 2
+    top, bottom = x[..., :half, :], x[..., half:, :]
+    lower = matmul(bottom, transpose(top))
+    return _symmetric_blocks(_times_own_transpose(top), lower, _times_own_transpose(bottom))
+
+
+def _symmetric_blocks(a: Array, b: Array, c: Array) -> Array:
+    """[[a, b^T], [b, c]]"""
+    top = jnp.concatenate([a, transpose(b)], -1)
+    return jnp.concatenate([top, jnp.concatenate([b, c], -1)], -2)
 
 
 def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
@@ -89,15 +132,13 @@ def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 def gram(w: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     """W^T W for lower triangular W, skipping products with the zero half."""
     m = w.shape[-1]
-    if m <= GRAM_LEAF:
+    if m <= DENSE:
         return matmul(transpose(w), w)
     half = (m + 1) // 2
     w21, w22 = w[..., half:, :half], w[..., half:, half:]
-    lower = matmul(transpose(w22), w21)
-    top = jnp.concatenate(
-        [gram(w[..., :half, :half]) + matmul(transpose(w21), w21), transpose(lower)], -1
-    )
-    return jnp.concatenate([top, jnp.concatenate([lower, gram(w22)], -1)], -2)
+    corner = gram(w[..., :half, :half]) + _times_own_transpose(transpose(w21))
+    lower = transpose(_times(transpose(w21), w22))
+    return _symmetric_blocks(corner, lower, gram(w22))
 
 
 class Factor(NamedTuple):

@@ -33,6 +33,9 @@ def direction(
     """
     k = particles.shape[0]
     valid = jnp.ones(k, bool) if valid is None else valid
+    # Those who take no part stand in the place of one who does, so that nothing of theirs is met.
+    first = particles[jnp.argmax(valid)]
+    particles = jnp.where(valid[:, None], particles, first)
     scores = jnp.where(valid[:, None], scores, 0)
     if k == 1:
         return scores
@@ -40,7 +43,8 @@ def direction(
         assert features is not None, "the function kernel needs the particles' predictions"
         points, pullback = jax.vjp(jax.vmap(features), particles)
     else:
-        points, pullback = particles, None
+        # Only differences matter: near one of the particles they lose no digits.
+        points, pullback = particles - first, None
     both = valid[:, None] & valid[None, :]
     squared = pairwise_squared_distances(points)
     width = bandwidth(squared, both)
@@ -82,7 +86,8 @@ def bandwidth(squared: Float[Array, "k k"], both: Bool[Array, "k k"]) -> Float[A
     pairs = jnp.where(both & ~jnp.eye(k, dtype=bool), squared, jnp.nan)
     median = jnp.nan_to_num(jnp.nanmedian(pairs))
     smallest = jnp.finfo(squared.dtype).tiny ** 0.5  # equal particles: avoid 0 / 0
-    return jnp.maximum(median, smallest) / jnp.log(k + 1.0)
+    taking_part = jnp.diagonal(both).sum()
+    return jnp.maximum(median, smallest) / jnp.log(jnp.maximum(taking_part, 1) + 1.0)
 
 
 def spread(points: Float[Array, "k p"]) -> Float[Array, "k k"]:

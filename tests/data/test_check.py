@@ -120,7 +120,9 @@ def test_features_that_are_no_table(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("group", ["existing", "new"])
 def test_two_clients_of_one_name(group: str) -> None:
     twin = client("house 1")
-    assert "'house 1'" in refused(federation(twin) if group == "existing" else federation(new=(twin,)))
+    assert "'house 1'" in refused(
+        federation(twin) if group == "existing" else federation(new=(twin,))
+    )
 
 
 def test_a_large_federation_is_checked_in_linear_time() -> None:

@@ -57,7 +57,9 @@ def test_means_are_polynomials_of_order_7_with_unit_variance(kind: int) -> None:
     x = np.linspace(-2, 2, 41)
     np.testing.assert_allclose(kind_mean(kind, x), legendre_mean(kind, x), atol=1e-12)
     for order, exact in ((7, True), (6, False)):
-        residual = np.polynomial.Polynomial.fit(x, kind_mean(kind, x), order)(x) - kind_mean(kind, x)
+        residual = np.polynomial.Polynomial.fit(x, kind_mean(kind, x), order)(x) - kind_mean(
+            kind, x
+        )
         assert (np.abs(residual).max() < 1e-9) == exact
 
 

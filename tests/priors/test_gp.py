@@ -303,7 +303,11 @@ def test_blocks_carry_their_own_hyper_priors() -> None:
         "mean.constant", "mean.linear", "mean.mlp", "kernel.deep", "kernel.ard", "kernel.scale",
         "noise",
     ]  # fmt: skip
-    assert [blocks[name].size for name in ("mean.constant", "mean.linear", "kernel.ard")] == [1, 6, 5]
+    assert [blocks[name].size for name in ("mean.constant", "mean.linear", "kernel.ard")] == [
+        1,
+        6,
+        5,
+    ]
     assert prior.size == sum(block.size for block in prior.blocks)
     assert math.log1p(math.exp(blocks["noise"].mean)) == pytest.approx(0.4, rel=1e-12)
     assert blocks["noise"].std == 0.1
@@ -317,5 +321,7 @@ def test_squared_distances(features: int) -> None:
     rng = np.random.default_rng(31)
     a, b = 1e4 + rng.normal(size=(6, features)), 1e4 + rng.normal(size=(5, features))
     expected = cdist(a, b, "sqeuclidean")
-    np.testing.assert_allclose(squared_distances(jnp.asarray(a), jnp.asarray(b)), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        squared_distances(jnp.asarray(a), jnp.asarray(b)), expected, rtol=1e-9
+    )
     assert np.all(squared_distances(jnp.asarray(a), jnp.asarray(a)) >= 0)

@@ -95,9 +95,7 @@ def test_responsibilities_by_bayes(everything: Everything, oracle: SimpleNamespa
     np.testing.assert_allclose(found["weights"], joint / joint.sum(), rtol=1e-9)
 
 
-def test_predictions_are_the_exact_mixture(
-    everything: Everything, oracle: SimpleNamespace
-) -> None:
+def test_predictions_are_the_exact_mixture(everything: Everything, oracle: SimpleNamespace) -> None:
     """Against p(y, y*) / p(y), both sums of multivariate densities."""
     x, y = samples(6)
     found = everything(PRIOR, PHI, padded(x, y), at=AT)
@@ -105,7 +103,9 @@ def test_predictions_are_the_exact_mixture(
         for value in (-1.5, 0.0, 0.8):
             each = stats.norm(found["means"][:, point], found["stds"][:, point]).pdf(value)
             expected = log_predictive(oracle, x, y, AT[point : point + 1], value)
-            np.testing.assert_allclose(np.log(found["weights"] @ each), expected, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(
+                np.log(found["weights"] @ each), expected, rtol=1e-9, atol=1e-9
+            )
 
 
 def test_leave_one_out_against_refits(everything: Everything, oracle: SimpleNamespace) -> None:

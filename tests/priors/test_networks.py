@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +14,11 @@ from pacpfl.priors.networks import MLP
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def neuron_by_neuron(parameters: list[float], sizes: tuple[int, ...], x: list[float]) -> list[float]:
+def neuron_by_neuron(
+    parameters: list[float], sizes: tuple[int, ...], x: list[float]
+) -> list[float]:
     values, position = x, 0
-    for depth, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for depth, (inputs, outputs) in enumerate(pairwise(sizes)):
         bias = position + inputs * outputs
         sums = [
             parameters[bias + o]

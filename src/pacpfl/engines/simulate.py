@@ -252,15 +252,21 @@ def make_call(
     )
     rows = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
     everywhere = PartitionSpec()
-    return jax.jit(
-        jax.shard_map(
-            call,
-            mesh=mesh,
-            in_specs=(everywhere, everywhere, rows, everywhere, everywhere),
-            out_specs=everywhere,
-            check_vma=False,
-        )
+    specs = (everywhere, everywhere, rows, everywhere, everywhere)
+    compiled = jax.jit(
+        jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
     )
+
+    def placed(state: Any, client_states: Any, inputs: RoundInputs, start: Any, count: Any) -> Any:
+        """Arguments that lie where the results of the call before lie: else it compiles twice."""
+        shared = jax.device_put(
+            (state, client_states, jnp.int32(start), jnp.int32(count)),
+            jax.NamedSharding(mesh, everywhere),
+        )
+        dealt = jax.device_put(inputs, jax.NamedSharding(mesh, rows))
+        return compiled(shared[0], shared[1], dealt, *shared[2:])
+
+    return placed
 
 
 def gather(tree: Any, devices: int) -> Any:

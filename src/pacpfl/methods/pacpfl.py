@@ -59,7 +59,7 @@ class PACPFL:
     batch: int | None = None  # b; None: all samples
     aggregation: str = "sum"
     svgd_kernel: str = "rbf"
-    mixture_weights: str = "evidence"
+    mixture_weights: str = "uniform"
     references: int = 32
 
     central: ClassVar[bool] = False

@@ -9,13 +9,15 @@ import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from pacpfl.errors import InputError
+from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
 from pacpfl.report.exhibits import exhibits, headline
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.plots import GROUP_TITLES
@@ -27,6 +29,7 @@ SECTIONS = {
     "results": "Results",
     "calibration": "Calibration",
     "predictions": "Predictions",
+    "certificates": "Certificates",
     "learning": "Learning",
 }
 
@@ -56,15 +59,16 @@ def write_report(run_dir: Path) -> Path:
     not at all. The same run gives the same bytes.
     """
     run = read_run(run_dir)
-    drawn = draw(run)
-    page = render(run, drawn)
+    certificates = read_certificates(run_dir, run)
+    drawn = draw(run, certificates)
+    page = render(run, drawn, certificates)
     target = run_dir / "report.html"
     try:
         (run_dir / "figures").mkdir(exist_ok=True)
         for figure in drawn:
-            _write(run_dir / "figures" / f"{figure.name}.png", figure.png)
-            _write(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode())
-        _write(target, page.encode())
+            write_whole(run_dir / "figures" / f"{figure.name}.png", figure.png)
+            write_whole(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode())
+        write_whole(target, page.encode())
     except OSError as error:
         raise InputError(
             f"The report in {run_dir} cannot be written ({error.strerror or error}); "
@@ -73,26 +77,24 @@ def write_report(run_dir: Path) -> Path:
     return target
 
 
-def draw(run: Run) -> list[Drawn]:
+def draw(run: Run, certificates: dict[str, Any] | None = None) -> list[Drawn]:
     with drawing():
         return [
             Drawn(
                 exhibit.name, exhibit.section, exhibit.title, exhibit.caption,
                 exhibit.alternative, as_png(exhibit.figure), as_svg(exhibit.figure),
             )
-            for exhibit in exhibits(run)
+            for exhibit in chain(exhibits(run), certificate_exhibits(certificates))
         ]  # fmt: skip
 
 
-def render(run: Run, drawn: list[Drawn]) -> str:
+def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = None) -> str:
     """The page as text. Everything that comes from the run is escaped."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    script = _packaged("sort.js")
+    script = packaged("sort.js")
     columns, rows, left_out = client_table(run)
     present = {figure.section for figure in drawn} | {"results"}
-    return environment.from_string(_packaged("template.html.j2")).render(
+    template = environment().get_template("template.html.j2")
+    return template.render(
         run=run,
         dataset=str(run.record.get("dataset", run.name)),
         about=_about(run),
@@ -104,6 +106,7 @@ def render(run: Run, drawn: list[Drawn]) -> str:
         methods=method_table(run),
         group_titles=GROUP_TITLES,
         figures=drawn,
+        certificates=page_part(certificates),
         columns=columns,
         rows=rows,
         left_out=left_out,
@@ -116,7 +119,15 @@ def render(run: Run, drawn: list[Drawn]) -> str:
     )
 
 
-def _packaged(name: str) -> str:
+def environment() -> Environment:
+    """Templates of this package, in which every value is escaped and a missing one an error."""
+    return Environment(
+        loader=FunctionLoader(packaged),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+
+
+def packaged(name: str) -> str:
     return files("pacpfl.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -130,17 +141,17 @@ def _about(run: Run) -> list[str]:
     if "seed" in run.record:
         parts.append(f"seed {run.record['seed']}")
     if "finished" in run.record:
-        parts.append(f"finished {_moment(run.record['finished'])[:10]}")
+        parts.append(f"finished {moment(run.record['finished'])[:10]}")
     return parts
 
 
-def _moment(value: Any) -> str:
+def moment(value: Any) -> str:
     """A date people read; what is no date stays as it is."""
     try:
-        moment = datetime.fromisoformat(str(value))
+        read = datetime.fromisoformat(str(value))
     except ValueError:
         return str(value)
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
+    return f"{read:%Y-%m-%d %H:%M:%S}"
 
 
 def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -174,10 +185,10 @@ def _plain(key: str, value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return _moment(value) if key in ("started", "finished") else str(value)
+    return moment(value) if key in ("started", "finished") else str(value)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one step: a reader sees the old one or the new one, never a half."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.bounds import Condition, ServerPremises, new_client_bound, particle_cloud_kl
@@ -25,15 +25,16 @@ from pacpfl.certificate import (
     Certificate,
     certify_federation,
 )
-from pacpfl.data.store import from_clients
 from pacpfl.losses import monte_carlo_upper
 from pacpfl.studies import tempered
-from pacpfl.studies.certify import Trained, Views, beta_grid
+from pacpfl.studies.certify_clients import beta_grid, not_scaled
 from pacpfl.studies.tempered import TEMPERATURES, Loss
+from pacpfl.studies.trained import Trained
+from pacpfl.studies.views import Views
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 PILOT_DRAWS = 24
-MOST_DRAWS = 1000
+MOST_DRAWS = 600
 # Each lambda is the best one for that many nats of divergence and confidence together.
 NEWCOMER_NATS = (10.0, 100.0, 1000.0, 10000.0)
 
@@ -54,8 +55,8 @@ class AverageCertificates:
 def certify_average(trained: Trained, loss: Loss, delta: float) -> AverageCertificates:
     """Server-level and new-client bounds for the particles with noise."""
     clients = trained.federation.existing
-    views = Views(trained.method.prior, [from_clients(clients)], trained.dtype)
     sizes = [len(client.train) for client in clients]
+    views = Views(trained.method.prior, max(sizes), 0, trained.dtype)
     betas = beta_grid(len(sizes) / sum(1 / m for m in sizes), loss.range.width)
     prior = trained.method.hyper_prior(trained.dtype)
     mean, std = (np.asarray(a, np.float64) for a in prior)
@@ -69,7 +70,7 @@ def certify_average(trained: Trained, loss: Loss, delta: float) -> AverageCertif
         guesses.append(np.min(values.mean(0) + kl / (len(sizes) * betas)))
     choice = int(np.argmin(guesses))
     kl = divergences[choice]
-    draws = int(np.clip(8e9 / max(sizes) ** 3, 64, MOST_DRAWS))
+    draws = int(np.clip(5e9 / max(sizes) ** 3, 64, MOST_DRAWS))
     values, risks = _draw(trained, loss, views, betas, BANDWIDTHS[choice] * std, draws, final)
 
     a, b = loss.range.a, loss.range.b
@@ -95,9 +96,11 @@ def certify_average(trained: Trained, loss: Loss, delta: float) -> AverageCertif
             )
         )
     best = int(np.argmin([certificate.bound for certificate in federation]))
+    newcomers = _newcomers(trained, loss, betas, uppers, risks, kl, delta, for_draws, cloud)
+    scaled = trained.config.data.standardize == "client"
     return AverageCertificates(
-        federation=federation[best],
-        newcomers=_newcomers(trained, loss, betas, uppers, risks, kl, delta, for_draws, cloud),
+        federation=not_scaled(federation[best]) if scaled else federation[best],
+        newcomers=not_scaled(newcomers) if scaled else newcomers,
         bandwidth=BANDWIDTHS[choice],
         kl=kl,
         draws=draws,
@@ -139,24 +142,15 @@ def _draw(
     for _ in range(count):
         client = clients[rng.integers(len(clients))]
         phi = particles[rng.integers(len(particles))] + std * rng.standard_normal(std.size)
-        inner, spectrum, _ = views(jax.numpy.asarray(phi[None], trained.dtype), client.train)
+        inner, spectrum = views.spectrum(jnp.asarray(phi[None], trained.dtype), client.train)
         kl = tempered.divergence(spectrum, TEMPERATURES)
         moments = tempered.at_samples(spectrum, TEMPERATURES)
         risk = tempered.risks(loss, moments, client.train.y, spectrum.noise_std)
-        row = [tempered.log_evidence_floor(inner[0], risk, kl, beta, loss.range.b) for beta in betas]
-        values.append(-np.array(row) / betas)
-        mixed = [_mixed_risk(inner[0], risk, kl, beta) for beta in betas]
-        risks.append(mixed)
+        best = tempered.tightest(inner[0], risk, kl, betas)
+        values.append(-best.log_evidence / betas)
+        risks.append(best.risk)
+    # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
     return np.clip(values, loss.range.a, loss.range.b), np.array(risks)
-
-
-def _mixed_risk(weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float) -> float:
-    """The empirical risk at the temperature that a client with this prior would choose."""
-    q = tempered.tightest_weights(weights, risk, kl, beta)
-    floors = [tempered.log_evidence_floor(weights, r[None], k[None], beta, np.inf)
-              for r, k in zip(risk, kl, strict=True)]  # fmt: skip
-    place = int(np.argmax(floors))
-    return float(q[place] @ risk[place])
 
 
 def _newcomers(

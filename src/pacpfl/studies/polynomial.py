@@ -45,7 +45,7 @@ PLAIN: dict[str, tuple[str, str, list[str]]] = {
     "pacpfl-k2": ("PAC-PFL, k = 2", "pacpfl", ["particles=2"]),
     "pacpfl-k8": ("PAC-PFL, k = 8", "pacpfl", ["particles=8"]),
     "pacpfl-function": ("PAC-PFL, k = 4, function kernel", "pacpfl", ["svgd_kernel=function"]),
-    "pacpfl-uniform": ("PAC-PFL, k = 4, uniform weights", "pacpfl", ["weights=uniform"]),
+    "pacpfl-evidence": ("PAC-PFL, k = 4, evidence weights", "pacpfl", ["weights=evidence"]),
     "pacpfl-stacking": ("PAC-PFL, k = 4, stacked weights", "pacpfl", ["weights=stacking"]),
     "pacpfl-mean": ("PAC-PFL, k = 4, mean as printed", "pacpfl", ["aggregation=mean"]),
     "vanilla": ("GP per client", "vanilla", []),
@@ -61,7 +61,8 @@ OPPOSITE: dict[str, tuple[str, str, list[str]]] = {
     "vanilla": ("GP per client", "vanilla", []),
     "pooled": ("Pooled GP", "pooled", []),
 }
-SUITE = {"polynomial": PLAIN, "polynomial-opposite": OPPOSITE}
+Suite = Mapping[str, Mapping[str, tuple[str, str, list[str]]]]
+SUITE: Suite = {"polynomial": PLAIN, "polynomial-opposite": OPPOSITE}
 DATASETS = {"polynomial": "Polynomial", "polynomial-opposite": "Polynomial, opposite means"}
 
 
@@ -71,12 +72,13 @@ def run_study(
     watcher: Watcher,
     settings: Sequence[str] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
+    suite: Suite = SUITE,
 ) -> list[Outcome]:
     """Every variant with every seed. `settings` apply to all (a quick look: rounds=100)."""
-    jobs = [(d, name, seed) for seed in seeds for d, suite in SUITE.items() for name in suite]
+    jobs = [(d, name, seed) for seed in seeds for d, names in suite.items() for name in names]
     outcomes = []
     for number, (dataset, name, seed) in enumerate(jobs):
-        _, method, changes = SUITE[dataset][name]
+        _, method, changes = suite[dataset][name]
         config = replace(override(configs[dataset], [*settings, *changes]), seed=seed)
         federation = build_federation(config)
         began = time.monotonic()
@@ -171,7 +173,7 @@ def describe(outcomes: Sequence[Outcome], seeds: Sequence[int], command: str) ->
             "title": "Kernels between particles, weights at the client, sum or mean",
             "dataset": plain,
             "methods": [
-                *("pacpfl", "pacpfl-function", "pacpfl-uniform", "pacpfl-stacking", "pacpfl-mean"),
+                *("pacpfl", "pacpfl-function", "pacpfl-evidence", "pacpfl-stacking", "pacpfl-mean"),
             ],
             "metric": "rsmse",
             "second": None,

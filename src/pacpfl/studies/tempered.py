@@ -135,29 +135,32 @@ def risks(
     return np.asarray(loss.expected(mean, variance, y, noise_std[:, None]).mean(-1))
 
 
-def tightest_weights(
-    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float
-) -> np.ndarray:
-    """The mixture weights q that minimise sum_c q_c (R_c + KL_c / beta) + KL(q || p) / beta:
+class Tightest(NamedTuple):
+    """For each beta: the best temperature's index, the mixture weights there, and what they give."""
 
-    q_c proportional to p_c exp(-beta R_c - KL_c). Components on the last axis.
+    place: np.ndarray  # [beta]
+    weights: np.ndarray  # [beta, c]
+    risk: np.ndarray  # [beta]
+    log_evidence: np.ndarray  # [beta] max over t and q of -beta L^(Q) - KL(Q || P)
+
+
+def tightest(
+    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, betas: np.ndarray
+) -> Tightest:
+    """The posterior among all temperatures and mixture weights with the smallest bound at each beta.
+
+    For fixed t, sum_c q_c (beta R_c + KL_c) + KL(q || p) is smallest for q_c proportional to
+    p_c exp(-beta R_c - KL_c), and is then -ln sum_c p_c exp(-beta R_c - KL_c). Since
+    ln Z_beta >= -beta L^(Q) - KL(Q || P) for every Q, this is also a proved lower bound on ln Z.
+    `risk` and `kl` are [t, c].
     """
-    scores = np.log(prior_weights) - beta * risk - kl
-    return np.asarray(np.exp(scores - logsumexp(scores, axis=-1, keepdims=True)))
-
-
-def log_evidence_floor(
-    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float, largest: float
-) -> np.ndarray:
-    """A proved lower bound on ln Z_beta of the bounded loss, from posteriors at all temperatures:
-
-        ln Z >= max_t ln sum_c p_c exp(-beta R_c(t) - KL_c(t)),   and ln Z >= -beta b.
-
-    (ln Z >= -beta L^(Q) - KL(Q || P) for every Q; the mixture's best weights are put in.)
-    Temperatures on the second-to-last axis, components on the last.
-    """
-    floor = logsumexp(np.log(prior_weights) - beta * risk - kl, axis=-1).max(axis=-1)
-    return np.asarray(np.maximum(floor, -beta * largest))
+    scores = np.log(prior_weights) - np.asarray(betas)[:, None, None] * risk - kl  # [beta, t, c]
+    totals = logsumexp(scores, axis=-1)
+    place = np.argmax(totals, axis=-1)
+    rows = np.arange(len(place))
+    floor = totals[rows, place]
+    weights = np.exp(scores[rows, place] - floor[:, None])
+    return Tightest(place, weights, np.sum(weights * risk[place], -1), floor)
 
 
 def _noise(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:

@@ -1,0 +1,272 @@
+"""A certificate for every client of a run.
+
+The prior of a client is one of the k particles, drawn with equal chances; its posterior draws a
+particle with weights of its own and then a function from that particle's Gaussian-process posterior.
+The bound is for this randomised predictor, with the exact expectation of a bounded loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from pacpfl import hyper
+from pacpfl.bounds import ClientPremises, Condition, mixture_kl, participation, sampling_epsilon
+from pacpfl.bounds.checks import not_negative, probability
+from pacpfl.bounds.entropy import participation_margin
+from pacpfl.bounds.privacy_cost import Unit
+from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.data.store import from_samples
+from pacpfl.engines.simulate import to_device
+from pacpfl.studies import tempered
+from pacpfl.studies.build import temperatures
+from pacpfl.studies.tempered import TEMPERATURES, Loss
+from pacpfl.studies.trained import Trained
+from pacpfl.studies.views import Views, noise_stds, weights_in_use
+from pacpfl.types import Client
+
+# Each beta of the grid is the best one for that many nats of divergence and confidence together.
+NATS = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+DRAWS_ALONE = 8  # priors drawn from the hyper-prior, to tell what a client could do alone
+
+
+@dataclass(frozen=True)
+class ClientCertificate:
+    """One client's certificate with what stands beside it.
+
+    `certificate` is for the posterior with the tightest bound, `in_use` for the model the client
+    predicts with (temperature 1, the run's mixture weights). Both hold at once: the theorem is for
+    all posteriors at the same time. Test risks are measured, and None without test samples.
+    """
+
+    client: str
+    group: str
+    samples: int
+    later: int
+    privacy: Privacy
+    certificate: Certificate
+    temperature: float
+    kl: float
+    test_risk: float | None
+    in_use: Certificate
+    in_use_kl: float
+    in_use_test_risk: float | None
+    tolerated_epsilon: float
+    participation: Condition
+    margin: float
+    margin_error: float
+
+
+def certify_clients(
+    trained: Trained,
+    loss: Loss,
+    delta: float,
+    epsilon: float | None = None,
+    unit: Unit = "client",
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[ClientCertificate]:
+    """A certificate for every client, existing and new."""
+    probability(delta)
+    method, federation = trained.method, trained.federation
+    everyone = [client for group in federation.groups().values() for client in group]
+    tests = [client.test for client in everyone if client.test is not None]
+    store = from_samples([client.personal for client in everyone])
+    views = Views(method.prior, store.longest, max(map(len, tests), default=0), trained.dtype)
+    key = jax.random.fold_in(jax.random.key(trained.config.seed), 3)
+    alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
+    noise = noise_stds(method.prior, trained.particles)
+    found = []
+    number = 0
+    for group, clients in federation.groups().items():
+        for client in clients:
+            progress(client.name)
+            privacy = privacy_of(trained, group, client, loss, noise, epsilon, unit)
+            data = jax.tree.map(lambda a: a[0], store.gather(np.array([number]), trained.dtype))
+            weights = weights_in_use(
+                method.prior, method.mixture_weights, trained.particles, to_device(data)
+            )
+            found.append(
+                _certify(
+                    client, group, trained, loss, delta, privacy, views, alone, np.asarray(weights)
+                )
+            )
+            number += 1
+    return found
+
+
+def beta_grid(samples: float, width: float) -> np.ndarray:
+    """beta = sqrt(8 m c) / (b - a) minimises c / beta + beta (b-a)^2 / (8m), for each c of NATS."""
+    return np.sqrt(8 * samples * np.asarray(NATS)) / width
+
+
+def privacy_of(
+    trained: Trained,
+    group: str,
+    client: Client,
+    loss: Loss,
+    noise_std: np.ndarray,
+    epsilon: float | None,
+    unit: Unit,
+) -> Privacy:
+    """How far the particles depend on this client's samples, and who vouches for it."""
+    if group == "new":
+        return Privacy(
+            "independent", "the client took no part in the training that made the particles"
+        )
+    if epsilon is not None:
+        not_negative(epsilon, "epsilon")
+        change = "all of this client's data" if unit == "client" else "one of its samples"
+        reason = (
+            f"given by hand: true if the training was that private towards a change of {change}, "
+            "which nothing in the run folder proves"
+        )
+        return Privacy("assumed", reason, epsilon, unit)
+    recorded = trained.record.get("methods", {}).get("pacpfl", {}).get("privacy") or {}
+    if recorded.get("mode") == "laplace" and recorded.get("epsilon") is not None:
+        replaces = recorded.get("adjacency", "replace") == "replace"
+        level = float(recorded["epsilon"]) * (1 if replaces else 2)
+        doubled = "" if replaces else ", doubled because it was accounted for adding or removing"
+        return Privacy(
+            "proved", f"by the noise of the laplace mode, as run.json records{doubled}", level,
+            "client",
+        )  # fmt: skip
+    m = len(client.train)
+    beta = trained.config.train.beta or float(m)
+    tau = temperatures(trained.config, trained.federation)["tau"]
+    k = trained.method.particles
+    level = float(sampling_epsilon([beta], tau, loss.training_width(noise_std), [m], k)[0])
+    return Privacy(
+        "assumed",
+        f"which {k} draws from Q* with the bounded loss and tau = {tau:.3g} would have; particles "
+        "come from SVGD without noise and from the unbounded likelihood, so the premise is "
+        "assumed, not proved",
+        level,
+        "sample",
+    )
+
+
+def _certify(
+    client: Client,
+    group: str,
+    trained: Trained,
+    loss: Loss,
+    delta: float,
+    privacy: Privacy,
+    views: Views,
+    alone: jax.Array,
+    used: np.ndarray,
+) -> ClientCertificate:
+    samples, m = client.personal, len(client.train)
+    later = len(samples) - m
+    a, b = loss.range.a, loss.range.b
+    betas = beta_grid(len(samples), loss.range.width)
+    inner, spectrum = views.spectrum(trained.particles, samples)
+    prior = (inner / len(inner)).ravel()
+    kl = tempered.divergence(spectrum, TEMPERATURES)
+    own = tempered.at_samples(spectrum, TEMPERATURES)
+    risk = tempered.risks(loss, own, samples.y, spectrum.noise_std)
+
+    best = tempered.tightest(prior, risk, kl, betas)
+    divergences = [
+        float(mixture_kl(weights, prior, kl[place]))
+        for place, weights in zip(best.place, best.weights, strict=True)
+    ]
+    options = [
+        Candidate(float(beta), float(value), divergence)
+        for beta, value, divergence in zip(betas, best.risk, divergences, strict=True)
+    ]
+    name = client.name
+    spend: dict[str, Any] = {"m": m, "later": later, "privacy": privacy, "delta": delta}
+    certificate = certify_client(name, loss.range, options, **spend, posterior="tempered posterior")
+    chosen = certificate.betas.index(certificate.beta)
+    place = int(best.place[chosen])
+    one = int(np.argmin(np.abs(TEMPERATURES - 1)))
+    used = used.astype(np.float64) / used.sum(dtype=np.float64)
+    used_kl = float(mixture_kl(used, prior, kl[one]))
+    used_risk = float(used @ risk[one])
+    in_use = certify_client(
+        name, loss.range, [Candidate(float(beta), used_risk, used_kl) for beta in betas], **spend,
+        posterior="model in use",
+    )  # fmt: skip
+
+    def test_risk(index: int, mixture: np.ndarray) -> float | None:
+        if client.test is None:
+            return None
+        inputs = views.inputs(trained.particles, samples, client.test)
+        moments = tempered.at_inputs(spectrum, inputs, TEMPERATURES[[index]])
+        each = tempered.risks(loss, moments, client.test.y, spectrum.noise_std)
+        return float(mixture @ each[0])
+
+    beta = certificate.beta
+    given = ClientPremises(
+        beta, m, a, b, delta, later=later, epsilon=privacy.epsilon, unit=privacy.unit,
+        choices=len(betas),
+    )  # fmt: skip
+    other_inner, other = views.spectrum(alone, samples)
+    other_risk = tempered.risks(
+        loss, tempered.at_samples(other, TEMPERATURES), samples.y, other.noise_std
+    )
+    after = _evidences(inner, risk, kl, beta, b)
+    before = _evidences(other_inner, other_risk, tempered.divergence(other, TEMPERATURES), beta, b)
+    constraint = (float(after.mean()), float(before.mean()), given)
+    # The nats that are left for the privacy cost before the bound reaches b.
+    left = betas * (b - best.risk) - divergences - math.log(len(betas) / delta)
+    left -= betas**2 * loss.range.width**2 / (8 * len(samples))
+    if trained.config.data.standardize == "client":
+        certificate, in_use = not_scaled(certificate), not_scaled(in_use)
+    return ClientCertificate(
+        client=name,
+        group=group,
+        samples=m,
+        later=later,
+        privacy=privacy,
+        certificate=certificate,
+        temperature=float(TEMPERATURES[place]),
+        kl=divergences[chosen],
+        test_risk=test_risk(place, best.weights[chosen]),
+        in_use=in_use,
+        in_use_kl=used_kl,
+        in_use_test_risk=test_risk(one, used),
+        tolerated_epsilon=max(0.0, float(np.max(left))),
+        participation=participation(*constraint),
+        margin=participation_margin(*constraint),
+        margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / beta),
+    )
+
+
+def _evidences(
+    inner: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float, largest: float
+) -> np.ndarray:
+    """ln Z_beta of the bounded loss for each particle, from below; never less than -beta b."""
+    shape = (len(TEMPERATURES), *inner.shape)
+    found = [
+        tempered.tightest(weights, r, d, np.array([beta])).log_evidence[0]
+        for weights, r, d in zip(
+            inner,
+            np.moveaxis(risk.reshape(shape), 1, 0),
+            np.moveaxis(kl.reshape(shape), 1, 0),
+            strict=True,
+        )
+    ]
+    return np.maximum(found, -beta * largest)
+
+
+def not_scaled(certificate: Certificate) -> Certificate:
+    """The theorem needs independent samples; scaled by their own mean and std they are not."""
+    broken = Condition(
+        "samples not changed by their own statistics",
+        "does not hold",
+        'data.standardize = "client" scales them by their own means and standard deviations',
+    )
+    words = f"NOT VALID, because a premise does not hold: {broken.name} ({broken.reason}). "
+    verdict = certificate.verdict
+    return replace(
+        certificate,
+        conditions=(*certificate.conditions, broken),
+        verdict=verdict if verdict.startswith("No statement") else words + verdict,
+    )

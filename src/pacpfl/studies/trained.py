@@ -1,0 +1,85 @@
+"""What a finished run left behind, read back: federation, method and particles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pacpfl import config as configuration
+from pacpfl.config import Config
+from pacpfl.data.store import from_clients
+from pacpfl.engines.checkpoint import load_checkpoint
+from pacpfl.engines.simulate import to_device
+from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.priors.base import Prior
+from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.mixture import MixturePrior
+from pacpfl.studies.build import build_federation, build_method
+from pacpfl.studies.run import digest
+from pacpfl.types import Federation
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a finished run left behind, in memory."""
+
+    config: Config
+    record: dict[str, Any]
+    federation: Federation
+    method: PACPFL
+    particles: jax.Array  # [k, size]
+    dtype: type
+
+
+def load_run(folder: Path) -> Trained:
+    """Federation, method and particles of a complete run."""
+    if not folder.is_dir():
+        raise InputError(f"There is no run folder {folder}; give the folder a run has written.")
+    if not (folder / "config.toml").is_file():
+        raise InputError(f"{folder} holds no config.toml, so it is no run folder; give one.")
+    config = configuration.load_file(folder / "config.toml")
+    again = "start the same run again, it goes on where it stopped"
+    if not (folder / "run.json").is_file():
+        raise InputError(f"The run in {folder} is not complete (no run.json); {again}.")
+    try:
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        status = record["status"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'run.json'} cannot be read ({error}); {again}.") from error
+    if status != "complete":
+        raise InputError(f"The run in {folder} is not complete (status {status!r}); {again}.")
+    if "pacpfl" not in config.run.methods:
+        raise InputError(f"The run in {folder} trained no particles: certify a run of pacpfl.")
+    federation = build_federation(config)
+    method = build_method("pacpfl", config, federation)
+    assert isinstance(method, PACPFL)
+    base_of(method.prior)
+    store = from_clients(federation.existing)
+    dtype = np.float64 if config.run.precision == "float64" else np.float32
+    example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), dtype)))
+    template = method.init(jax.random.fold_in(jax.random.key(config.seed), 0), example)
+    name = configuration.identity(config, samples=digest(store))
+    try:
+        found = load_checkpoint(folder / "checkpoint.safetensors", (template, ()), name)
+    except InputError as error:
+        raise InputError(f"The run in {folder} has no particles to certify: {error}") from error
+    if found is None or found.round < config.train.rounds:
+        reached = "there is no checkpoint" if found is None else f"round {found.round}"
+        raise InputError(f"The run in {folder} is not complete ({reached}); {again}.")
+    particles = jnp.asarray(found.state[0].particles)
+    return Trained(config, record, federation, method, particles, dtype)
+
+
+def base_of(prior: Prior) -> GPPrior:
+    """The Gaussian-process family behind a prior; others have no exact certificates."""
+    base = prior.base if isinstance(prior, MixturePrior) else prior
+    if not isinstance(base, GPPrior):
+        raise InputError("Certificates are exact for Gaussian-process priors only: use such a run.")
+    return base

@@ -1,0 +1,106 @@
+"""Priors at a client's inputs, as plain float64 arrays: what `studies.tempered` starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pacpfl.personal import personal_model
+from pacpfl.priors.base import Prior
+from pacpfl.priors.mixture import MixturePrior
+from pacpfl.studies import tempered
+from pacpfl.studies.tempered import Spectrum
+from pacpfl.studies.trained import base_of
+from pacpfl.types import Data, Samples
+
+
+@dataclass(frozen=True)
+class Views:
+    """What priors say about samples, component by component.
+
+    `samples` and `others` are the largest numbers there will be: smaller ones are padded, so that
+    one compilation serves all clients.
+    """
+
+    prior: Prior
+    samples: int
+    others: int
+    dtype: type
+
+    def spectrum(self, particles: jax.Array, samples: Samples) -> tuple[np.ndarray, Spectrum]:
+        """Prior weights [k, members] within each particle; and k * members components."""
+        m = len(samples)
+        weights, *rest = _seen(self.prior, particles, self._padded(samples, self.samples))
+        inner = np.asarray(weights, np.float64)
+        mean, kernel, noise = _flat(rest)
+        spectrum = tempered.decompose(kernel[:, :m, :m], mean[:, :m], samples.y, noise)
+        return inner / inner.sum(1, keepdims=True), spectrum
+
+    def inputs(self, particles: jax.Array, samples: Samples, others: Samples) -> tempered.Inputs:
+        m, t = len(samples), len(others)
+        x, other_x = self._padded(samples, self.samples), self._padded(others, self.others)
+        mean, cross, variance = _flat(_crossed(self.prior, particles, x, other_x))
+        return tempered.Inputs(mean[:, :t], cross[:, :t, :m], variance)
+
+    def _padded(self, samples: Samples, rows: int) -> jax.Array:
+        padding = ((0, rows - len(samples)), (0, 0))
+        return jnp.asarray(np.pad(samples.x, padding), self.dtype)
+
+
+def _members(prior: Prior, phi: jax.Array) -> tuple[jax.Array, jax.Array]:
+    if isinstance(prior, MixturePrior):
+        log_weights, members = prior.split(phi)
+        return jnp.exp(log_weights), members
+    return jnp.ones(1, phi.dtype), phi[None]
+
+
+@partial(jax.jit, static_argnums=0)
+def _seen(prior: Prior, particles: jax.Array, x: jax.Array) -> Any:
+    base = base_of(prior)
+
+    def member(part: jax.Array) -> Any:
+        noise = jnp.sqrt(base.noise_variance(part))
+        return base.mean_function(part, x), base.covariance(part, x), noise
+
+    def particle(phi: jax.Array) -> Any:
+        weights, members = _members(prior, phi)
+        return weights, *jax.vmap(member)(members)
+
+    return jax.vmap(particle)(particles)
+
+
+@partial(jax.jit, static_argnums=0)
+def _crossed(prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array) -> Any:
+    base = base_of(prior)
+
+    def member(part: jax.Array) -> Any:
+        cross = base.covariance(part, others, x)
+        return base.mean_function(part, others), cross, base.variance(part)
+
+    return jax.vmap(lambda phi: jax.vmap(member)(_members(prior, phi)[1]))(particles)
+
+
+def _flat(parts: Any) -> list[np.ndarray]:
+    """[k, members, ...] to [k * members, ...], in float64."""
+    arrays = [np.asarray(part, np.float64) for part in parts]
+    return [a.reshape(-1, *a.shape[2:]) for a in arrays]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def weights_in_use(prior: Prior, rule: str, particles: jax.Array, data: Data) -> jax.Array:
+    """The weights of the client's own model (`pacpfl.personal`), [k * members]."""
+    model = personal_model(prior, particles, data, rule)
+    return (model.weights[:, None] * model.responsibilities()).reshape(-1)
+
+
+def noise_stds(prior: Prior, particles: jax.Array) -> np.ndarray:
+    if isinstance(prior, MixturePrior):
+        particles = jax.vmap(lambda phi: prior.split(phi)[1])(particles).reshape(
+            -1, prior.base.size
+        )
+    return np.sqrt(np.asarray(jax.vmap(base_of(prior).noise_variance)(particles), np.float64))

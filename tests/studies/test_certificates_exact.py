@@ -1,0 +1,353 @@
+"""Certificates of clients against oracles: textbook Gaussians, draws, optimisers, and the future."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import minimize
+
+from pacpfl import hyper
+from pacpfl.bounds import gaussian_process_kl, particle_cloud_kl, privacy_cost, sampling_epsilon
+from pacpfl.config import Config, DataConfig, PersonalConfig, PriorConfig, TrainConfig
+from pacpfl.priors.gp import GPPrior
+from pacpfl.studies import tempered
+from pacpfl.studies.build import build_federation, build_pacpfl
+from pacpfl.studies.certify_average import certify_average
+from pacpfl.studies.certify_clients import NATS, beta_grid, certify_clients
+from pacpfl.studies.tempered import TEMPERATURES, Loss, build_loss
+from pacpfl.studies.trained import Trained
+from pacpfl.types import Client, Data, Federation
+
+pytestmark = pytest.mark.usefixtures("x64")
+DELTA = 0.05
+CONFIG = Config(
+    seed=3,
+    data=DataConfig(clients=4, new_clients=3, samples=12, test_samples=30),
+    prior=PriorConfig(mean="linear", kernel="ard", noise=0.3),
+    train=TrainConfig(rounds=1, particles=2, tau=0.05),
+    personal=PersonalConfig(weights="evidence"),
+)
+
+
+def make(config: Config = CONFIG, federation: Federation | None = None) -> Trained:
+    """A run as if it had ended with particles near the hyper-prior's mean."""
+    federation = build_federation(config) if federation is None else federation
+    method = build_pacpfl(config, federation)
+    prior = method.hyper_prior(np.float64)
+    drawn = hyper.sample(jax.random.key(1), prior, method.particles)
+    particles = prior.means + 0.4 * (drawn - prior.means)
+    return Trained(config, {}, federation, method, particles, np.float64)
+
+
+@pytest.fixture(scope="module")
+def trained(x64: None) -> Trained:
+    return make()
+
+
+@pytest.fixture(scope="module", params=["clipped-nll", "clipped-squared"])
+def loss(request: pytest.FixtureRequest) -> Loss:
+    return build_loss(request.param)
+
+
+def law(
+    oracle: SimpleNamespace, prior: Any, phi: Any, client: Client, t: float, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of h at `at`, conditioned on the client's samples."""
+    x, y = client.personal.x, client.personal.y
+    noise = oracle.noise(prior, phi) ** 2 / t
+    cross = oracle.kernel(prior, phi, at, x)
+    gain = np.linalg.solve(oracle.kernel(prior, phi, x, x) + noise * np.eye(len(y)), cross.T).T
+    mean = oracle.mean(prior, phi, at) + gain @ (y - oracle.mean(prior, phi, x))
+    return mean, oracle.kernel(prior, phi, at, at) - gain @ cross.T
+
+
+def plain_loss(loss: Loss, h: np.ndarray, y: np.ndarray, noise: float) -> np.ndarray:
+    if loss.kind == "clipped-squared":
+        return np.minimum((h - y) ** 2, loss.range.b)
+    return np.clip(-stats.norm.logpdf(y, h, noise), loss.range.a, loss.range.b)
+
+
+def test_one_decomposition_gives_the_textbook_posterior_at_every_temperature() -> None:
+    rng = np.random.default_rng(0)
+    x, at = rng.normal(size=(9, 1)), rng.normal(size=(4, 1))
+    kernel = np.stack([np.exp(-0.5 * (x - x.T) ** 2 / c) for c in (1.0, 0.2)])
+    cross = np.stack([np.exp(-0.5 * (at - x.T) ** 2 / c) for c in (1.0, 0.2)])
+    mean, y, noise = rng.normal(size=(2, 9)), rng.normal(size=9), np.array([0.3, 0.7])
+    spectrum = tempered.decompose(kernel, mean, y, noise)
+    inputs = tempered.Inputs(rng.normal(size=(2, 4)), cross, np.ones(2))
+    powers = np.array([0.1, 1.0, 2.0])
+    kls = tempered.divergence(spectrum, powers)
+    own, other = tempered.at_samples(spectrum, powers), tempered.at_inputs(spectrum, inputs, powers)
+    for i, t in enumerate(powers):
+        for c in range(2):
+            total = kernel[c] + noise[c] ** 2 / t * np.eye(9)
+            gain = np.linalg.solve(total, kernel[c]).T
+            posterior = kernel[c] - gain @ kernel[c]
+            centre = gain @ (y - mean[c])
+            assert own[0][i, c] == pytest.approx(mean[c] + centre, abs=1e-9)
+            assert own[1][i, c] == pytest.approx(np.diag(posterior), abs=1e-9)
+            gain = np.linalg.solve(total, cross[c].T).T
+            assert other[0][i, c] == pytest.approx(inputs.mean[c] + gain @ (y - mean[c]), abs=1e-9)
+            assert other[1][i, c] == pytest.approx(1 - np.sum(gain * cross[c], 1), abs=1e-9)
+            expected = gaussian_process_kl(kernel[c], y - mean[c], noise[c] ** 2, float(t))
+            assert kls[i, c] == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_the_divergence_is_that_of_two_gaussians_at_the_training_inputs() -> None:
+    """KL as the mean log ratio of scipy's densities under scipy's draws."""
+    rng = np.random.default_rng(1)
+    x = np.linspace(-2, 2, 5)[:, None]
+    kernel = np.exp(-0.5 * (x - x.T) ** 2 / 0.3)
+    y = rng.normal(size=5)
+    spectrum = tempered.decompose(kernel[None], np.zeros((1, 5)), y, np.array([0.5]))
+    gain = np.linalg.solve(kernel + 0.5 * np.eye(5), kernel).T  # noise 0.25 at temperature 1/2
+    posterior = stats.multivariate_normal(gain @ y, kernel - gain @ kernel)
+    draws = posterior.rvs(200_000, random_state=2)
+    ratio = posterior.logpdf(draws) - stats.multivariate_normal(np.zeros(5), kernel).logpdf(draws)
+    value = tempered.divergence(spectrum, np.array([0.5]))[0, 0]
+    assert abs(value - ratio.mean()) < 5 * ratio.std() / math.sqrt(len(ratio))
+
+
+def test_the_tightest_posterior_cannot_be_improved() -> None:
+    rng = np.random.default_rng(4)
+    prior, risk, kl = rng.dirichlet(np.ones(3)), rng.uniform(0, 1, (5, 3)), rng.gamma(2, 2, (5, 3))
+    best = tempered.tightest(prior, risk, kl, np.array([3.0, 20.0]))
+    for i, beta in enumerate((3.0, 20.0)):
+
+        def value(logits: np.ndarray, t: int, beta: float = beta) -> float:
+            q = np.exp(logits - logits.max())
+            q /= q.sum()
+            return float(q @ (beta * risk[t] + kl[t]) + stats.entropy(q, prior))
+
+        found = min(minimize(value, np.zeros(3), args=(t,)).fun for t in range(5))
+        assert -best.log_evidence[i] == pytest.approx(found, abs=1e-4)
+        t, q = best.place[i], best.weights[i]
+        assert best.risk[i] == pytest.approx(q @ risk[t])
+        assert value(np.log(q), int(t)) == pytest.approx(found, abs=1e-4)
+
+
+def test_a_certificate_worked_from_scratch(
+    trained: Trained, loss: Loss, oracle: SimpleNamespace
+) -> None:
+    """Everything again with the oracle: risks by draws, KL by determinants, the bound by hand."""
+    prior = trained.method.prior
+    found = {c.client: c for c in certify_clients(trained, loss, DELTA)}
+    for client, group in (
+        (trained.federation.existing[1], "existing"),
+        (trained.federation.new[0], "new"),
+    ):
+        given = found[client.name]
+        certificate, t, m = given.certificate, given.temperature, 12
+        assert given.group == group and certificate.beta in beta_grid(m, loss.range.width)
+        assert client.test is not None
+        kls, risks, tests, spread = [], [], [], []
+        for phi in np.asarray(trained.particles):
+            x, y = client.personal.x, client.personal.y
+            noise = oracle.noise(prior, phi)
+            mean, covariance = law(oracle, prior, phi, client, t, x)
+            kernel = oracle.kernel(prior, phi, x, x)
+            shift = mean - oracle.mean(prior, phi, x)
+            # 1e-9 keeps the inverses finite; the divergence moves by less than the tolerance.
+            little = 1e-9 * np.eye(m)
+            inverse = np.linalg.inv(kernel + little)
+            ratio = (
+                np.linalg.slogdet(kernel + little)[1] - np.linalg.slogdet(covariance + little)[1]
+            )
+            kls.append(
+                0.5
+                * (np.trace(inverse @ (covariance + little)) - m + shift @ inverse @ shift + ratio)
+            )
+            rng = np.random.default_rng(5)
+            h = rng.multivariate_normal(mean, covariance, 20_000, method="eigh")
+            values = plain_loss(loss, h, y, noise).mean(1)
+            risks.append(values.mean())
+            spread.append(values.std() / math.sqrt(len(values)))
+            there = law(oracle, prior, phi, client, t, client.test.x)
+            h = rng.multivariate_normal(*there, 5_000, method="eigh")
+            tests.append(plain_loss(loss, h, client.test.y, noise).mean())
+        scores = -certificate.beta * np.array(risks) - np.array(kls)
+        q = np.exp(scores - scores.max())
+        q /= q.sum()
+        tolerance = 6 * max(spread) + 0.02
+        assert certificate.empirical_risk == pytest.approx(q @ risks, abs=tolerance)
+        assert given.test_risk == pytest.approx(q @ tests, abs=0.03)
+        assert given.kl == pytest.approx(q @ kls + stats.entropy(q, [0.5, 0.5]), rel=0.05, abs=0.05)
+        epsilon = 0.0
+        if group == "existing":
+            width = 3.0 if loss.kind == "clipped-nll" else 1 / (
+                2 * min(oracle.noise(prior, p) for p in np.asarray(trained.particles)) ** 2
+            )  # fmt: skip
+            epsilon = 2 * 2 * 0.05 * width  # k draws, beta = m
+            assert given.privacy.epsilon == pytest.approx(epsilon)
+        cost = privacy_cost(epsilon, m, DELTA)
+        bound = (
+            certificate.empirical_risk
+            + (given.kl + cost + math.log(len(NATS) / DELTA)) / certificate.beta
+            + certificate.beta * loss.range.width**2 / (8 * m)
+        )
+        assert certificate.bound == pytest.approx(bound, rel=1e-12)
+        left = certificate.beta * (loss.range.b - certificate.bound) + cost
+        assert given.tolerated_epsilon >= max(0.0, left) - 1e-9
+
+
+def test_the_model_in_use_is_the_run_s_own_predictor(
+    trained: Trained, oracle: SimpleNamespace
+) -> None:
+    loss = build_loss("clipped-nll")
+    client = trained.federation.new[1]
+    given = next(c for c in certify_clients(trained, loss, DELTA) if c.client == client.name)
+    prior, particles = trained.method.prior, np.asarray(trained.particles)
+    x, y = client.personal.x, client.personal.y
+    evidence = np.array([oracle.log_evidence(prior, phi, x, y) for phi in particles])
+    q = np.exp(evidence - evidence.max())
+    q /= q.sum()
+    kls, risks = [], []
+    for phi in particles:
+        kernel, noise = oracle.kernel(prior, phi, x, x), oracle.noise(prior, phi)
+        kls.append(float(gaussian_process_kl(kernel, y - oracle.mean(prior, phi, x), noise**2)))
+        mean, covariance = law(oracle, prior, phi, client, 1.0, x)
+        exact = loss.expected(mean, np.diag(covariance), y, np.array(noise))
+        risks.append(exact.mean())
+    assert given.in_use_kl == pytest.approx(q @ kls + stats.entropy(q, [0.5, 0.5]), rel=1e-6)
+    assert given.in_use.empirical_risk == pytest.approx(q @ risks, rel=1e-6)
+    assert given.in_use.bound >= given.certificate.bound
+    assert given.in_use_test_risk is not None
+    data = jax.tree.map(jnp.asarray, Data(x, y, np.ones(len(y), bool)))  # type: ignore[arg-type]
+    model = trained.method.personalize(SimpleNamespace(particles=particles), (), data, None)  # type: ignore[arg-type]
+    assert np.asarray(model.weights) == pytest.approx(q, rel=1e-6)
+
+
+def test_mixture_priors_pay_for_the_choice_of_a_member(x64: None) -> None:
+    """Two equal members are one prior: nothing may change."""
+    single = make(replace(CONFIG, train=replace(CONFIG.train, particles=1)))
+    double_config = replace(
+        CONFIG,
+        prior=replace(CONFIG.prior, members=2),
+        train=replace(CONFIG.train, particles=1),
+    )
+    double = make(double_config)
+    phi = single.particles[0]
+    both = jnp.concatenate([jnp.zeros(2), phi, phi])[None]
+    loss = build_loss("clipped-nll")
+    one = certify_clients(single, loss, DELTA)
+    two = certify_clients(replace(double, particles=both), loss, DELTA)
+    for first, second in zip(one, two, strict=True):
+        assert second.certificate.bound == pytest.approx(first.certificate.bound, rel=1e-9)
+        assert second.test_risk == pytest.approx(first.test_risk, rel=1e-9)
+    uneven = both.at[0, :2].set(jnp.array([3.0, 0.0])).at[0, 2].add(1.0)
+    other = certify_clients(replace(double, particles=uneven), loss, DELTA)
+    assert any(
+        abs(a.certificate.bound - b.certificate.bound) > 1e-3
+        for a, b in zip(other, two, strict=True)
+    )
+
+
+def test_later_samples_count_but_the_prior_has_not_seen_them(trained: Trained) -> None:
+    client = trained.federation.existing[0]
+    more = replace(client, later=client.test, test=None)
+    federation = replace(trained.federation, existing=(more, *trained.federation.existing[1:]))
+    loss = build_loss("clipped-nll")
+    found = certify_clients(replace(trained, federation=federation), loss, DELTA)[0]
+    assert (found.samples, found.later, found.test_risk) == (12, 30, None)
+    assert found.certificate.beta in beta_grid(42, 3.0)
+    assert found.certificate.terms["deviation"] == pytest.approx(
+        found.certificate.beta * 9 / (8 * 42)
+    )
+    cost = privacy_cost(float(sampling_epsilon([12.0], 0.05, 3.0, [12], 2)[0]), 12, DELTA)
+    assert found.certificate.terms["privacy"] == pytest.approx(cost / found.certificate.beta)
+
+
+def test_taking_part_is_judged_against_priors_from_the_hyper_prior(trained: Trained) -> None:
+    """Particles that know the answer help; particles that are far off do not."""
+    loss = build_loss("clipped-squared")
+    prior = trained.method.hyper_prior(np.float64)
+    names = [block.name for block in trained.method.prior.blocks]
+    assert names == ["mean.linear", "kernel.ard", "noise"]
+    x = np.concatenate([c.train.x for c in trained.federation.new])
+    y = np.concatenate([c.train.y for c in trained.federation.new])
+    slope, offset = np.polyfit(x[:, 0], y, 1)
+    good = jnp.tile(prior.means.at[:2].set(jnp.array([slope, offset])), (2, 1))
+    margins = {}
+    for name, particles in {"good": good, "bad": good.at[:, 1].add(30.0)}.items():
+        found = certify_clients(replace(trained, particles=particles), loss, DELTA)
+        margins[name] = [c.margin for c in found if c.group == "new"]
+        for c in found:
+            assert c.participation.status == ("holds" if c.margin >= 0 else "does not hold")
+            assert c.margin_error > 0
+    assert min(margins["good"]) > 0 > max(margins["bad"])
+
+
+def test_bounds_hold_for_clients_yet_to_come(oracle: SimpleNamespace, x64: None) -> None:
+    """200 new clients: certain to 99.9% that bounds fail less often than delta (Clopper-Pearson)."""
+    config = replace(
+        CONFIG, data=DataConfig(clients=1, new_clients=200, samples=12, test_samples=300)
+    )
+    found = certify_clients(make(config), build_loss("clipped-squared", 4.0), DELTA)
+    new = [c for c in found if c.group == "new"]
+    failed = sum(c.certificate.bound < (c.test_risk or 0.0) for c in new)
+    failed_in_use = sum(c.in_use.bound < (c.in_use_test_risk or 0.0) for c in new)
+    for count in (failed, failed_in_use):
+        assert stats.beta.ppf(0.999, count + 1, len(new) - count) <= DELTA
+    assert sum(c.certificate.empirical_risk < (c.test_risk or 0.0) for c in new) > 100
+    assert all(c.certificate.proved for c in new)
+
+
+def test_the_averages_worked_by_hand(trained: Trained, loss: Loss) -> None:
+    result = certify_average(trained, loss, DELTA)
+    n, m, width = 4, 12, loss.range.width
+    mean, std = trained.method.hyper_prior(np.float64)
+    bracket = particle_cloud_kl(trained.particles, result.bandwidth * std, mean, std)
+    assert result.kl == pytest.approx(bracket.upper)
+    server = result.federation
+    assert sum(server.delta_split.values()) == pytest.approx(DELTA) == server.delta
+    share = 0.8 * DELTA / len(NATS)
+    assert server.terms["divergence"] == pytest.approx(result.kl / (n * server.beta))
+    assert server.terms["confidence"] == pytest.approx(math.log(1 / share) / (n * server.beta))
+    assert server.terms["deviation"] == pytest.approx(server.beta * width**2 / (8 * m))
+    assert loss.range.a <= server.empirical_risk <= server.terms["empirical"] <= loss.range.b
+    assert result.mean < server.terms["empirical"]
+    assert server.proved and result.standard_error > 0
+    new = result.newcomers
+    assert new.bound > server.bound and sum(new.delta_split.values()) == pytest.approx(DELTA)
+    price = new.terms["divergence"] / result.kl
+    share /= 4
+    assert new.terms["confidence"] == pytest.approx(price * math.log(1 / share))
+    later = price - 1 / (n * new.beta)
+    assert new.terms["newness"] == pytest.approx(width**2 / (8 * n * later))
+    assert new.verdict.startswith("No statement")
+
+
+def test_the_drawn_average_is_that_of_the_noisy_particles(
+    trained: Trained, oracle: SimpleNamespace
+) -> None:
+    """The empirical term is above -E ln Z / beta, which a second set of draws estimates."""
+    loss = build_loss("clipped-squared")
+    result = certify_average(trained, loss, DELTA)
+    rng = np.random.default_rng(11)
+    prior = trained.method.prior
+    assert isinstance(prior, GPPrior)
+    std = result.bandwidth * np.asarray(trained.method.hyper_prior(np.float64).stds)
+    beta, values = result.federation.beta, []
+    for _ in range(300):
+        client = trained.federation.existing[rng.integers(4)]
+        phi = np.asarray(trained.particles)[rng.integers(2)] + std * rng.normal(size=std.size)
+        x, y = client.train.x, client.train.y
+        kernel, residual = oracle.kernel(prior, phi, x, x), y - oracle.mean(prior, phi, x)
+        noise, options = oracle.noise(prior, phi), []
+        for t in TEMPERATURES:
+            kl = float(gaussian_process_kl(kernel, residual, noise**2, float(t)))
+            mean, covariance = law(oracle, prior, phi, client, float(t), x)
+            risk = loss.expected(mean, np.diag(covariance), y, np.array(noise)).mean()
+            options.append(risk + kl / beta)
+        values.append(min(1.0, *options))
+    error = np.std(values) / math.sqrt(len(values))
+    assert result.mean == pytest.approx(np.mean(values), abs=4 * (error + result.standard_error))
+    assert result.federation.terms["empirical"] > np.mean(values) - 3 * error

@@ -1,0 +1,319 @@
+"""`pacpfl certify`: from a run folder to certificates.json, the words in it, and refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pacpfl import cli
+from pacpfl import config as configuration
+from pacpfl.config import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.errors import InputError
+from pacpfl.report.terminal import standing
+from pacpfl.studies import certify_average
+from pacpfl.studies.certify import certify
+from pacpfl.studies.run import run
+
+CONFIG = Config(
+    data=DataConfig(clients=3, new_clients=2, samples=10, test_samples=12),
+    prior=PriorConfig(mean="linear", kernel="ard"),
+    train=TrainConfig(rounds=3, particles=2, tau=0.05),
+    run=RunConfig(methods=("pacpfl",)),
+)
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny complete run, never written to."""
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    run(CONFIG, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(plain: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(plain, tmp_path / "run"))
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draws for the averages are tested elsewhere; here there are as few as can be."""
+    monkeypatch.setattr(certify_average, "MOST_DRAWS", 64)
+    monkeypatch.setattr(certify_average, "BANDWIDTHS", (0.5, 0.1))
+    monkeypatch.setattr(certify_average, "PILOT_DRAWS", 4)
+
+
+@pytest.fixture(scope="module")
+def document(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    copy = Path(shutil.copytree(plain, tmp_path_factory.mktemp("certified") / "run"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certify_average, "MOST_DRAWS", 64)
+        returned = certify(copy)
+    written = json.loads((copy / "certificates.json").read_text())
+    assert written == json.loads(json.dumps(returned))
+    return written
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command line here; exit code, standard output, standard error."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        # JAX has long started in this process, and its settings are for the start.
+        monkeypatch.setattr("pacpfl.engines.runtime.configure", lambda precision: None)
+        monkeypatch.setenv("COLUMNS", "160")
+        monkeypatch.setattr(sys, "argv", ["pacpfl", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = left.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return call
+
+
+def change_record(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    record["methods"]["pacpfl"] |= changes
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def by_name(row: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {condition["name"]: condition for condition in row["conditions"]}
+
+
+def test_every_client_and_both_averages_have_a_certificate(
+    document: dict[str, Any], plain: Path
+) -> None:
+    assert [(row["client"], row["group"]) for row in document["clients"]] == [
+        ("existing-00", "existing"), ("existing-01", "existing"), ("existing-02", "existing"),
+        ("new-00", "new"), ("new-01", "new"),
+    ]  # fmt: skip
+    assert document["delta"] == 0.05
+    assert document["loss"] == {
+        "name": "negative log-likelihood within [-1, 2]", "a": -1.0, "b": 2.0,
+    }  # fmt: skip
+    assert document["finished"] == json.loads((plain / "run.json").read_text())["finished"]
+    for row in (*document["clients"], document["federation"], document["newcomers"]):
+        assert row["bound"] == pytest.approx(sum(row["terms"].values()))
+        assert sum(row["delta_split"].values()) == pytest.approx(0.05)
+        assert row["vacuous"] == (row["bound"] >= 2.0) == row["verdict"].startswith("No statement")
+    facts = document["groups"]["existing"]
+    rows = document["clients"][:3]
+    assert facts["clients"] == 3 and facts["below"] == sum(not row["vacuous"] for row in rows)
+    assert facts["bound"] == sorted(row["bound"] for row in rows)[1]
+    assert facts["covered"] == sum(row["bound"] >= row["test_risk"] for row in rows)
+    assert facts["helped"] == sum(row["participation"]["status"] == "holds" for row in rows)
+
+
+def test_the_conditions_of_a_plain_run_in_words(document: dict[str, Any]) -> None:
+    existing, new = document["clients"][0], document["clients"][3]
+    premise = by_name(existing)["prior from an epsilon-DP algorithm"]
+    assert premise["status"] == "assumed" and premise["kind"] == "premise"
+    for words in (
+        "epsilon = 0.6 per sample", "2 draws from Q*", "tau = 0.05",
+        "particles come from SVGD without noise", "assumed, not proved",
+    ):  # fmt: skip
+        assert words in premise["reason"]
+    fresh = by_name(new)["prior independent of the client's data"]
+    assert fresh["status"] == "holds" and "took no part in the training" in fresh["reason"]
+    assert "prior from an epsilon-DP algorithm" not in by_name(new)
+    assert new["privacy"]["epsilon"] == 0 and new["terms"]["privacy"] == 0
+    assert new["proved"] and not existing["proved"]
+    for row in (existing, new):
+        found = by_name(row)
+        assert found["bounded loss"]["status"] == "holds"
+        assert "6 betas" in found["choice of beta paid for"]["reason"]
+        assert found["independent samples"]["kind"] == "world"
+        assert {"deviation term below b - a", "privacy term below b - a"} <= found.keys()
+        assert row["participation"]["name"] == "taking part tightens this client's own bound"
+    cloud = by_name(document["federation"])["hyper-posterior with a finite divergence"]
+    assert "noise of" in cloud["reason"] and "not the bare particles" in cloud["reason"]
+    assert "at most ln k" in document["estimators"]["kl"]["how"]
+    assert document["estimators"]["log_evidence"]["standard_error"] > 0
+
+
+def test_an_epsilon_by_hand(folder: Path) -> None:
+    zero = certify(folder, epsilon=0.0)["clients"][0]
+    two = certify(folder, epsilon=2.0)["clients"][0]
+    sample = certify(folder, epsilon=0.01, unit="sample")["clients"][0]
+    for row, words in ((two, "all of this client's data"), (sample, "one of its samples")):
+        premise = by_name(row)["prior from an epsilon-DP algorithm"]
+        assert premise["status"] == "assumed" and not row["proved"]
+        assert "given by hand" in premise["reason"] and words in premise["reason"]
+    assert zero["bound"] < sample["bound"] < two["bound"] <= zero["bound"] + 2 / zero["beta"] + 1e-9
+    assert two["terms"]["privacy"] == pytest.approx(2 / two["beta"])
+    assert sample["terms"]["privacy"] == pytest.approx(0.1 / sample["beta"])
+    # What can be tolerated is exactly what brings the bound to b.
+    tolerated = zero["tolerated_epsilon"]
+    if tolerated > 0:
+        full = certify(folder, epsilon=tolerated)["clients"][0]
+        assert full["bound"] == pytest.approx(2.0)
+
+
+def test_a_larger_delta_tightens_and_the_loss_can_be_chosen(folder: Path) -> None:
+    strict, lax = (certify(folder, delta=delta)["clients"] for delta in (0.01, 0.2))
+    assert all(a["bound"] > b["bound"] for a, b in zip(strict, lax, strict=True))
+    squared = certify(folder, loss="clipped-squared", limit=0.5)
+    assert squared["loss"]["b"] == 0.5
+    assert all(0 <= row["empirical_risk"] <= 0.5 for row in squared["clients"])
+
+
+@pytest.mark.parametrize(("adjacency", "factor"), [(None, 1), ("replace", 1), ("add/remove", 2)])
+def test_a_run_with_valid_noise_is_proved(folder: Path, adjacency: str | None, factor: int) -> None:
+    privacy = {"mode": "laplace", "epsilon": 1.5}
+    change_record(folder, privacy=privacy | ({"adjacency": adjacency} if adjacency else {}))
+    row = certify(folder)["clients"][0]
+    premise = by_name(row)["prior from an epsilon-DP algorithm"]
+    assert row["proved"] and premise["status"] == "holds"
+    assert "laplace" in premise["reason"] and ("doubled" in premise["reason"]) == (factor == 2)
+    assert row["terms"]["privacy"] == pytest.approx(1.5 * factor / row["beta"])
+    change_record(folder, privacy={"mode": "paper", "epsilon": 1.5})
+    assert not certify(folder)["clients"][0]["proved"]
+
+
+def test_samples_scaled_by_their_own_statistics_void_the_certificate(tmp_path: Path) -> None:
+    scaled = replace(CONFIG, data=replace(CONFIG.data, standardize="client"))
+    run(scaled, tmp_path / "run")
+    document = certify(tmp_path / "run", loss="clipped-squared", limit=20.0)
+    for row in (*document["clients"], document["federation"], document["newcomers"]):
+        assert not row["proved"]
+        found = by_name(row)["samples not changed by their own statistics"]
+        assert found["status"] == "does not hold" and "data.standardize" in found["reason"]
+        assert row["vacuous"] or row["verdict"].startswith("NOT VALID")
+    assert standing(document["clients"][0]) == "not valid"
+
+
+def test_the_command_prints_writes_and_draws(folder: Path, command: Command) -> None:
+    before = {path.name for path in folder.iterdir()}
+    code, out, _ = command("certify", str(folder), "--loss", "clipped-squared", "--limit", "4")
+    assert code == 0
+    written = {path.name for path in folder.iterdir()} - before
+    assert written == {"certificates.json", "figures", "report.html"}
+    document = json.loads((folder / "certificates.json").read_text())
+    for row in document["clients"]:
+        line = next(line for line in out.splitlines() if line.startswith(f"│ {row['client']} "))
+        for value in (row["bound"], row["empirical_risk"], row["test_risk"]):
+            assert f" {value:.3f} " in line
+        assert f" {standing(row)} " in line
+    for words in ("assumed", "independent samples", "bound below 4", "report.html"):
+        assert words in out
+    assert 'id="certificates"' in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--delta", "0"), "--delta is 0.0"),
+        (("--delta", "1.5"), "--delta is 1.5"),
+        (("--delta", "nan"), "--delta is nan"),
+        (("--epsilon=-1",), "--epsilon is -1.0"),
+        (("--epsilon", "inf"), "--epsilon is inf"),
+        (("--unit", "house"), "--unit is 'house'"),
+        (("--loss", "nll"), "--loss is 'nll'"),
+        (("--limit=-1",), "[-1.0, -1.0]"),
+        (("--loss", "clipped-squared", "--limit", "0"), "the limit is 0.0"),
+    ],
+)
+def test_bad_values_end_in_one_sentence(
+    folder: Path, command: Command, arguments: tuple[str, ...], words: str
+) -> None:
+    code, out, err = command("certify", str(folder), *arguments)
+    assert (code, out) == (2, "")
+    assert words in err and len(err.strip().splitlines()) == 1 and err.strip().endswith(".")
+    assert not (folder / "certificates.json").exists()
+
+
+def remove(*names: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return spoil
+
+
+def running(folder: Path) -> None:
+    (folder / "run.json").write_text('{"status": "running"}')
+
+
+def unreadable(folder: Path) -> None:
+    (folder / "run.json").write_text("{")
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def another_seed(folder: Path) -> None:
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
+
+
+def more_rounds(folder: Path) -> None:
+    """As an interrupted run leaves it: the checkpoint is behind the configuration."""
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    path = folder / "checkpoint.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() | {"round": "1"}
+    save_file(load_file(path), path, metadata)
+
+
+def no_particles(folder: Path) -> None:
+    path = folder / "config.toml"
+    path.write_text(path.read_text().replace('["pacpfl"]', '["vanilla"]'))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (shutil.rmtree, "There is no run folder"),
+        (remove("config.toml"), "no run folder"),
+        (remove("run.json"), "is not complete (no run.json)"),
+        (running, "is not complete (status 'running')"),
+        (unreadable, "cannot be read"),
+        (remove("checkpoint.safetensors"), "is not complete (there is no checkpoint)"),
+        (more_rounds, "is not complete (round 1)"),
+        (truncated, "not a readable checkpoint"),
+        (another_seed, "another configuration"),
+        (no_particles, "trained no particles"),
+    ],
+)
+def test_a_folder_that_is_no_complete_run_is_refused(
+    folder: Path, command: Command, spoil: Callable[[Path], None], words: str
+) -> None:
+    spoil(folder)
+    code, out, err = command("certify", str(folder))
+    assert (code, out) == (2, "")
+    assert words in err and len(err.strip().splitlines()) == 1 and err.strip().endswith(".")
+    assert not (folder / "certificates.json").exists()
+
+
+def test_a_full_disk_leaves_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "certificates.json").write_text("old")
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pacpfl.engines.checkpoint.os.fsync", full)
+    with pytest.raises(InputError, match="No space left"):
+        certify(folder)
+    assert (folder / "certificates.json").read_text() == "old"
+
+
+def test_the_shipped_example_is_a_valid_configuration() -> None:
+    path = resources.files("pacpfl.studies") / "configs" / "certify-polynomial.toml"
+    config = configuration.load(path.read_text(encoding="utf-8"), path.name)
+    assert config.data.clients + config.data.new_clients == 100 and config.seed >= 100
+    assert config.data.standardize == "none" and "pacpfl" in config.run.methods

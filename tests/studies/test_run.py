@@ -1,0 +1,318 @@
+"""A run from configuration to folder: every file holds what docs/run-folder.md promises."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from scipy import stats
+
+from pacpfl import config as configuration
+from pacpfl.config import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.data.polynomial import polynomial
+from pacpfl.data.store import from_clients
+from pacpfl.engines.evaluate import Evaluation
+from pacpfl.errors import InputError
+from pacpfl.studies.run import (
+    COLLAPSED,
+    Interrupted,
+    Watcher,
+    digest,
+    diversity_in_words,
+    prepare,
+    run,
+    summarise,
+)
+
+METRICS = (
+    "rsmse", "ce", "nll", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",
+    "width_95",
+)  # fmt: skip
+ROUNDS = 20
+CONFIG = Config(
+    data=DataConfig(clients=3, new_clients=2, samples=5, test_samples=6),
+    prior=PriorConfig(mean="linear", kernel="ard", members=2),
+    train=TrainConfig(rounds=ROUNDS, particles=2),
+    run=RunConfig(methods=("pacpfl", "vanilla", "pooled")),
+)
+ALONE = replace(
+    CONFIG,
+    prior=PriorConfig(mean="constant", kernel="ard"),
+    run=RunConfig(methods=("pacpfl",), checkpoint_rounds=5),
+)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    run(CONFIG, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(out: Path) -> list[dict[str, str]]:
+    with (out / "clients.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def arrays(out: Path) -> dict[str, np.ndarray]:
+    return load_file(out / "arrays.safetensors")
+
+
+def test_the_folder_holds_the_documented_files_and_nothing_else(out: Path) -> None:
+    assert {path.name for path in out.iterdir()} == {
+        "config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv",
+        "arrays.safetensors",
+    }  # fmt: skip
+
+
+def test_config_toml_is_complete(out: Path) -> None:
+    assert configuration.load_file(out / "config.toml") == CONFIG
+
+
+def test_run_json_tells_all_that_is_documented(out: Path) -> None:
+    record = json.loads((out / "run.json").read_text())
+    assert record["status"] == "complete"
+    assert record["started"] <= record["finished"]
+    assert record["clients"] == {
+        "existing": 3, "new": 2, "features": ["x"], "target": "y",
+        "samples": {"min": 5, "median": 5.0, "max": 5},
+    }  # fmt: skip
+    assert (record["dataset"], record["seed"], record["precision"]) == ("polynomial", 0, "float32")
+    assert {"pacpfl", "machine", "devices"} <= record.keys()
+    assert {"python", "jax", "numpy"} <= record["versions"].keys()
+    assert list(record["methods"]) == ["pacpfl", "vanilla", "pooled"]
+    about = record["methods"]["pacpfl"]
+    assert (about["rounds"], about["particles"], about["components"]) == (ROUNDS, 2, 2)
+    assert about["diversity"].keys() == {"value", "at_start", "collapsed", "words"}
+    assert {"tau", "lambda", "lambda_condition", "skipped_steps", "dimension"} <= about.keys()
+    assert {"aggregation", "svgd_kernel", "mixture_weights", "compile_seconds"} <= about.keys()
+    for method in record["methods"].values():
+        assert method["title"]
+        assert method["seconds"] > 0
+
+
+def test_the_documentation_promises_nothing_that_is_not_there(out: Path) -> None:
+    """The example in docs/run-folder.md has exactly the keys of a real run.json."""
+    page = Path(__file__).parents[2] / "docs" / "run-folder.md"
+    if not page.is_file():
+        pytest.skip("the documentation is not part of this installation")
+    text = page.read_text(encoding="utf-8")
+    example = json.loads(text[text.index("\n    {") :].split("\n\n")[0])
+    record = json.loads((out / "run.json").read_text())
+    assert example.keys() == record.keys()
+    missing = example["methods"]["pacpfl"].keys() - record["methods"]["pacpfl"].keys()
+    assert not missing, f"documented but not written: {missing}"
+
+
+def test_there_is_one_row_per_client_and_method(rows: list[dict[str, str]]) -> None:
+    names = ["existing-00", "existing-01", "existing-02", "new-00", "new-01"]
+    assert [(row["method"], row["client"]) for row in rows] == [
+        (method, name) for method in ("pacpfl", "vanilla", "pooled") for name in names
+    ]
+    assert list(rows[0]) == [
+        "method", "group", "client", "kind", "samples", "later", "test", *METRICS,
+        "responsibility_0", "responsibility_1",
+    ]  # fmt: skip
+    for row in rows:
+        assert row["client"].startswith(row["group"])
+        assert (row["samples"], row["later"], row["test"]) == ("5", "0", "6")
+        assert row["kind"] == str(int(row["client"][-2:]) % 2)
+        for metric in METRICS:
+            assert np.isfinite(float(row[metric])), (row, metric)
+        shares = [row["responsibility_0"], row["responsibility_1"]]
+        if row["method"] == "pacpfl":
+            assert sum(map(float, shares)) == pytest.approx(1, abs=1e-5)
+        else:
+            assert shares == ["", ""]
+
+
+def test_metrics_json_is_the_mean_and_interval_of_the_rows(
+    out: Path, rows: list[dict[str, str]]
+) -> None:
+    table = json.loads((out / "metrics.json").read_text())
+    assert list(table) == ["pacpfl", "vanilla", "pooled"]
+    for method, groups in table.items():
+        assert list(groups) == ["existing", "new"]
+        for group, measured in groups.items():
+            assert set(measured) == set(METRICS)
+            for metric, found in measured.items():
+                values = [
+                    float(r[metric]) for r in rows if (r["method"], r["group"]) == (method, group)
+                ]
+                assert found.keys() == {"mean", "ci95", "n"}
+                assert found["n"] == len(values)
+                assert found["mean"] == pytest.approx(np.mean(values))
+                low, high = stats.t.interval(
+                    0.95, len(values) - 1, np.mean(values), stats.sem(values) or 1e-300
+                )
+                assert found["ci95"] == pytest.approx((high - low) / 2, abs=1e-12)
+
+
+def test_arrays_have_the_documented_keys_and_shapes(arrays: dict[str, np.ndarray]) -> None:
+    counts = {"existing": 3, "new": 2}
+    shapes: dict[str, tuple[int, ...]] = {
+        "curve/log_evidence": (ROUNDS,), "curve/diversity": (ROUNDS,),
+        "calibration/levels": (20,), "diversity/pairwise": (2, 2),
+    }  # fmt: skip
+    for group, count in counts.items():
+        shapes[f"weights/{group}"] = (count, 2)
+        shapes[f"responsibilities/{group}"] = (count, 2)
+        for method in ("pacpfl", "vanilla", "pooled"):
+            shapes[f"calibration/{method}/{group}"] = (count, 20)
+        for number in range(count):
+            place = f"bands/{group}/{group}-{number:02d}"
+            shapes |= {f"{place}/x": (6, 1), f"{place}/quantiles": (6, 6)}
+            shapes |= {f"{place}/{name}": (6,) for name in ("y", "mean", "std")}
+            shapes |= {f"{place}/train_x": (5, 1), f"{place}/train_y": (5,)}
+            shapes |= {f"{place}/{method}/mean": (6,) for method in ("vanilla", "pooled")}
+    assert {name: values.shape for name, values in arrays.items()} == shapes
+
+
+def test_bands_show_the_clients_own_test_samples_in_order(arrays: dict[str, np.ndarray]) -> None:
+    for client in polynomial(3, 2, 5, 6, CONFIG.data.noise, seed=0).existing:
+        place = f"bands/existing/{client.name}"
+        assert client.test is not None
+        order = np.argsort(client.test.x[:, 0])
+        np.testing.assert_array_equal(arrays[f"{place}/x"], client.test.x[order])
+        np.testing.assert_array_equal(arrays[f"{place}/y"], client.test.y[order])
+        np.testing.assert_array_equal(arrays[f"{place}/train_y"], client.train.y)
+        low, high = arrays[f"{place}/quantiles"][[0, -1]]
+        mean = arrays[f"{place}/mean"]
+        assert np.all((low < mean) & (mean < high))
+
+
+def test_weights_and_calibration_are_shares(arrays: dict[str, np.ndarray]) -> None:
+    for group in ("existing", "new"):
+        for kind in ("weights", "responsibilities"):
+            np.testing.assert_allclose(arrays[f"{kind}/{group}"].sum(1), 1, atol=1e-5)
+        curve = arrays[f"calibration/pacpfl/{group}"]
+        assert np.all(np.diff(curve, axis=1) >= 0)
+        np.testing.assert_array_equal(curve[:, -1], 1)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of PAC-PFL alone, undisturbed."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(ALONE, folder)
+    return folder
+
+
+def same_results(one: Path, two: Path) -> None:
+    for name in ("metrics.json", "clients.csv"):
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    for name in ("checkpoint.safetensors", "arrays.safetensors"):
+        first, second = load_file(one / name), load_file(two / name)
+        assert first.keys() == second.keys()
+        for key, values in first.items():
+            assert values.tobytes() == second[key].tobytes(), (name, key)
+
+
+def test_config_toml_repeats_the_run(alone: Path, tmp_path: Path) -> None:
+    run(configuration.load_file(alone / "config.toml"), tmp_path / "again")
+    same_results(alone, tmp_path / "again")
+
+
+def test_a_stopped_run_writes_no_results_and_goes_on(alone: Path, tmp_path: Path) -> None:
+    reached: list[int] = []
+    watcher = Watcher(
+        progress=lambda now: reached.append(now.round),
+        stop=lambda: bool(reached) and reached[-1] >= 7,
+    )
+    with pytest.raises(Interrupted, match=rf"round \d+ of {ROUNDS}"):
+        run(ALONE, tmp_path, watcher)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.toml", "checkpoint.safetensors"}
+    assert 7 <= reached[-1] < ROUNDS
+    run(ALONE, tmp_path)
+    same_results(alone, tmp_path)
+
+
+def test_a_folder_of_another_run_is_refused_and_left_alone(alone: Path) -> None:
+    before = {path: path.read_bytes() for path in alone.iterdir()}
+    for other in (replace(ALONE, seed=1), replace(ALONE, train=TrainConfig(rounds=ROUNDS + 1))):
+        with pytest.raises(InputError, match=r"--out.*--fresh"):
+            run(other, alone)
+    assert {path: path.read_bytes() for path in alone.iterdir()} == before
+
+
+def test_settings_that_training_does_not_depend_on_may_change(alone: Path) -> None:
+    prepare(alone, replace(ALONE, run=RunConfig(checkpoint_rounds=9)), "")
+    prepare(alone, ALONE, "")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="file"):
+            prepare(out, CONFIG, "")
+
+
+def test_a_damaged_config_in_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("seed = = 1")
+    with pytest.raises(InputError, match=r"config\.toml"):
+        prepare(tmp_path, CONFIG, "")
+
+
+def test_one_client_has_a_mean_and_no_interval(tmp_path: Path) -> None:
+    row = dict.fromkeys(METRICS, 0.5)
+    none: list[np.ndarray] = []
+    table = summarise({"new": Evaluation([row], np.zeros((1, 20)), none, none, none, None, None)})
+    assert table["new"]["rsmse"]["mean"] == 0.5
+    assert np.isnan(table["new"]["rsmse"]["ci95"])
+
+
+def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
+    one = replace(ALONE, data=DataConfig(clients=1, new_clients=0, samples=5, test_samples=6))
+    run(replace(one, train=TrainConfig(rounds=2, particles=1)), tmp_path)
+
+    def fail(word: str) -> float:
+        raise AssertionError(f"{word} is no JSON")
+
+    text = (tmp_path / "metrics.json").read_text()
+    table = json.loads(text, parse_constant=fail)
+    assert list(table["pacpfl"]) == ["existing"]
+    assert table["pacpfl"]["existing"]["rsmse"]["ci95"] is None
+    json.loads((tmp_path / "run.json").read_text(), parse_constant=fail)
+
+
+@pytest.mark.parametrize(
+    ("particles", "share", "collapsed", "word"),
+    [
+        (1, 0.0, False, "one particle"),
+        (4, 0.5 * COLLAPSED, True, "collapsed"),
+        (4, 0.5, False, "differ"),
+        (2, 0.0, True, "collapsed"),
+    ],
+)
+def test_diversity_is_told_in_words(
+    particles: int, share: float, collapsed: bool, word: str
+) -> None:
+    told = diversity_in_words(particles, 0.8 * share, 0.8)
+    assert told["collapsed"] is collapsed
+    assert word in told["words"]
+
+
+CHANGES: list[Callable[[np.ndarray, np.ndarray], None]] = [
+    lambda x, y: x.__setitem__((0, 0), 9.0),
+    lambda x, y: y.__setitem__(-1, 9.0),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_checkpoint_serves_only_the_data_it_was_made_from(
+    change: Callable[[np.ndarray, np.ndarray], None],
+) -> None:
+    clients = polynomial(3, 0, 5).existing
+    store = from_clients(clients)
+    before = digest(store)
+    assert digest(from_clients(clients)) == before
+    change(store.x, store.y)
+    assert digest(store) != before

@@ -1,0 +1,265 @@
+"""Configurations: what is written can be read, and what is wrong is named with the way out."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pacpfl.config import (
+    METHODS,
+    SECTIONS,
+    Config,
+    DataConfig,
+    PriorConfig,
+    RunConfig,
+    TrainConfig,
+    dump,
+    identity,
+    load,
+    load_file,
+    override,
+)
+from pacpfl.errors import InputError
+
+CHANGED = Config(
+    seed=11,
+    data=DataConfig(clients=5, noise=0.0, opposite=True, standardize="client"),
+    prior=PriorConfig(mean="linear+mlp", mean_widths=(), kernel="deep+ard", members=3),
+    train=TrainConfig(rounds=7, lambda_=12.5, clients_per_round=5, batch=3, learning_rate=1e-7),
+    run=RunConfig(methods=("pooled-deep", "pacpfl"), precision="float64"),
+)
+KEYS = [(section, f.name.rstrip("_")) for section, part in SECTIONS.items() for f in fields(part)]
+
+
+def refused(text: str, *settings: str) -> str:
+    """What `load` says, or `--set` where settings are given."""
+    with pytest.raises(InputError) as found:
+        override(load(text, "my.toml"), list(settings))
+    message = str(found.value)
+    assert "\n" not in message
+    assert message.endswith((".", "?."))
+    assert ("--set" in message or "configuration" in message) if settings else "my.toml" in message
+    return message
+
+
+@pytest.mark.parametrize("config", [Config(), CHANGED], ids=["default", "changed"])
+def test_what_is_dumped_loads_again(config: Config) -> None:
+    assert load(dump(config), "again") == config
+
+
+def test_a_dump_names_every_key_with_its_help() -> None:
+    lines = dump(Config()).splitlines()
+    table = tomllib.loads(dump(CHANGED))
+    for section, part in SECTIONS.items():
+        for f in fields(part):
+            name = f.name.rstrip("_")
+            (line,) = {li for li in lines if li.endswith(f"  # {f.metadata['help']}")}
+            assert line.startswith((f"{name} =", f"# {name} ="))
+            value = getattr(getattr(CHANGED, section), f.name)
+            expected = list(value) if isinstance(value, tuple) else value
+            assert table[section].get(name) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(
+        TrainConfig,
+        rounds=st.integers(1, 10**9),
+        particles=st.integers(1, 10**4),
+        tau=st.none() | st.floats(0, exclude_min=True, allow_infinity=False),
+        learning_rate=st.floats(0, exclude_min=True, allow_infinity=False),
+        optimizer=st.sampled_from(["adam", "sgd", "lion"]),
+    ),
+    st.integers(0, 2**31),
+    st.lists(st.sampled_from(METHODS), min_size=1, unique=True).map(tuple),
+)
+def test_any_configuration_survives_the_round_trip(
+    train: TrainConfig, seed: int, methods: tuple[str, ...]
+) -> None:
+    config = Config(seed=seed, train=train, run=RunConfig(methods=methods))
+    assert load(dump(config), "again") == config
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert load("", "my.toml") == Config()
+    assert load("[train]\nparticles = 9", "my.toml") == replace(
+        Config(), train=TrainConfig(particles=9)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("[train]\nparticels = 8", "train.particles"),
+        ("[data]\nclient = 8", "data.clients"),
+        ("[prior]\nkernal = 'ard'", "prior.kernel"),
+        ("[run]\nmethod = ['pacpfl']", "run.methods"),
+        ("[train]\nlambda_ = 1.0", "train.lambda"),
+        ("sead = 3", "seed"),
+        ("[trian]\nparticles = 8", "train"),
+    ],
+)
+def test_unknown_keys_get_the_nearest_name(wrong: str, right: str) -> None:
+    message = refused(wrong)
+    assert "did you mean" in message
+    assert f"'{right}" in message
+    unknown = wrong.split("\n")[-1].split(" = ")[0]
+    assert unknown in message or "trian" in message
+
+
+def test_a_key_unlike_any_other_is_refused_without_a_guess() -> None:
+    message = refused("[train]\nqqqqqqqqqqqqqq = 1")
+    assert "qqqqqqqqqqqqqq" in message
+
+
+def test_every_key_refuses_every_wrong_type() -> None:
+    allowed = {int: {"int"}, float: {"int", "float"}, bool: {"bool"}, str: {"str"}}
+    texts = {
+        "int": "3", "float": "0.5", "bool": "true", "str": '"word"', "list": "[1]",
+        "words": '["word"]', "table": "{a = 1}", "mixed": '[1, "a"]',
+    }  # fmt: skip
+    for section, name in KEYS:
+        field_name = "lambda_" if name == "lambda" else name
+        default = getattr(SECTIONS[section], field_name)
+        kind = type(default)
+        if default is None:
+            kind = int if name in ("clients_per_round", "batch") else float
+        lists = {"words"} if name == "methods" else {"list"}
+        fitting = lists if kind is tuple else allowed[kind]
+        for wrong in texts.keys() - fitting:
+            message = refused(f"[{section}]\n{name} = {texts[wrong]}")
+            assert f"{name} must be" in message, (section, name, wrong)
+
+
+def test_sections_and_their_values_are_not_mistaken_for_each_other() -> None:
+    assert "[train]" in refused("train = 5")
+    assert "seed" in refused("[seed]\nx = 1")
+    assert "train.data" in refused("[train.data]\nnoise = 1")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_key_refuses_values_out_of_its_range(section: str) -> None:
+    for f in fields(SECTIONS[section]):
+        name = f.name.rstrip("_")
+        wrong: list[str] = []
+        if "least" in f.metadata:
+            wrong += [str(f.metadata["least"] - 1), "-5"]
+        if "above" in f.metadata:
+            wrong += [str(f.metadata["above"]), "-0.5", "inf", "nan"]
+        if "choices" in f.metadata:
+            wrong += ['"nonsense"', '""']
+        if "least" in f.metadata and isinstance(getattr(SECTIONS[section], f.name), float):
+            wrong += ["nan", "inf", "-inf"]
+        for value in wrong:
+            message = refused(f"[{section}]\n{name} = {value}")
+            assert name in message, (section, name, value)
+
+
+def test_a_seed_is_a_whole_number_that_fits() -> None:
+    for value in ("-1", "1.5", "true", '"a"', str(2**70)):
+        assert "seed" in refused(f"seed = {value}")
+
+
+def test_misspelt_choices_get_the_nearest_one() -> None:
+    assert "'adam'" in refused('[train]\noptimizer = "adan"')
+    assert "'vanilla'" in refused('[run]\nmethods = ["vanila"]')
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[train]\ntau = 1.0\nlambda = 2.0", ("tau", "lambda")),
+        ("[data]\nclients = 4\n[train]\nclients_per_round = 5", ("5", "4", "clients_per_round")),
+        ("[train]\nclients_per_round = 25", ("25", "24")),
+        ("[train]\nparticles = 0", ("particles", "at least 1", "0")),
+        ("[data]\nclients = 0", ("clients", "at least 1")),
+        ("[data]\nsamples = 1", ("samples", "at least 2")),
+        ('[prior]\nmean = "mlp+magic"', ("mlp+magic", "linear")),
+        ('[prior]\nmean = ""', ("mean",)),
+        ('[prior]\nkernel = "deep+"', ("deep+", "ard")),
+        ("[prior]\nmean_widths = [4, 0]", ("neuron",)),
+        ("[prior]\nkernel_widths = [-3]", ("neuron",)),
+        ("[run]\nmethods = []", ("method",)),
+    ],
+)
+def test_combinations_that_make_no_sense(text: str, words: tuple[str, ...]) -> None:
+    message = refused(text)
+    for word in words:
+        assert word in message
+
+
+def test_text_that_is_no_toml_is_told_with_its_line() -> None:
+    assert "line 2" in refused("seed = 1\nseed = = 2")
+    assert "my.toml" in refused("seed = 1\nseed = 2")
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.toml", tmp_path, binary):
+        with pytest.raises(InputError, match=path.name):
+            load_file(path)
+    good = tmp_path / "good.toml"
+    good.write_text(dump(CHANGED), encoding="utf-8")
+    assert load_file(good) == CHANGED
+
+
+def test_settings_are_found_by_short_and_full_names() -> None:
+    changed = override(
+        Config(),
+        ["particles=8", "prior.kernel=ard", "mean_widths=[4, 4]", "seed=5", "lambda=2"],
+    )
+    assert changed.train.particles == 8
+    assert changed.prior.kernel == "ard"
+    assert changed.prior.mean_widths == (4, 4)
+    assert changed.seed == 5
+    assert changed.train.lambda_ == 2.0
+    assert override(Config(), [" particles = 3 "]).train.particles == 3
+    assert override(Config(), ["methods=['vanilla']"]).run.methods == ("vanilla",)
+    assert override(Config(), ["opposite=true", "opposite=false"]).data.opposite is False
+
+
+def test_ambiguous_settings_are_refused_with_all_their_meanings() -> None:
+    message = refused("", "noise=0.3")
+    assert "data.noise" in message
+    assert "prior.noise" in message
+    assert override(Config(), ["data.noise=0.3"]).data.noise == 0.3
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("particles", "key=value"),
+        ("particles=", "particles"),
+        ("particels=8", "'particles'"),
+        ("particles=many", "whole number"),
+        ("particles=0", "at least 1"),
+        ("=8", "key"),
+    ],
+)
+def test_settings_that_cannot_be_used(setting: str, word: str) -> None:
+    with pytest.raises(InputError) as found:
+        override(Config(), [setting])
+    assert word in str(found.value)
+
+
+def test_settings_are_checked_together() -> None:
+    assert "tau" in refused("[train]\ntau = 1", "lambda=2")
+    assert "clients_per_round" in refused("", "clients=3", "clients_per_round=4")
+    assert override(Config(), ["clients_per_round=30", "clients=40"]).data.clients == 40
+
+
+def test_an_identity_names_what_training_depends_on() -> None:
+    base = identity(Config())
+    assert identity(load(dump(Config()), "again")) == base
+    for setting in ("particles=5", "data.noise=0.7", "prior.noise=0.7", "seed=1", "rounds=9",
+                    "precision=float64", "batch=4"):  # fmt: skip
+        assert identity(override(Config(), [setting])) != base, setting
+    for setting in ("checkpoint_rounds=3", "weights=uniform", 'methods=["pacpfl"]'):
+        assert identity(override(Config(), [setting])) == base, setting
+    assert identity(Config(), samples="a") != identity(Config(), samples="b")
