@@ -59,7 +59,7 @@ def pacpfl(*arguments: str, folder: Path, largest_file: int = 0) -> Ended:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(largest_file), *arguments],
         cwd=folder,
-        env=os.environ | {"PACPFL_CACHE_DIR": cache},
+        env=os.environ | {"PACPFL_CACHE_DIR": cache, "COLUMNS": "200"},  # wide: no cell is wrapped
         capture_output=True,
         text=True,
         timeout=LIMIT,

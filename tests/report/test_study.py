@@ -124,7 +124,7 @@ def test_the_tables_of_the_page_are_table_csv(
 ) -> None:
     table = read_page(page).one("table", **{"data-dataset": dataset})
     heads = [head.children[0] for head in table.one("thead").all("th")]
-    assert heads == ["Method", "RSMSE", "NLL", "90% coverage", "Diversity", "warmth", "Time"]
+    assert heads == ["Method", "RSMSE", "NLL", "90% coverage", "Diversity", "warmth", "Seconds"]
     for body, group in zip(table.all("tbody"), ("existing", "new"), strict=True):
         rows = expected(group, dataset)
         lines = body.all("tr")[1:]

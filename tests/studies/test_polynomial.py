@@ -90,7 +90,9 @@ def test_the_summary_is_computed_from_every_variant():
         name: override(shipped(name), ["rounds=2", "data.clients=4", "new_clients=2", "samples=4"])
         for name in polynomial.SUITE
     }
-    outcomes = polynomial.run_study(configs, [7], Watcher(), ["mean_widths=[4]", "kernel_widths=[4]"])
+    outcomes = polynomial.run_study(
+        configs, [7], Watcher(), ["mean_widths=[4]", "kernel_widths=[4]"]
+    )
     about = polynomial.describe(outcomes, [7], "pacpfl reproduce polynomial --quick")
     known = {(o.dataset, o.method) for o in outcomes}
     for panel in about["panels"]:
