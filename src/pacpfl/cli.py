@@ -93,8 +93,7 @@ def run(
     from pacpfl.studies import run as study
 
     if fresh:
-        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-        (folder / "config.toml").unlink(missing_ok=True)
+        study.clear(folder)
     with watching() as watcher:
         try:
             results = study.run(chosen, folder, watcher)
@@ -186,7 +185,9 @@ def certify(
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Privacy of the training towards existing clients [as recorded, or assumed]."),
+        typer.Option(
+            help="Privacy of the training towards existing clients [as recorded, or assumed]."
+        ),
     ] = None,
     unit: Annotated[
         str, typer.Option(help="What --epsilon protects: a whole client, or one sample.")
@@ -290,8 +291,11 @@ def watching() -> Iterator[Any]:
     base: dict[str, float] = {}
 
     def stage(text: str) -> None:
+        """A new task: to rich, `reset(total=None)` means that the total stays as it was."""
+        nonlocal task
         base.clear()
-        bar.reset(task, total=None, description=text, speed="", evidence="")
+        bar.remove_task(task)
+        task = bar.add_task(text, total=None, speed="", evidence="")
 
     def progress(now: Any) -> None:
         base.setdefault("round", now.round)

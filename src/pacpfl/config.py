@@ -111,7 +111,9 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Config:
-    seed: int = key(0, "of everything random: data, particles, choice of clients", least=0)
+    seed: int = key(
+        0, "of everything random: data, particles, choice of clients", least=0, most=2**32 - 1
+    )
     data: DataConfig = DataConfig()
     prior: PriorConfig = PriorConfig()
     train: TrainConfig = TrainConfig()
@@ -205,6 +207,8 @@ def check(config: Config, origin: str) -> None:
                     f"{origin}: {name} = {getattr(prior, name)!r} is not known; combine "
                     f"{', '.join(allowed)} with +."
                 )
+    if not config.run.methods:
+        raise InputError(f"{origin}: methods is empty; name at least one of {', '.join(METHODS)}.")
     for name in config.run.methods:
         if name not in METHODS:
             raise InputError(f"{origin}: there is no method {name!r}{_nearest(name, METHODS)}.")
@@ -263,11 +267,13 @@ def _convert(owner: type, name: str, value: Any, origin: str) -> Any:
             f"{label} = {value!r} is not one of {', '.join(rules['choices'])}"
             f"{_nearest(str(value), rules['choices'])}."
         )
-    if ("least" in rules and not value >= rules["least"]) or (
+    if ("least" in rules and not rules["least"] <= value < float("inf")) or (
         "above" in rules and not rules["above"] < value < float("inf")
     ):
         limit = f"at least {rules['least']}" if "least" in rules else f"above {rules['above']}"
         raise InputError(f"{label} must be {limit}, not {value}.")
+    if "most" in rules and value > rules["most"]:
+        raise InputError(f"{label} must be at most {rules['most']}, not {value}.")
     return value
 
 

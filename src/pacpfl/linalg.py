@@ -59,35 +59,49 @@ def _blocked(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
         return _eliminate(a)
     half = (m + 1) // 2
     w11 = _blocked(a[..., :half, :half])
-    l21 = _times_transposed(a[..., half:, :half], w11)
+    l21 = _times_upper(a[..., half:, :half], transpose(w11))
     w22 = _blocked(a[..., half:, half:] - _times_own_transpose(l21))
-    w21 = -transpose(_times_transposed(transpose(_times(l21, w11)), w22))
-    return _lower_blocks(w11, w21, w22)
+    return _lower_blocks(w11, -_lower_times(w22, _times_lower(l21, w11)), w22)
 
 
-def _times(x: Float[Array, "*b n m"], w: Float[Array, "*b m m"]) -> Float[Array, "*b n m"]:
-    """X W for lower triangular W."""
-    m = w.shape[-1]
-    if m <= DENSE:
+def _times_lower(x: Float[Array, "*b n m"], w: Float[Array, "*b m m"]) -> Float[Array, "*b n m"]:
+    """X W for lower triangular W, without the products with its zeros."""
+    if w.shape[-1] <= DENSE:
         return matmul(x, w)
-    half = (m + 1) // 2
+    half = (w.shape[-1] + 1) // 2
     left, right = x[..., :half], x[..., half:]
-    first = _times(left, w[..., :half, :half]) + matmul(right, w[..., half:, :half])
-    return jnp.concatenate([first, _times(right, w[..., half:, half:])], -1)
+    first = _times_lower(left, w[..., :half, :half]) + matmul(right, w[..., half:, :half])
+    return jnp.concatenate([first, _times_lower(right, w[..., half:, half:])], -1)
 
 
-def _times_transposed(
-    x: Float[Array, "*b n m"], w: Float[Array, "*b m m"]
-) -> Float[Array, "*b n m"]:
-    """X W^T for lower triangular W."""
-    m = w.shape[-1]
-    if m <= DENSE:
-        return matmul(x, transpose(w))
-    half = (m + 1) // 2
+def _times_upper(x: Float[Array, "*b n m"], u: Float[Array, "*b m m"]) -> Float[Array, "*b n m"]:
+    """X U for upper triangular U."""
+    if u.shape[-1] <= DENSE:
+        return matmul(x, u)
+    half = (u.shape[-1] + 1) // 2
     left, right = x[..., :half], x[..., half:]
-    second = matmul(left, transpose(w[..., half:, :half]))
-    second += _times_transposed(right, w[..., half:, half:])
-    return jnp.concatenate([_times_transposed(left, w[..., :half, :half]), second], -1)
+    second = matmul(left, u[..., :half, half:]) + _times_upper(right, u[..., half:, half:])
+    return jnp.concatenate([_times_upper(left, u[..., :half, :half]), second], -1)
+
+
+def _lower_times(w: Float[Array, "*b m m"], x: Float[Array, "*b m n"]) -> Float[Array, "*b m n"]:
+    """W X for lower triangular W."""
+    if w.shape[-1] <= DENSE:
+        return matmul(w, x)
+    half = (w.shape[-1] + 1) // 2
+    top, bottom = x[..., :half, :], x[..., half:, :]
+    second = matmul(w[..., half:, :half], top) + _lower_times(w[..., half:, half:], bottom)
+    return jnp.concatenate([_lower_times(w[..., :half, :half], top), second], -2)
+
+
+def _upper_times(u: Float[Array, "*b m m"], x: Float[Array, "*b m n"]) -> Float[Array, "*b m n"]:
+    """U X for upper triangular U."""
+    if u.shape[-1] <= DENSE:
+        return matmul(u, x)
+    half = (u.shape[-1] + 1) // 2
+    top, bottom = x[..., :half, :], x[..., half:, :]
+    first = _upper_times(u[..., :half, :half], top) + matmul(u[..., :half, half:], bottom)
+    return jnp.concatenate([first, _upper_times(u[..., half:, half:], bottom)], -2)
 
 
 def _times_own_transpose(x: Float[Array, "*b n m"]) -> Float[Array, "*b n n"]:
@@ -137,7 +151,7 @@ def gram(w: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     half = (m + 1) // 2
     w21, w22 = w[..., half:, :half], w[..., half:, half:]
     corner = gram(w[..., :half, :half]) + _times_own_transpose(transpose(w21))
-    lower = transpose(_times(transpose(w21), w22))
+    lower = _upper_times(transpose(w22), w21)
     return _symmetric_blocks(corner, lower, gram(w22))
 
 
@@ -153,35 +167,29 @@ class Factor(NamedTuple):
 def factorise(a: Float[Array, "*b m m"]) -> Factor:
     """Factorise every matrix; only where that fails, add jitter and try again, ten times more each.
 
-    The loop runs for the whole batch together and, in the usual case, not at all: vmap only adds
-    leading axes (the rule below). A matrix that succeeded keeps its factor, bit for bit.
+    One loop serves the whole batch, and vmap only adds leading axes (the rule below), so that in
+    the usual case nothing is computed twice and nothing is selected between. A matrix that
+    succeeded keeps its jitter, so a neighbour's failure does not change its factor.
     """
     first = 1e-6 if a.dtype == jnp.float32 else 1e-12
     tries = 6 if a.dtype == jnp.float32 else 12
     scale = jnp.trace(a, axis1=-2, axis2=-1) / a.shape[-1]
     eye = jnp.eye(a.shape[-1], dtype=a.dtype)
 
-    def with_log_det(inverse: Array, jitter: Array) -> Factor:
+    def attempt(carry: tuple[Int[Array, ""], Array, Factor]) -> tuple[Array, Array, Factor]:
+        count, jitter, _ = carry
+        inverse = inverse_cholesky(a + jitter[..., None, None] * eye)
         log_det = -2 * jnp.log(jnp.diagonal(inverse, axis1=-2, axis2=-1)).sum(-1)
-        return Factor(inverse, log_det, jitter)
+        failed = ~jnp.isfinite(log_det)
+        more = jnp.where(failed, jnp.maximum(jitter * 10, first * scale), jitter)
+        return count + 1, more, Factor(inverse, log_det, jitter)
 
-    def failed(factor: Factor) -> Array:
-        return ~jnp.isfinite(factor.log_det)
+    def again(carry: tuple[Int[Array, ""], Array, Factor]) -> Array:
+        count, jitter, factor = carry
+        return (count == 0) | (jnp.any(jitter != factor.jitter) & (count < tries))
 
-    def again(carry: tuple[Int[Array, ""], Factor]) -> Array:
-        return jnp.any(failed(carry[1])) & (carry[0] < tries)
-
-    def retry(carry: tuple[Int[Array, ""], Factor]) -> tuple[Int[Array, ""], Factor]:
-        count, old = carry
-        jitter = jnp.where(failed(old), jnp.maximum(old.jitter * 10, first * scale), old.jitter)
-        # Plain elimination: slower, but this is rare, and it compiles in no time.
-        new = with_log_det(_eliminate(a + jitter[..., None, None] * eye), jitter)
-        bad = failed(old)
-        inverse = jnp.where(bad[..., None, None], new.inverse, old.inverse)
-        return count + 1, Factor(inverse, jnp.where(bad, new.log_det, old.log_det), jitter)
-
-    start = with_log_det(inverse_cholesky(a), jnp.zeros_like(scale))
-    return lax.while_loop(again, retry, (jnp.int32(0), start))[1]
+    start = Factor(jnp.zeros_like(a), jnp.zeros_like(scale), jnp.zeros_like(scale))
+    return lax.while_loop(again, attempt, (jnp.int32(0), jnp.zeros_like(scale), start))[2]
 
 
 @factorise.def_vmap

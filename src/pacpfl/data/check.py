@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from pacpfl.errors import InputError
@@ -12,9 +14,9 @@ def check_federation(federation: Federation) -> None:
     """Raise InputError, naming client and column, at the first thing that cannot be used."""
     if not federation.existing:
         raise InputError(f"{federation.name} has no existing clients; at least one must train.")
-    names = [client.name for group in federation.groups().values() for client in group]
-    for name in names:
-        if names.count(name) > 1:
+    names = Counter(client.name for group in federation.groups().values() for client in group)
+    for name, times in names.items():
+        if times > 1:
             raise InputError(f"Two clients are called {name!r}; give each its own name.")
     for group in federation.groups().values():
         for client in group:
@@ -46,7 +48,12 @@ def _check_client(federation: Federation, client: Client) -> None:
 
 def _check_samples(federation: Federation, client: str, part: str, samples: Samples) -> None:
     expected = len(federation.features)
-    found = samples.x.shape[1] if samples.x.ndim == 2 else 1
+    if samples.x.ndim != 2 or samples.y.ndim != 1:
+        raise InputError(
+            f"The {part} samples of client {client!r} have features of shape {samples.x.shape} and "
+            f"targets of shape {samples.y.shape}; give a table of rows and one target for each."
+        )
+    found = samples.x.shape[1]
     if found != expected:
         raise InputError(
             f"The {part} samples of client {client!r} have {found} features and the federation has "

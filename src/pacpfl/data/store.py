@@ -64,7 +64,18 @@ def from_clients(clients: Sequence[Client]) -> ClientStore:
 
 def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
     """Stream samples to disk, one client at a time; `store.json` is written last and atomically."""
+    try:
+        _write_parts(folder, parts, features)
+    except OSError as error:
+        raise InputError(
+            f"The client store {folder} could not be written ({error.strerror}); make room or choose "
+            "another folder, and write it again."
+        ) from error
+
+
+def _write_parts(folder: Path, parts: Iterable[Samples], features: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "store.json").unlink(missing_ok=True)  # from here on the old store is no more
     offsets, longest = [0], 0
     with open(folder / "x.f32", "wb") as xs, open(folder / "y.f32", "wb") as ys:
         for number, part in enumerate(parts):
@@ -77,9 +88,10 @@ def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
             ys.write(np.ascontiguousarray(part.y, "<f4").tobytes())
             offsets.append(offsets[-1] + len(part))
             longest = max(longest, len(part))
-    np.asarray(offsets, "<i8").tofile(folder / "offsets.i64")
+    (folder / "offsets.i64").write_bytes(np.asarray(offsets, "<i8").tobytes())
+    about = {"features": features, "longest": longest, "clients": len(offsets) - 1, "version": 1}
     temporary = folder / "store.json.partial"
-    temporary.write_text(json.dumps({"features": features, "longest": longest, "version": 1}))
+    temporary.write_text(json.dumps(about))
     os.replace(temporary, folder / "store.json")
 
 
@@ -87,12 +99,15 @@ def open_store(folder: Path) -> ClientStore:
     """Memory-map a folder that `write_store` made."""
     try:
         about = json.loads((folder / "store.json").read_text())
+        count, longest = int(about["clients"]), int(about["longest"])
         offsets = np.memmap(folder / "offsets.i64", "<i8", "r")
+        if len(offsets) != count + 1:
+            raise ValueError(f"offsets of {len(offsets) - 1} clients instead of {count}")
         shape = (int(offsets[-1]), int(about["features"]))
         x = np.memmap(folder / "x.f32", "<f4", "r", shape=shape)
         y = np.memmap(folder / "y.f32", "<f4", "r", shape=shape[:1])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder} is not a complete client store ({error}); write it again."
         ) from error
-    return ClientStore(x, y, offsets, int(about["longest"]))
+    return ClientStore(x, y, offsets, longest)

@@ -50,13 +50,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
     arrays = _named(checkpoint.state) | {
         f"history/{name}": np.asarray(values) for name, values in checkpoint.history.items()
     }
-    metadata = {
-        "format": FORMAT,
-        "identity": identity,
-        "round": str(checkpoint.round),
-        "digest": _digest(arrays),
-    }
-    write_bytes_atomically(path, save(arrays, metadata))
+    about = {"format": FORMAT, "identity": identity, "round": str(checkpoint.round)}
+    write_bytes_atomically(path, save(arrays, about | {"digest": _digest(arrays, about)}))
 
 
 def load_checkpoint(path: Path, template: Any, identity: str) -> Checkpoint | None:
@@ -67,7 +62,8 @@ def load_checkpoint(path: Path, template: Any, identity: str) -> Checkpoint | No
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        whole = metadata.get("format") == FORMAT and metadata.get("digest") == _digest(arrays)
+        found_digest = metadata.pop("digest", None)
+        whole = metadata.get("format") == FORMAT and found_digest == _digest(arrays, metadata)
         rounds = int(metadata.get("round", "-1"))
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(
@@ -101,8 +97,9 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
     return {"state" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in pairs}
 
 
-def _digest(arrays: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256()
+def _digest(arrays: dict[str, np.ndarray], about: dict[str, str]) -> str:
+    """Of the arrays and of what is said about them: a changed round is damage, too."""
+    total = hashlib.sha256(repr(sorted(about.items())).encode())
     for name in sorted(arrays):
         total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -21,7 +22,9 @@ def configure(precision: str = "float32") -> None:
     """
     jax.config.update("jax_enable_x64", precision == "float64")
     # XLA runs most of a round on one thread per device, so every core becomes a device.
-    jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, MOST_DEVICES))
+    # Where JAX has started already, it stays as it is.
+    with suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, MOST_DEVICES))
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("PACPFL_CACHE_DIR") or Path(home) / "pacpfl" / "jax")
     try:

@@ -273,28 +273,29 @@ def gather(tree: Any, devices: int) -> Any:
     """Every device's slots on every device, in ONE collective.
 
     On a CPU a device that waits for the others holds a thread; two collectives that the devices
-    enter in a different order would wait for each other for ever. So all leaves travel as bytes of one
-    array.
+    enter in a different order would wait for each other for ever. So all leaves travel in one array
+    of floats, the others bit by bit where they are as wide, else by value (which is exact).
     """
     if devices == 1:
         return tree
     leaves, structure = jax.tree.flatten(tree)
-    as_bytes = [
-        jax.lax.bitcast_convert_type(leaf, jnp.uint8).reshape(leaf.shape[0], -1) for leaf in leaves
-    ]
-    whole = jax.lax.all_gather(jnp.concatenate(as_bytes, 1), "clients", tiled=True)
-    parts = jnp.split(whole, np.cumsum([part.shape[1] for part in as_bytes])[:-1], axis=1)
+    carrier = jnp.result_type(*(f.dtype for f in leaves if jnp.issubdtype(f.dtype, jnp.floating)))
 
-    def restore(part: Any, leaf: Any) -> Any:
-        shape = (part.shape[0], *leaf.shape[1:])
-        wide = leaf.dtype.itemsize > 1
-        return jax.lax.bitcast_convert_type(
-            part.reshape(*shape, leaf.dtype.itemsize) if wide else part.reshape(shape), leaf.dtype
-        )
+    def pack(leaf: Any) -> Any:
+        return _cast(leaf, carrier).reshape(leaf.shape[0], -1)
 
-    return jax.tree.unflatten(
-        structure, [restore(p, f) for p, f in zip(parts, leaves, strict=True)]
-    )
+    def unpack(part: Any, leaf: Any) -> Any:
+        return _cast(part, leaf.dtype).reshape(part.shape[0], *leaf.shape[1:])
+
+    packed = [pack(leaf) for leaf in leaves]
+    whole = jax.lax.all_gather(jnp.concatenate(packed, 1), "clients", tiled=True)
+    parts = jnp.split(whole, np.cumsum([part.shape[1] for part in packed])[:-1], axis=1)
+    return jax.tree.unflatten(structure, [unpack(p, f) for p, f in zip(parts, leaves, strict=True)])
+
+
+def _cast(a: Any, dtype: Any) -> Any:
+    same_width = a.dtype.itemsize == np.dtype(dtype).itemsize
+    return jax.lax.bitcast_convert_type(a, dtype) if same_width else a.astype(dtype)
 
 
 def choose_clients(seed: int, number: int, n: int, c: int) -> np.ndarray:
@@ -330,8 +331,10 @@ def initial_client_states(
 ) -> Any:
     """What clients keep between rounds, leading axis n; computed only where a method keeps something."""
 
+    clients_key = jax.random.fold_in(base, 3)  # 0 to 2: server, rounds, personalisation
+
     def one(data: Data, client: Any) -> Any:
-        return method.init_client(state, data, jax.random.fold_in(base, client))
+        return method.init_client(state, data, jax.random.fold_in(clients_key, client))
 
     example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
     if not jax.tree.leaves(jax.eval_shape(one, example, 0)):

@@ -63,7 +63,7 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     federation = build_federation(config)
     store = from_clients(federation.existing)
     name = configuration.identity(config, samples=digest(store))
-    prepare(out, config, name)
+    prepare(out, config)
     started = datetime.now(UTC)
     results = {}
     for method in config.run.methods:
@@ -78,7 +78,19 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     return results
 
 
-def prepare(out: Path, config: Config, name: str) -> None:
+FILES = (
+    *("config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv"),
+    *("arrays.safetensors", "certificates.json", "report.html"),
+)
+
+
+def clear(out: Path) -> None:
+    """Forget the run in this folder; files that no run writes stay."""
+    for name in FILES:
+        (out / name).unlink(missing_ok=True)
+
+
+def prepare(out: Path, config: Config) -> None:
     """Make the folder, unless it belongs to another run; what training depends on must agree."""
     text = configuration.dump(config)
     path = out / "config.toml"
