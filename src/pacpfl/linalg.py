@@ -21,8 +21,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-LEAF = 10  # rows eliminated one by one; measured: 5 and 20 are slower
-DENSE = 80  # rows below which skipping zeros or the mirrored half costs more than it saves
+LEAF = 10  # rows eliminated one by one; 5 and 20 are slower
+LEAVES = 30  # about as many leaves at most: more would only take longer to compile
+DENSE = 160  # rows below which skipping zeros or the mirrored half costs more than it saves
 
 # On GPUs float32 products default to TF32, which keeps three digits: not enough to factorise.
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -41,7 +42,8 @@ def _lower_blocks(a: Array, b: Array, c: Array) -> Array:
 
 def inverse_cholesky(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     """W = L^-1 of every matrix; NaN where a matrix is not positive definite."""
-    return lax.platform_dependent(a, cpu=_blocked, default=_library)
+    leaf = max(LEAF, a.shape[-1] // LEAVES)
+    return lax.platform_dependent(a, cpu=partial(_blocked, leaf=leaf), default=_library)
 
 
 def _library(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
@@ -51,16 +53,16 @@ def _library(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
 
 
-def _blocked(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
+def _blocked(a: Float[Array, "*b m m"], leaf: int = LEAF) -> Float[Array, "*b m m"]:
     """With A = [[A11, .], [A21, A22]]: L21 = A21 W11^T, W22 from the Schur complement
     A22 - L21 L21^T, and W21 = -W22 L21 W11."""
     m = a.shape[-1]
-    if m <= LEAF:
+    if m <= leaf:
         return _eliminate(a)
     half = (m + 1) // 2
-    w11 = _blocked(a[..., :half, :half])
+    w11 = _blocked(a[..., :half, :half], leaf)
     l21 = _times_upper(a[..., half:, :half], transpose(w11))
-    w22 = _blocked(a[..., half:, half:] - _times_own_transpose(l21))
+    w22 = _blocked(a[..., half:, half:] - _times_own_transpose(l21), leaf)
     return _lower_blocks(w11, -_lower_times(w22, _times_lower(l21, w11)), w22)
 
 
