@@ -90,10 +90,11 @@ def run(
 
     runtime.configure(chosen.run.precision)
     from pacpfl.report.html import write_report
+    from pacpfl.studies import folder as run_folder
     from pacpfl.studies import run as study
 
     if fresh:
-        study.clear(folder)
+        run_folder.clear(folder)
     with watching() as watcher:
         try:
             results = study.run(chosen, folder, watcher)
@@ -102,7 +103,9 @@ def run(
             raise typer.Exit(130) from None
         watcher.stage("drawing the report")
         page = write_report(folder)
-    summary({name: (r.about["title"], study.summarise(r.groups)) for name, r in results.items()})
+    summary(
+        {name: (r.about["title"], run_folder.summarise(r.groups)) for name, r in results.items()}
+    )
     diversity = next(
         (r.about["diversity"]["words"] for r in results.values() if "diversity" in r.about), None
     )

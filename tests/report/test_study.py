@@ -17,9 +17,10 @@ import pytest
 from matplotlib.axes import Axes
 
 from pacpfl.errors import InputError
-from pacpfl.report import html, style
-from pacpfl.report import study as study_page
-from pacpfl.report.study import plain, read_study, write_study
+from pacpfl.report import html, study_plots, style
+from pacpfl.report.study import write_study
+from pacpfl.report.study_folder import read_study
+from pacpfl.report.study_tables import plain
 
 ReadPage = Callable[[Path], Any]
 COLUMNS = (
@@ -227,7 +228,7 @@ def bars(axes: Axes) -> dict[str, tuple[np.ndarray, list[np.ndarray]]]:
 @pytest.mark.usefixtures("drawn_in_style")
 def test_a_sweep_shows_both_metrics_with_their_intervals(page: Path) -> None:
     study = read_study(page.parent)
-    upper, lower = study_page.sweep(study, study.panels[0]).axes
+    upper, lower = study_plots.sweep(study, study.panels[0]).axes
     assert [label.get_text() for label in lower.get_xticklabels()] == ["1", "4"]
     assert list(lower.get_xticks()) == [0, 1]
     assert lower.get_xlabel() == "particles k"
@@ -252,7 +253,7 @@ def test_a_sweep_shows_both_metrics_with_their_intervals(page: Path) -> None:
 @pytest.mark.usefixtures("drawn_in_style")
 def test_dots_keep_the_given_order_from_the_top(page: Path) -> None:
     study = read_study(page.parent)
-    figure = study_page.dots(study, study.panels[1])
+    figure = study_plots.dots(study, study.panels[1])
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PAC-PFL (k = 4)", "FedAvg"]
     bottom, top = axes.get_ylim()
@@ -278,7 +279,7 @@ def test_one_method_far_off_and_one_without_a_value(tmp_path: Path, read_page: R
     folder = make_study(tmp_path / "study", changed(panels=panels), rows)
     with style.drawing():
         study = read_study(folder)
-        (axes,) = study_page.dots(study, study.panels[0]).axes
+        (axes,) = study_plots.dots(study, study.panels[0]).axes
     assert axes.get_xscale() == "log" and axes.get_xlabel().endswith(", logarithmic")
     assert [(text.get_text(), text.get_position()[1]) for text in axes.texts] == [("no value", 2)]
     table = read_page(write_study(folder)).one("table", **{"data-dataset": "solar"})

@@ -19,16 +19,8 @@ from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.studies.run import (
-    COLLAPSED,
-    Interrupted,
-    Watcher,
-    digest,
-    diversity_in_words,
-    prepare,
-    run,
-    summarise,
-)
+from pacpfl.studies.folder import prepare, summarise
+from pacpfl.studies.run import COLLAPSED, Interrupted, Watcher, digest, diversity_in_words, run
 
 METRICS = (
     "rsmse", "ce", "nll", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",

@@ -17,7 +17,8 @@ from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.run import Interrupted, MethodResult, Watcher, run_method, summarise
+from pacpfl.studies.folder import MethodResult, summarise
+from pacpfl.studies.run import Interrupted, Watcher, run_method
 from pacpfl.studies.table import Outcome, Published, rows
 from pacpfl.types import Federation
 

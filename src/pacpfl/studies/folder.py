@@ -1,0 +1,215 @@
+"""A run folder (docs/run-folder.md): begun, filled, forgotten."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors.numpy import save
+
+from pacpfl import __version__, metrics
+from pacpfl import config as configuration
+from pacpfl.config import Config
+from pacpfl.engines import runtime
+from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engines.evaluate import Evaluation
+from pacpfl.errors import InputError
+from pacpfl.types import Client, Federation
+
+METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
+FILES = (
+    *("config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv"),
+    *("arrays.safetensors", "certificates.json", "report.html"),
+)
+
+
+def clear(out: Path) -> None:
+    """Forget the run in this folder; files that no run writes stay."""
+    for name in FILES:
+        (out / name).unlink(missing_ok=True)
+
+
+def prepare(out: Path, config: Config) -> None:
+    """Make the folder, unless it belongs to another run; what training depends on must agree."""
+    text = configuration.dump(config)
+    path = out / "config.toml"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be created ({error.strerror}); choose another --out."
+        ) from error
+    if path.exists():
+        before = configuration.load_file(path)
+        if configuration.identity(before) != configuration.identity(config):
+            raise InputError(
+                f"{out} holds a run with another configuration; choose another folder with --out, or "
+                "start over with --fresh."
+            )
+    write_bytes_atomically(path, text.encode())
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What one method did: its entry in run.json, its curves, and its evaluations by group."""
+
+    about: dict[str, Any]
+    history: dict[str, np.ndarray]
+    groups: dict[str, Evaluation]
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def summarise(groups: dict[str, Evaluation]) -> dict[str, dict[str, dict[str, float]]]:
+    """group -> metric -> mean and half width of its 95% interval over clients."""
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for group, evaluation in groups.items():
+        table[group] = {}
+        for metric in METRICS:
+            values = np.array([row[metric] for row in evaluation.rows])
+            mean, half = metrics.interval(values)
+            table[group][metric] = {"mean": mean, "ci95": half, "n": len(values)}
+    return table
+
+
+def write_folder(
+    out: Path,
+    config: Config,
+    federation: Federation,
+    results: dict[str, MethodResult],
+    started: datetime,
+) -> None:
+    """metrics.json, clients.csv, arrays.safetensors, and last run.json, whose status says complete."""
+    summary = {name: summarise(result.groups) for name, result in results.items()}
+    write_bytes_atomically(out / "metrics.json", _json(summary))
+    write_bytes_atomically(out / "clients.csv", client_rows(federation, results).encode())
+    write_bytes_atomically(out / "arrays.safetensors", save(figure_arrays(federation, results)))
+    samples = [len(client.train) for client in federation.existing]
+    record = {
+        "dataset": config.data.name,
+        "status": "complete",
+        "started": started.isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "pacpfl": __version__,
+        "versions": runtime.versions(),
+        "machine": runtime.machine(),
+        "devices": jax.device_count(),
+        "seed": config.seed,
+        "precision": config.run.precision,
+        "clients": {
+            "existing": len(federation.existing),
+            "new": len(federation.new),
+            "features": list(federation.features),
+            "target": federation.target,
+            "samples": {
+                "min": min(samples),
+                "median": float(np.median(samples)),
+                "max": max(samples),
+            },
+        },
+        "methods": {name: result.about for name, result in results.items()},
+    }
+    write_bytes_atomically(out / "run.json", _json(record))
+
+
+def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str:
+    """clients.csv: one row per client and method."""
+    members = max(
+        (
+            0 if e.responsibilities is None else e.responsibilities.shape[1]
+            for result in results.values()
+            for e in result.groups.values()
+        ),
+        default=0,
+    )
+    names = [f"responsibility_{j}" for j in range(members)]
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(
+        ["method", "group", "client", "kind", "samples", "later", "test", *METRICS, *names]
+    )
+    groups = federation.groups()
+    for name, result in results.items():
+        for group, evaluation in result.groups.items():
+            for index, (client, row) in enumerate(zip(groups[group], evaluation.rows, strict=True)):
+                shares = evaluation.responsibilities
+                more = [""] * members if shares is None else [float(s) for s in shares[index]]
+                writer.writerow(
+                    [
+                        *(name, group, client.name),
+                        "" if client.kind is None else client.kind,
+                        len(client.train),
+                        0 if client.later is None else len(client.later),
+                        0 if client.test is None else len(client.test),
+                        *(row[metric] for metric in METRICS),
+                        *more,
+                    ]
+                )
+    return text.getvalue()
+
+
+def figure_arrays(
+    federation: Federation, results: dict[str, MethodResult]
+) -> dict[str, np.ndarray]:
+    """What the report draws. Bands are shown for the best, middle and worst clients of a group."""
+    arrays: dict[str, np.ndarray] = {"calibration/levels": metrics.calibration_levels()}
+    lead = next((r for r in results.values() if r.history), next(iter(results.values())))
+    arrays |= {f"curve/{name}": values for name, values in lead.history.items()}
+    arrays |= lead.extra
+    for name, result in results.items():
+        for group, evaluation in result.groups.items():
+            arrays[f"calibration/{name}/{group}"] = evaluation.calibration
+    for group, evaluation in lead.groups.items():
+        if evaluation.weights is not None:
+            arrays[f"weights/{group}"] = evaluation.weights
+        if evaluation.responsibilities is not None:
+            arrays[f"responsibilities/{group}"] = evaluation.responsibilities
+        order = np.argsort([row["rsmse"] for row in evaluation.rows])
+        places = np.unique(np.linspace(0, len(order) - 1, 4).round().astype(int))
+        for index in order[places]:
+            client = federation.groups()[group][index]
+            others = {n: r.groups[group].means[index] for n, r in results.items() if r is not lead}
+            arrays |= band(group, client, evaluation, int(index), others)
+    return {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+
+
+def band(
+    group: str,
+    client: Client,
+    evaluation: Evaluation,
+    index: int,
+    others: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    assert client.test is not None
+    x = client.test.x
+    order = np.argsort(x[:, 0]) if x.shape[1] == 1 else np.arange(len(x))
+    place = f"bands/{group}/{client.name}"
+    return {
+        f"{place}/x": x[order],
+        f"{place}/y": client.test.y[order],
+        f"{place}/mean": evaluation.means[index][order],
+        f"{place}/std": evaluation.stds[index][order],
+        f"{place}/quantiles": evaluation.quantiles[index][:, order],
+        f"{place}/train_x": client.personal.x,
+        f"{place}/train_y": client.personal.y,
+        **{f"{place}/{name}/mean": mean[order] for name, mean in others.items()},
+    }
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(_finite(value), indent=2) + "\n").encode()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
