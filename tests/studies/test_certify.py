@@ -264,10 +264,14 @@ def more_rounds(folder: Path) -> None:
     from safetensors import safe_open
     from safetensors.numpy import load_file, save_file
 
+    from pacpfl.engines.checkpoint import _digest
+
     path = folder / "checkpoint.safetensors"
     with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() | {"round": "1"}
-    save_file(load_file(path), path, metadata)
+        about = file.metadata() | {"round": "1"}
+    del about["digest"]
+    arrays = load_file(path)
+    save_file(arrays, path, about | {"digest": _digest(arrays, about)})
 
 
 def no_particles(folder: Path) -> None:
