@@ -156,7 +156,7 @@ def test_grouping_of_rounds_into_calls_changes_no_bit(
 def test_division_into_blocks_changes_nothing(blocks: int) -> None:
     """Also where the last block has an empty slot."""
     store = make_store(LENGTHS)
-    sizes = (2**exponent for exponent in range(40))
+    sizes = (int(1.2**exponent) for exponent in range(120))
     matrices = next(m for m in sizes if divide(5, store.longest, m, 8).blocks == blocks)
     divided = run(Toy(), store, matrices_per_client=matrices)
     whole = undisturbed(5)
