@@ -22,7 +22,7 @@ class Data(NamedTuple):
     """
 
     x: Float[Array, "*clients m d"]
-    y: Float[Array, "*clients m"]
+    y: Float[Array, "*clients m"]  # targets, or class numbers 0, 1, ... (exact in floating point)
     mask: Bool[Array, "*clients m"]
 
 
@@ -70,6 +70,8 @@ class Federation:
     new: tuple[Client, ...] = ()
     features: tuple[str, ...] = field(default=("x",))
     target: str = "y"
+    classes: int | None = None  # of the target; None: the target is a number
+    shape: tuple[int, ...] | None = None  # of what a row of features is, for instance an image
 
     def groups(self) -> dict[str, tuple[Client, ...]]:
         return {"existing": self.existing, "new": self.new}
@@ -86,3 +88,9 @@ class Prediction(NamedTuple):
     weights: Float[Array, "*clients components"]
     means: Float[Array, "*clients components t"]
     stds: Float[Array, "*clients components t"]
+
+
+class Probabilities(NamedTuple):
+    """Class probabilities at each of t inputs."""
+
+    log_probabilities: Float[Array, "*clients t classes"]

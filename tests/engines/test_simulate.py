@@ -126,6 +126,18 @@ def test_clients_start_from_what_the_method_gives_them() -> None:
     assert not np.isclose(draws[:, None], others).any(), "a key is used for two purposes"
 
 
+@pytest.mark.parametrize("c", [2, 3])
+def test_samples_on_the_device_or_handed_over_round_by_round_are_the_same(
+    c: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = undisturbed(c)
+    monkeypatch.setattr(simulate, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(simulate, "hold", lambda *_: pytest.fail("nothing may be held"))
+    streamed = run(Toy(), make_store(LENGTHS), clients_per_round=c)
+    for a, b in zip(jax.tree.leaves(held[:3]), jax.tree.leaves(streamed[:3]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @cache
 def undisturbed(c: int) -> Trained:
     return run(Toy(), make_store(LENGTHS), clients_per_round=c)

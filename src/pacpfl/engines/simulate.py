@@ -31,6 +31,7 @@ MAXIMUM_ROUNDS_PER_CALL = 64
 WORKING_SET = {"cpu": 5 * 2**19}
 WORKING_SET_ACCELERATOR = 2**31
 STREAM_BYTES = 64 * 2**20  # bytes of samples handed over per call when clients are sampled
+RESIDENT_BYTES = 2**29  # federations up to this size are handed over once and stay on the device
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,16 @@ def train(
             state, client_states = jax.tree.map(jnp.asarray, found.state)
             history = {name: [values] for name, values in found.history.items()}
 
-    bytes_per_round = layout.slots * store.longest * (store.features + 1) * first.x.dtype.itemsize
+    itemsize = first.x.dtype.itemsize
+    bytes_per_round = layout.slots * store.longest * (store.features + 1) * itemsize
+    resident = None
+    # Samples that lie on disk stay there: they may be more than fits anywhere.
+    in_memory = not isinstance(store.x, np.memmap)
+    if not everyone and in_memory and store.x.size * itemsize <= RESIDENT_BYTES:
+        resident = to_device(hold(store, dtype))
+        bytes_per_round = 1
     capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
-    call = make_call(method, base, layout, capacity, everyone, n)
+    call = make_call(method, base, layout, capacity, everyone, n, resident, store.longest)
     fixed = None
     if everyone:
         fixed = to_device(stack_rounds([gather_round(store, np.arange(n), layout.slots, dtype)], 1))
@@ -119,7 +127,10 @@ def train(
             count = min(count, last_saved_round + saving.rounds - done)
         if fixed is None:
             chosen = [choose_clients(seed, number, n, c) for number in range(done, done + count)]
-            each = [gather_round(store, clients, layout.slots, dtype) for clients in chosen]
+            if resident is None:
+                each = [gather_round(store, clients, layout.slots, dtype) for clients in chosen]
+            else:
+                each = [point_round(store, clients, layout.slots, dtype) for clients in chosen]
             inputs = to_device(stack_rounds(each, capacity))
         else:
             inputs = fixed
@@ -153,10 +164,25 @@ def train(
     return Trained(state, client_states, flat, done, compile_seconds, train_seconds, done >= rounds)
 
 
-class RoundInputs(NamedTuple):
-    """What the host hands over: leading axis = rounds of the call (or 1 when all clients take part)."""
+class Resident(NamedTuple):
+    """Everybody's samples one after the other, with `longest` empty rows at the end."""
 
-    data: Data
+    x: jax.Array  # [total + longest, d]
+    y: jax.Array  # [total + longest]
+
+
+class Places(NamedTuple):
+    starts: np.ndarray  # [rounds, slots]
+    lengths: np.ndarray  # [rounds, slots]
+
+
+class RoundInputs(NamedTuple):
+    """What the host hands over: leading axis = rounds of the call (or 1 when all clients take part).
+
+    `data` are the clients' samples, or where they lie in the samples that are on the device already.
+    """
+
+    data: Data | Places
     chosen: np.ndarray  # [rounds, slots]; n where a slot is empty
     weights: np.ndarray  # [rounds, slots]; 0 where a slot is empty
 
@@ -184,12 +210,20 @@ def divide(c: int, longest: int, matrices: int, itemsize: int) -> Layout:
 
 
 def make_call(
-    method: Method, base: jax.Array, layout: Layout, capacity: int, everyone: bool, n: int
+    method: Method,
+    base: jax.Array,
+    layout: Layout,
+    capacity: int,
+    everyone: bool,
+    n: int,
+    resident: Resident | None = None,
+    longest: int = 0,
 ) -> Callable[..., Any]:
     """`count` rounds in one compiled loop. `count` is an argument: one compilation serves all.
 
     Clients are dealt to the devices; each computes its share of the updates, all gather all of them,
-    and each takes the server's step, which is small, for itself.
+    and each takes the server's step, which is small, for itself. `resident` samples stay on the
+    devices from call to call.
     """
 
     def updates_of_share(
@@ -224,10 +258,20 @@ def make_call(
         server_key = jax.random.fold_in(round_key, n)
         return method.server_update(state, updates, weights, server_key), client_states, curves
 
-    def call(state: Any, client_states: Any, inputs: RoundInputs, start: Any, count: Any) -> Any:
+    def call(
+        state: Any,
+        client_states: Any,
+        inputs: RoundInputs,
+        start: Any,
+        count: Any,
+        samples: Resident | None,
+    ) -> Any:
         def pick(index: Any) -> RoundInputs:
             place = 0 if everyone else index
-            return jax.tree.map(lambda a: a[place], inputs)
+            picked = jax.tree.map(lambda a: a[place], inputs)
+            if samples is None:
+                return picked
+            return picked._replace(data=look_up(samples, picked.data, longest))
 
         shapes = jax.eval_shape(one_round, start, state, client_states, pick(0))[2]
         curves = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
@@ -243,7 +287,8 @@ def make_call(
         return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
 
     if layout.devices == 1:
-        return jax.jit(call)
+        compiled_alone = jax.jit(call)
+        return lambda *arguments: compiled_alone(*arguments, resident)
     mesh = jax.make_mesh(
         (layout.devices,),
         ("clients",),
@@ -252,10 +297,12 @@ def make_call(
     )
     rows = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
     everywhere = PartitionSpec()
-    specs = (everywhere, everywhere, rows, everywhere, everywhere)
+    specs = (everywhere, everywhere, rows, everywhere, everywhere, everywhere)
     compiled = jax.jit(
         jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
     )
+
+    held = jax.device_put(resident, jax.NamedSharding(mesh, everywhere))
 
     def placed(state: Any, client_states: Any, inputs: RoundInputs, start: Any, count: Any) -> Any:
         """Arguments that lie where the results of the call before lie: else it compiles twice."""
@@ -264,7 +311,7 @@ def make_call(
             jax.NamedSharding(mesh, everywhere),
         )
         dealt = jax.device_put(inputs, jax.NamedSharding(mesh, rows))
-        return compiled(shared[0], shared[1], dealt, *shared[2:])
+        return compiled(shared[0], shared[1], dealt, *shared[2:], held)
 
     return placed
 
@@ -312,6 +359,34 @@ def gather_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type
     weights: np.ndarray = np.zeros(slots, dtype)
     weights[: len(chosen)] = 1
     return RoundInputs(data, numbers, weights)
+
+
+def hold(store: ClientStore, dtype: type) -> Resident:
+    x = np.zeros((len(store.x) + store.longest, store.features), dtype)
+    y = np.zeros(len(x), dtype)
+    x[: len(store.x)], y[: len(store.y)] = store.x, store.y
+    return Resident(x, y)  # type: ignore[arg-type]
+
+
+def point_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type) -> RoundInputs:
+    """One round's inputs when the samples are on the device: only where they lie."""
+    filled = np.concatenate([chosen, np.repeat(chosen[:1], slots - len(chosen))])
+    starts, ends = store.offsets[filled], store.offsets[filled + 1]
+    places = Places(starts.astype(np.int32), (ends - starts).astype(np.int32))
+    numbers = np.where(np.arange(slots) < len(chosen), filled, store.clients).astype(np.int32)
+    return RoundInputs(places, numbers, (np.arange(slots) < len(chosen)).astype(dtype))
+
+
+def look_up(samples: Resident, places: Any, longest: int) -> Data:
+    """The same as `gather_round` makes of a store, from samples on the device."""
+
+    def one(start: jax.Array, length: jax.Array) -> Data:
+        mask = jnp.arange(longest) < length
+        x = jax.lax.dynamic_slice_in_dim(samples.x, start, longest)
+        y = jax.lax.dynamic_slice_in_dim(samples.y, start, longest)
+        return Data(jnp.where(mask[:, None], x, 0), jnp.where(mask, y, 0), mask)
+
+    return jax.vmap(one)(places.starts, places.lengths)
 
 
 def stack_rounds(each: list[RoundInputs], capacity: int) -> RoundInputs:
