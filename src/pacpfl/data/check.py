@@ -38,6 +38,8 @@ def _check_client(federation: Federation, client: Client) -> None:
     ):
         if samples is not None:
             _check_samples(federation, client.name, part, samples)
+    if federation.shape is not None:
+        return  # the corners of images are all alike, and that is no mistake
     for column, name in enumerate(federation.features):
         if np.ptp(client.train.x[:, column]) == 0:
             raise InputError(

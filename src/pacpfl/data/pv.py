@@ -1,0 +1,328 @@
+"""The paper's photovoltaic data sets: the output of the houses of one city, one hour ahead.
+
+Appendix "PV dataset" of the paper; what it leaves open is settled here. All houses know the same
+weather station; each has its own panels, neighbours and instruments (`House`). Its output comes from
+pvlib: irradiance on the panels after Hay and Davies, Sandia's models of cell temperature, modules and
+inverter.
+
+A sample is one hour. Hours 8 to 17 (`Weather.local`: the clock that follows the sun, which is UTC in
+Switzerland, so that the window lies in daylight all summer) of the 61 days of June and July make 610
+of them. The target is the house's output in kW; the 15 features are the sun's height, the house's own
+air temperature and wind speed, the weather station's direct irradiance one hour before on a plane that
+is tilted at the latitude and faces the equator, and the house's own output 1, 2, ..., 145 hours before.
+The past is that of the whole record, so it reaches into nights and into May. One year is for training,
+the next for testing. Everything is in its own units: `data.standardize` scales it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from pacpfl.data.lags import PAPER_LAGS
+from pacpfl.data.weather import Sky, Weather, require_pvlib, sky
+from pacpfl.errors import InputError
+from pacpfl.types import Client, Federation, Samples
+
+Panels = Literal["EW", "S"]
+KINDS = {"EW": ("east", "west"), "S": ("south",)}
+
+MONTHS = (6, 7)
+FIRST_HOUR, LAST_HOUR = 8, 17
+SAMPLES = 610  # in the two months of one year
+
+INSTRUMENT_NOISE = 0.1  # std of a house's temperature and wind, as a share of the record's range
+COLDEST_CELL, HOTTEST_CELL = -10.0, 70.0  # degrees Celsius between which a string must work
+
+# So many modules and inverters that, taken in turn by houses that face east and west in turn, every
+# combination comes up: 2, 5 and 7 have no common divisor.
+MODULES = (
+    "Canadian_Solar_CS6X_300M__2013_",
+    "LG_LG290N1C_G3__2013_",
+    "Trina_TSM_240PA05__2013_",
+    "Hanwha_HSL60P6_PA_4_250T__2013_",
+    "Panasonic_VBHN235SA06B__2013_",
+)
+INVERTERS = (
+    "ABB__UNO_DM_5_0_TL_PLUS_US_SB_RA__240V_",
+    "Fronius_USA__IG_Plus_V_3_8__240V_",
+    "SMA_America__SB5_0_1SP_US_40__240V_",
+    "Delta_Electronics__SOLIVIA_6_6_NA_G4_TL__240V_",
+    "SMA_America__SB4000TL_US_22__240V_",
+    "KACO__blueplanet_6400x__240V_",
+    "Fronius_USA__IG_Plus_V_7_5__240V_",
+)
+
+
+@dataclass(frozen=True)
+class House:
+    """What makes a house differ from its neighbours."""
+
+    tilt: float  # of the panels, degrees from the horizontal
+    azimuth: float  # where they face, degrees clockwise from north
+    altitude: float  # metres
+    irradiance_scale: float  # light at the house for each unit of it at the weather station
+    shadow_start: float  # hour of the day from which a tree or building shades it, every day
+    shadow_hours: float
+    shadow_depth: float  # share of the light that the shadow takes
+    module: str
+    inverter: str
+
+
+@dataclass(frozen=True)
+class HouseRecord:
+    """What one house measures, one value for each hour of the weather."""
+
+    house: House
+    kind: int  # index into KINDS[panels]
+    temperature: np.ndarray  # [hours], degrees Celsius
+    wind: np.ndarray  # [hours], m/s
+    output: np.ndarray  # [hours], kW
+
+
+def pv(
+    panels: Panels,
+    clients: int,
+    new_clients: int,
+    samples: int,
+    window: Literal["first", "random"],
+    weather: Weather,
+    seed: int = 0,
+    *,
+    years: tuple[int, int] | None = None,
+    lags: Sequence[int] = PAPER_LAGS,
+) -> Federation:
+    """PV-EW or PV-S: half of the houses face east and half west (in turn), or all face the equator.
+
+    A house trains on the `first` samples of its first year or on a `random` choice of them (its own,
+    kept in order of time), and is tested on all 610 of the second. `years` defaults to the first two
+    that the weather holds. House i is the same however many houses there are.
+    """
+    _check_choices(panels, clients, new_clients, samples, window, lags)
+    light = sky(weather)
+    train_hours, test_hours = _chosen_hours(weather, years, max(lags))
+    station = direct_irradiance(light, abs(weather.latitude), _towards_equator(weather))
+
+    def client(name: str, number: int, seeds: np.random.SeedSequence) -> Client:
+        house_seed, choice_seed = seeds.spawn(2)
+        record = _record(panels, number, weather, light, house_seed)
+        hours = train_hours[:samples]
+        if window == "random":
+            order = np.random.default_rng(choice_seed).permutation(train_hours)
+            hours = np.sort(order[:samples])
+        return Client(
+            name,
+            train=_samples(record, light, station, lags, hours),
+            test=_samples(record, light, station, lags, test_hours),
+            kind=record.kind if panels == "EW" else None,
+        )
+
+    existing, new = (
+        tuple(client(f"{prefix}-{i + 1:02d}", i, each) for i, each in enumerate(seeds))
+        for prefix, seeds in zip(
+            ("house", "new-house"), _seeds(seed, clients, new_clients), strict=True
+        )
+    )
+    weather_features = ("sun height", "air temperature", "wind speed", "irradiance 1 h before")
+    features = (*weather_features, *(f"output {lag} h before" for lag in lags))
+    return Federation(f"pv-{panels.lower()}", existing, new, features, "output")
+
+
+def house_records(
+    panels: Panels, clients: int, weather: Weather, seed: int = 0
+) -> tuple[HouseRecord, ...]:
+    """All hours of the existing houses that `pv` makes its samples from."""
+    light = sky(weather)
+    existing, _ = _seeds(seed, clients, 0)
+    return tuple(
+        _record(panels, number, weather, light, each.spawn(2)[0])
+        for number, each in enumerate(existing)
+    )
+
+
+def _seeds(
+    seed: int, clients: int, new_clients: int
+) -> tuple[list[np.random.SeedSequence], list[np.random.SeedSequence]]:
+    """One for each existing and each new house; those of a house do not depend on the counts."""
+    existing, new = np.random.SeedSequence([20180601, seed]).spawn(2)
+    return existing.spawn(clients), new.spawn(new_clients)
+
+
+def _record(
+    panels: Panels, number: int, weather: Weather, light: Sky, seeds: np.random.SeedSequence
+) -> HouseRecord:
+    rng = np.random.default_rng(seeds)
+    house = draw_house(rng, panels, number, weather)
+    # The air at the house is what its instruments say: it cools the panels and is the feature.
+    temperature, wind = (
+        values + INSTRUMENT_NOISE * np.ptp(values) * rng.normal(size=len(values))
+        for values in (weather.temperature, weather.wind)
+    )
+    wind = np.maximum(wind, 0.0)
+    local = weather.local
+    hour_of_day = (local.hour + local.minute / 60).to_numpy()
+    kind = number % len(KINDS[panels])
+    output = output_of(house, light, hour_of_day, temperature, wind)
+    return HouseRecord(house, kind, temperature, wind, output)
+
+
+def draw_house(rng: np.random.Generator, panels: Panels, number: int, weather: Weather) -> House:
+    """tilt ~ N(latitude, 5), azimuth ~ N(90, 15) and N(270, 15) in turn or N(180, 15), altitude
+    +-10%, irradiance scale ~ N(1, 0.2), and a shadow of 1 to 3 hours that takes up to 20%."""
+    facing = (90.0, 270.0)[number % 2] if panels == "EW" else _towards_equator(weather)
+    return House(
+        tilt=float(np.clip(rng.normal(abs(weather.latitude), 5.0), 0.0, 90.0)),
+        azimuth=rng.normal(facing, 15.0) % 360.0,
+        altitude=weather.altitude * rng.uniform(0.9, 1.1),
+        irradiance_scale=max(rng.normal(1.0, 0.2), 0.1),  # a house without light is no house
+        shadow_start=rng.uniform(7.0, 16.0),
+        shadow_hours=rng.uniform(1.0, 3.0),
+        shadow_depth=rng.uniform(0.0, 0.2),
+        module=MODULES[number % len(MODULES)],
+        inverter=INVERTERS[number % len(INVERTERS)],
+    )
+
+
+def _towards_equator(weather: Weather) -> float:
+    return 180.0 if weather.latitude >= 0 else 0.0
+
+
+def direct_irradiance(light: Sky, tilt: float, azimuth: float) -> np.ndarray:
+    """The beam on a tilted plane, W/m2 for every hour: beam x max(cos(angle of incidence), 0)."""
+    pvlib = require_pvlib()
+    cosine = pvlib.irradiance.aoi_projection(tilt, azimuth, 90.0 - light.height, light.azimuth)
+    return light.beam * np.maximum(cosine, 0.0)
+
+
+def output_of(
+    house: House,
+    light: Sky,
+    hour_of_day: np.ndarray,
+    temperature: np.ndarray,
+    wind: np.ndarray,
+) -> np.ndarray:
+    """Alternating-current power of the house in kW for every hour, never negative.
+
+    The models see the hours of the day only: at night there is nothing to compute.
+    """
+    pvlib = require_pvlib()
+    modules, inverters = _databases()
+    module, inverter = modules[house.module], inverters[house.inverter]
+    result = np.zeros(len(light.height))
+    day = np.flatnonzero((light.height > 0) & (light.horizontal > 0))
+    if not len(day):
+        return result
+    zenith, azimuth = 90.0 - light.height[day], light.azimuth[day]
+    plane = pvlib.irradiance.get_total_irradiance(
+        house.tilt,
+        house.azimuth,
+        zenith,
+        azimuth,
+        light.beam[day],
+        light.horizontal[day],
+        light.diffuse[day],
+        dni_extra=light.beyond[day],
+        model="haydavies",
+    )
+    in_shadow = (hour_of_day[day] - house.shadow_start) % 24 < house.shadow_hours
+    light_share = house.irradiance_scale * np.where(in_shadow, 1.0 - house.shadow_depth, 1.0)
+    airmass = pvlib.atmosphere.get_absolute_airmass(
+        pvlib.atmosphere.get_relative_airmass(zenith), pvlib.atmosphere.alt2pres(house.altitude)
+    )
+    effective = pvlib.pvsystem.sapm_effective_irradiance(
+        light_share * plane["poa_direct"],
+        light_share * plane["poa_diffuse"],
+        airmass,
+        pvlib.irradiance.aoi(house.tilt, house.azimuth, zenith, azimuth),
+        module,
+    )
+    cell_temperature = pvlib.temperature.sapm_cell(
+        light_share * plane["poa_global"],
+        temperature[day],
+        wind[day],
+        **pvlib.temperature.TEMPERATURE_MODEL_PARAMETERS["sapm"]["close_mount_glass_glass"],
+    )
+    lit = effective > 0  # the model takes its logarithm
+    panel = pvlib.pvsystem.sapm(effective[lit], cell_temperature[lit], module)
+    series, strings = array_size(module, inverter)
+    power = pvlib.inverter.sandia(
+        series * panel["v_mp"], series * strings * panel["p_mp"], inverter
+    )
+    result[day[lit]] = np.maximum(power, 0.0) / 1000.0  # an idle inverter draws a few watts
+    return result
+
+
+@cache
+def _databases() -> tuple[Any, Any]:
+    """Sandia's modules and the CEC's inverters, as pvlib brings them."""
+    retrieve = require_pvlib().pvsystem.retrieve_sam
+    return retrieve("SandiaMod"), retrieve("CECInverter")
+
+
+def array_size(module: Mapping[str, float], inverter: Mapping[str, float]) -> tuple[int, int]:
+    """Modules in series, and strings of them side by side, that come nearest to the inverter's power.
+
+    A string may not exceed the inverter's voltage with cold cells, nor fall below the range it works
+    in with hot ones; nor below 55% of the voltage the inverter is made for.
+    """
+    cold_voltage = module["Voco"] + module["Bvoco"] * (COLDEST_CELL - 25.0)
+    hot_voltage = module["Vmpo"] + module["Bvmpo"] * (HOTTEST_CELL - 25.0)
+    longest = int(inverter["Vdcmax"] / cold_voltage)
+    lowest = max(inverter["Mppt_low"] / hot_voltage, 0.55 * inverter["Vdco"] / module["Vmpo"])
+    shortest = int(np.ceil(lowest))
+    rated = module["Vmpo"] * module["Impo"]
+    sizes = [(n, strings) for n in range(shortest, longest + 1) for strings in range(1, 9)]
+    return min(sizes, key=lambda size: abs(size[0] * size[1] * rated - inverter["Pdco"]))
+
+
+def _samples(
+    record: HouseRecord, light: Sky, station: np.ndarray, lags: Sequence[int], hours: np.ndarray
+) -> Samples:
+    columns = [light.height[hours], record.temperature[hours], record.wind[hours]]
+    columns += [station[hours - 1], *(record.output[hours - lag] for lag in lags)]
+    return Samples(np.column_stack(columns), record.output[hours])
+
+
+def sample_hours(local: pd.DatetimeIndex, year: int) -> np.ndarray:
+    """Where the hours 8 to 17 of June and July of a year stand."""
+    inside = (local.year == year) & np.isin(local.month, MONTHS)
+    inside &= (local.hour >= FIRST_HOUR) & (local.hour <= LAST_HOUR)
+    return np.flatnonzero(inside)
+
+
+def _chosen_hours(
+    weather: Weather, years: tuple[int, int] | None, reach: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The hours for training and for testing, all of them with `reach` hours of past."""
+    hours = {year: sample_hours(weather.local, year) for year in weather.local.year.unique()}
+    complete = [y for y, found in hours.items() if len(found) == SAMPLES and found[0] >= reach]
+    train, test = years or (*complete[:2], None, None)[:2]
+    if train is None or test is None or train == test or not {train, test} <= set(complete):
+        wanted = "two years" if years is None else f"the years {train} and {test}, each its own,"
+        raise InputError(
+            f"{weather.source} goes from {weather.times[0]:%Y-%m-%d} to {weather.times[-1]:%Y-%m-%d}, "
+            f"but {wanted} are needed with June, July and the {reach} hours before; take whole years."
+        )
+    return hours[train], hours[test]
+
+
+def _check_choices(
+    panels: str, clients: int, new_clients: int, samples: int, window: str, lags: Sequence[int]
+) -> None:
+    if panels not in KINDS:
+        raise InputError(f"panels = {panels!r} is not known; take one of {', '.join(KINDS)}.")
+    if window not in ("first", "random"):
+        raise InputError(f"window = {window!r} is not known; take first or random.")
+    if not 1 <= samples <= SAMPLES:
+        raise InputError(
+            f"samples = {samples} is not possible; take 1 to {SAMPLES} for each house."
+        )
+    if min(clients, new_clients) < 0:
+        raise InputError(f"There cannot be {min(clients, new_clients)} houses; take 0 or more.")
+    if not lags or min(lags) < 1 or len(set(lags)) < len(lags):
+        raise InputError(f"lags = {list(lags)} is not possible; take different hours from 1 on.")

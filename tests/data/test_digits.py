@@ -1,0 +1,125 @@
+"""The built-in digits: scikit-learn's own, dealt out once, each writer with its own hand."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from pacpfl.data.digits import _redraw, digit_images, digits, hands
+from pacpfl.data.images import Images, samples
+from pacpfl.data.partition import dirichlet, sizes
+from pacpfl.errors import InputError
+
+datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn is not installed")
+BUNCH = datasets.load_digits()
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return digit_images()
+
+
+def test_pixels_and_labels_are_scikit_learns(images: Images) -> None:
+    found = samples(images, np.arange(len(images)))
+    np.testing.assert_allclose(found.x, BUNCH.data / 16, atol=0.5 / 255 + 1e-6)
+    np.testing.assert_array_equal(found.y, BUNCH.target)
+    assert images.classes == 10
+    assert images.shape == (8, 8)
+    assert len(np.unique(images.images)) == 17
+
+
+def test_a_quarter_turn() -> None:
+    stack = np.arange(32, dtype=np.uint8).reshape(2, 4, 4) * 8
+    turned = _redraw(stack, np.pi / 2, 0.0)
+    # About the centre (1.5, 1.5), what stands at (row, column) was at (3 - column, row).
+    expected = [[[image[3 - c][r] for c in range(4)] for r in range(4)] for image in stack.tolist()]
+    assert turned.tolist() == expected
+
+
+def test_a_lean_of_one_pixel_per_row() -> None:
+    stack = np.arange(1, 28, dtype=np.uint8).reshape(3, 3, 3)
+    # Row r is read at columns c + (r - 1): shifted by -1, 0 and 1, and empty outside.
+    expected = [
+        [[image[r][c + r - 1] if 0 <= c + r - 1 < 3 else 0 for c in range(3)] for r in range(3)]
+        for image in stack.tolist()
+    ]
+    assert _redraw(stack, 0.0, 1.0).tolist() == expected
+
+
+def test_without_turn_and_slant_nothing_changes(images: Images) -> None:
+    same = hands(images, 30, degrees=0, slant=0)
+    np.testing.assert_array_equal(same.images, images.images)
+    np.testing.assert_array_equal(same.labels, images.labels)
+    assert same.writer is not None
+    assert set(np.bincount(same.writer).tolist()) == {59, 60}
+
+
+def test_each_writer_has_one_hand_and_it_differs(images: Images) -> None:
+    """The angle of a bar, measured by its moments, is the writer's own."""
+    bar = np.zeros((90, 15, 15), np.uint8)
+    bar[:, 2:13, 7] = 200
+    found = hands(Images("bars", bar, np.zeros(90, int), 2), 9, degrees=15, slant=0, seed=1)
+    assert found.writer is not None
+    row, column = np.mgrid[:15, :15] - 7
+    weight = found.images.astype(float)
+    angles = np.rad2deg((weight * row * column).sum((1, 2)) / (weight * row**2).sum((1, 2)))
+    own = [angles[found.writer == number] for number in range(9)]
+    assert max(np.ptp(values) for values in own) == 0
+    assert len({round(float(values[0]), 3) for values in own}) == 9
+    assert 5 < np.std([values[0] for values in own]) < 30
+
+
+def test_the_federation(images: Images) -> None:
+    found = digits(seed=5)
+    assert (len(found.existing), len(found.new)) == (20, 10)
+    assert set(sizes(found).values()) == {(20, 30)}
+    assert found.classes == 10
+    assert found.shape == (8, 8)
+    assert len(found.features) == 64
+    assert found.existing[0].train.x.dtype == np.float32
+
+
+def test_all_samples_are_dealt_out_once() -> None:
+    found = digits(12, 4, samples=None, degrees=0, slant=0)
+    assert sum(map(sum, sizes(found).values())) == 1797
+    x = np.concatenate(
+        [
+            part.x
+            for c in (*found.existing, *found.new)
+            for part in (c.train, c.test)
+            if part is not None
+        ]
+    )
+    expected = np.rint(BUNCH.data * (255 / 16)).astype(int)
+    assert sorted(map(tuple, np.rint(x * 255).astype(int))) == sorted(map(tuple, expected))
+
+
+def test_seeds() -> None:
+    first, again, other = (digits(4, 0, seed=seed).existing[0].train.x for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_label_skew(images: Images) -> None:
+    found = dirichlet(images, 15, 5, alpha=0.4, seed=2)
+    assert sum(map(sum, sizes(found).values())) == 1797
+    assert min(map(sum, sizes(found).values())) >= 10
+
+
+@pytest.mark.parametrize("writers", [0, 1798])
+def test_too_many_writers(images: Images, writers: int) -> None:
+    with pytest.raises(InputError, match=f"{writers} writers cannot share the 1797 images"):
+        hands(images, writers)
+
+
+def test_more_samples_than_there_are() -> None:
+    with pytest.raises(InputError, match="ask for fewer clients or samples"):
+        digits(30, 0, samples=50)
+
+
+def test_scikit_learn_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(InputError, match="pip install scikit-learn"):
+        digit_images()

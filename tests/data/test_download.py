@@ -1,0 +1,339 @@
+"""Downloads against a server on this machine that breaks in every way a server can."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pacpfl.data.download import SOURCES, Source, download, fetch, unpack
+from pacpfl.data.images import load_images
+from pacpfl.errors import InputError
+
+BODY = bytes(range(256)) * 4096  # 1 MiB
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+class Site:
+    """`script` says how the next requests are answered; after it, as a good server does."""
+
+    def __init__(self) -> None:
+        self.body = BODY
+        self.tag: str | None = '"v1"'
+        self.script: list[str] = []
+        self.asked: list[dict[str, str]] = []
+        self.url = ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    site: Site
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        site = self.site
+        site.asked.append(dict(self.headers.items()))
+        how = site.script.pop(0) if site.script else "well"
+        if how.isdigit():
+            self.send_error(int(how))
+        elif how != "hang up":
+            self.answer(how)
+        self.close_connection = True
+
+    def answer(self, how: str) -> None:
+        site, start = self.site, 0
+        wanted = self.headers.get("Range")
+        if wanted and how != "no range" and self.headers.get("If-Range") in (None, site.tag):
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if start >= len(site.body):
+            return self.send_error(416)
+        rest = site.body[start:]
+        self.send_response(206 if start else 200)
+        if start:
+            first = start + 1 if how == "other part" else start
+            self.send_header(
+                "Content-Range", f"bytes {first}-{len(site.body) - 1}/{len(site.body)}"
+            )
+        if how != "no length":
+            self.send_header("Content-Length", str(len(rest)))
+        if site.tag:
+            self.send_header("ETag", site.tag)
+        self.end_headers()
+        self.wfile.write(rest[: len(rest) // 2] if how == "cut" else rest)
+        return None
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    site = Site()
+    handler = type("SiteHandler", (Handler,), {"site": site})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        site.url = f"http://127.0.0.1:{server.server_address[1]}/set.bin"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield site
+        server.shutdown()
+        thread.join()
+
+
+def ranges(site: Site) -> list[str | None]:
+    return [headers.get("Range") for headers in site.asked]
+
+
+def test_a_whole_file(site: Site, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    path = fetch(site.url, tmp_path / "a" / "set.bin", SHA256, progress=lambda *n: seen.append(n))
+    assert path.read_bytes() == BODY
+    assert list(path.parent.iterdir()) == [path]
+    assert seen == sorted(seen)
+    assert len(seen) > 1
+    assert seen[-1] == (len(BODY), len(BODY))
+
+
+def test_a_wrong_checksum_leaves_nothing(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"its sha256 is {SHA256} and not {'0' * 64}") as caught:
+        fetch(site.url, tmp_path / "set.bin", "0" * 64, wait=0)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert len(site.asked) == 1
+
+
+def test_md5_too(site: Site, tmp_path: Path) -> None:
+    right = hashlib.md5(BODY).hexdigest()
+    fetch(site.url, tmp_path / "set.bin", md5=right.upper())
+    with pytest.raises(InputError, match="its md5 is"):
+        fetch(site.url, tmp_path / "other.bin", md5="0" * 32)
+
+
+@pytest.mark.parametrize("checksum", [None, SHA256])
+def test_a_truncated_file_is_continued(site: Site, tmp_path: Path, checksum: str | None) -> None:
+    site.script = ["cut", "cut"]
+    path = fetch(site.url, tmp_path / "set.bin", checksum, wait=0)
+    assert path.read_bytes() == BODY
+    half, quarter = len(BODY) // 2, len(BODY) // 4
+    assert ranges(site) == [None, f"bytes={half}-", f"bytes={half + quarter}-"]
+
+
+def test_a_file_that_stays_truncated(site: Site, tmp_path: Path) -> None:
+    site.script = ["cut"] * 9
+    path = tmp_path / "set.bin"
+    with pytest.raises(InputError, match=r"in 3 tries \(only \d+ of \d+ bytes arrived\)"):
+        fetch(site.url, path, tries=3, wait=0)
+    assert list(tmp_path.iterdir()) == []
+    assert len(site.asked) == 3
+
+
+def test_the_next_run_goes_on_where_a_checksum_vouches(site: Site, tmp_path: Path) -> None:
+    site.script = ["cut"]
+    path = tmp_path / "set.bin"
+    with pytest.raises(InputError, match="in 1 tries"):
+        fetch(site.url, path, SHA256, tries=1)
+    assert not path.exists()
+    assert fetch(site.url, path, SHA256).read_bytes() == BODY
+    assert ranges(site) == [None, f"bytes={len(BODY) // 2}-"]
+
+
+def test_an_old_part_is_not_trusted_without_a_checksum(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "set.bin.partial").write_bytes(b"of another file")
+    assert fetch(site.url, tmp_path / "set.bin").read_bytes() == BODY
+    assert ranges(site) == [None]
+
+
+def test_an_old_part_that_was_wrong_is_dropped(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "set.bin.partial").write_bytes(b"of another file")
+    assert fetch(site.url, tmp_path / "set.bin", SHA256, wait=0).read_bytes() == BODY
+    assert ranges(site) == ["bytes=15-", None]
+
+
+def test_an_old_part_longer_than_the_file_is_dropped(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "set.bin.partial").write_bytes(BODY + b"more")
+    assert fetch(site.url, tmp_path / "set.bin", SHA256, wait=0).read_bytes() == BODY
+
+
+def test_a_file_that_changes_meanwhile_is_not_mixed(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = bytes(reversed(BODY))
+
+    def publish(seconds: float) -> None:
+        site.body, site.tag = newer, '"v2"'
+
+    monkeypatch.setattr("pacpfl.data.download.time.sleep", publish)
+    site.script = ["cut"]
+    assert fetch(site.url, tmp_path / "set.bin").read_bytes() == newer
+    assert site.asked[1]["If-Range"] == '"v1"'
+
+
+def test_a_weak_tag_is_no_promise(site: Site, tmp_path: Path) -> None:
+    site.tag, site.script = 'W/"v1"', ["cut"]
+    fetch(site.url, tmp_path / "set.bin", wait=0)
+    assert "If-Range" not in site.asked[1]
+
+
+@pytest.mark.parametrize("second", ["no range", "other part", "no length", "well"])
+def test_servers_that_continue_in_their_own_way(site: Site, tmp_path: Path, second: str) -> None:
+    site.script = ["cut", second]
+    assert fetch(site.url, tmp_path / "set.bin", wait=0).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("failure", ["500", "503", "429", "hang up"])
+def test_a_busy_server_is_asked_again(site: Site, tmp_path: Path, failure: str) -> None:
+    site.script = [failure, failure]
+    assert fetch(site.url, tmp_path / "set.bin", SHA256, wait=0).read_bytes() == BODY
+    assert len(site.asked) == 3
+
+
+@pytest.mark.parametrize("failure", ["404", "403"])
+def test_a_file_that_is_not_there_is_asked_for_once(
+    site: Site, tmp_path: Path, failure: str
+) -> None:
+    site.script = [failure] * 9
+    with pytest.raises(InputError, match=f"the server answered {failure}"):
+        fetch(site.url, tmp_path / "set.bin", SHA256, wait=0)
+    assert len(site.asked) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_stays_broken(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("pacpfl.data.download.time.sleep", waits.append)
+    site.script = ["500"] * 9
+    with pytest.raises(InputError, match=r"in 4 tries .*answered 500"):
+        fetch(site.url, tmp_path / "set.bin", wait=0.5)
+    assert waits == [0.5, 1.0, 2.0]
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        url = f"http://127.0.0.1:{server.server_address[1]}/set.bin"
+    with pytest.raises(InputError, match=r"in 2 tries .*refused"):
+        fetch(url, tmp_path / "set.bin", tries=2, wait=0)
+
+
+def test_a_file_that_is_there_is_kept(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "right.bin").write_bytes(BODY)
+    (tmp_path / "unknown.bin").write_bytes(b"mine")
+    fetch(site.url, tmp_path / "right.bin", SHA256)
+    assert fetch(site.url, tmp_path / "unknown.bin").read_bytes() == b"mine"
+    assert site.asked == []
+
+
+def test_a_wrong_file_is_replaced_only_by_the_right_one(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "set.bin"
+    path.write_bytes(b"old")
+    site.script = ["404"]
+    with pytest.raises(InputError, match="404"):
+        fetch(site.url, path, SHA256)
+    assert path.read_bytes() == b"old"
+    assert fetch(site.url, path, SHA256).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "set.bin"])
+def test_only_the_web(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no web address"):
+        fetch(url, tmp_path / "set.bin")
+
+
+def test_a_folder_that_cannot_be(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(InputError, match="could not be written"):
+        fetch(site.url, tmp_path / "taken" / "set.bin", SHA256)
+
+
+def archive(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as content:
+        for name, data in members.items():
+            content.writestr(name, data)
+    return path
+
+
+def test_unpacking_takes_what_matches_and_stays_in_the_folder(tmp_path: Path) -> None:
+    members = {"gzip/a-one.gz": b"1", "../../a-two.gz": b"2", "gzip/b-one.gz": b"3", "a-dir/": b""}
+    file = archive(tmp_path / "set.zip", **members)
+    folder = tmp_path / "deep" / "set"
+    assert unpack(file, "a-*", folder) == [folder / "a-one.gz", folder / "a-two.gz"]
+    assert [path.read_bytes() for path in sorted(folder.iterdir())] == [b"1", b"2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "set.zip"]
+
+
+def test_unpacking_all_or_nothing(tmp_path: Path) -> None:
+    file = archive(tmp_path / "set.zip", **{"a-one": b"1" * 99, "a-two": BODY})
+    content = bytearray(file.read_bytes())
+    at = content.rindex(b"a-two", 0, -100) + 5  # in the second member's own data
+    content[at + 10 : at + 40] = bytes(30)
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"set\.zip could not be unpacked"):
+        unpack(file, "a-*", tmp_path / "set")
+    assert list((tmp_path / "set").iterdir()) == []
+
+
+def test_archives_without_what_is_sought(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no file b-"):
+        unpack(archive(tmp_path / "set.zip", a=b"1"), "b-*", tmp_path / "set")
+    (tmp_path / "page.zip").write_text("<html>")
+    with pytest.raises(InputError, match="could not be unpacked"):
+        unpack(tmp_path / "page.zip", "a-*", tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+
+
+def test_from_the_archive_to_images(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = gzip.compress(struct.pack(">IIII", 0x803, 2, 2, 2) + bytes([0, 2, 1, 3] * 2))
+    labels = gzip.compress(struct.pack(">II", 0x801, 2) + bytes([61, 4]))
+    members = {
+        "gzip/emnist-byclass-test-images-idx3-ubyte.gz": images,
+        "gzip/emnist-byclass-test-labels-idx1-ubyte.gz": labels,
+        "gzip/emnist-letters-test-labels-idx1-ubyte.gz": labels,
+    }
+    site.body = archive(tmp_path / "origin.zip", **members).read_bytes()
+    known = SOURCES["emnist"]._replace(url=site.url, md5=hashlib.md5(site.body).hexdigest())
+    monkeypatch.setitem(SOURCES, "emnist", known)
+    found = load_images(download("emnist", tmp_path / "data"))
+    assert found.labels.tolist() == [61, 4]
+    assert found.images[0].tolist() == [[0, 1], [2, 3]]
+    assert (found.name, found.classes) == ("emnist", 62)
+    download("emnist", tmp_path / "data")
+    assert len(site.asked) == 1
+
+
+def test_a_single_file(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOURCES, "femnist", SOURCES["femnist"]._replace(url=site.url))
+    assert download("femnist", tmp_path) == tmp_path / "femnist.parquet"
+    site.body = archive(tmp_path / "origin.zip", **{"matlab/emnist-byclass.mat": b"x"}).read_bytes()
+    monkeypatch.setitem(SOURCES, "emnist-matlab", SOURCES["emnist-matlab"]._replace(url=site.url))
+    assert download("emnist-matlab", tmp_path) == tmp_path / "emnist-matlab" / "emnist-byclass.mat"
+
+
+def test_an_unknown_set(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="choose one of emnist"):
+        download("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_the_table_of_sources(name: str) -> None:
+    source = SOURCES[name]
+    assert source.url.startswith("https://")
+    for digest, length in ((source.sha256, 64), (source.md5, 32)):
+        assert digest is None or (len(digest) == length and int(digest, 16) >= 0)
+    assert (source.unpack is not None) == source.url.endswith(".zip")
+
+
+def test_whether_a_source_is_checked() -> None:
+    assert not Source("https://a", "a").checked
+    assert Source("https://a", "a", sha256="0").checked
+    assert Source("https://a", "a", md5="0").checked
+    assert SOURCES["emnist"].checked

@@ -1,0 +1,354 @@
+"""The photovoltaic federation: which hours, which features, which houses."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from pacpfl.data import lags, pvgis
+from pacpfl.data import pv as pv_module
+from pacpfl.data import synthetic_weather as synthetic_weather_module
+from pacpfl.data import weather as weather_module
+from pacpfl.data.check import check_federation
+from pacpfl.data.lags import PAPER_LAGS
+from pacpfl.data.pv import (
+    INVERTERS,
+    MODULES,
+    HouseRecord,
+    draw_house,
+    house_records,
+    pv,
+    sample_hours,
+)
+from pacpfl.data.standardize import standardize_clients
+from pacpfl.data.synthetic_weather import synthetic_weather
+from pacpfl.data.weather import Weather
+from pacpfl.errors import InputError
+from pacpfl.types import Client, Federation
+
+pytest.importorskip("pvlib")
+
+
+@pytest.fixture(scope="module")
+def weather() -> Weather:
+    return synthetic_weather(seed=3)
+
+
+@pytest.fixture(scope="module")
+def federation(weather: Weather) -> Federation:
+    return pv("EW", 4, 3, 610, "first", weather, seed=5)
+
+
+@pytest.fixture(scope="module")
+def records(weather: Weather) -> tuple[HouseRecord, ...]:
+    return house_records("EW", 4, weather, seed=5)
+
+
+def hours_by_hand(year: int) -> list[pd.Timestamp]:
+    days = [pd.Timestamp(year, 6, day) for day in range(1, 31)]
+    days += [pd.Timestamp(year, 7, day) for day in range(1, 32)]
+    return [day + pd.Timedelta(hours=hour) for day in days for hour in range(8, 18)]
+
+
+def same(one: Client, other: Client) -> bool:
+    assert one.test is not None and other.test is not None
+    pairs = (
+        (one.train.x, other.train.x),
+        (one.train.y, other.train.y),
+        (one.test.x, other.test.x),
+        (one.test.y, other.test.y),
+    )
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_a_federation_is_what_the_paper_describes(federation: Federation) -> None:
+    check_federation(federation)
+    assert federation.name == "pv-ew"
+    assert [client.name for client in federation.existing] == [
+        "house-01", "house-02", "house-03", "house-04",
+    ]  # fmt: skip
+    assert [client.name for client in federation.new] == [
+        "new-house-01", "new-house-02", "new-house-03",
+    ]  # fmt: skip
+    assert [client.kind for client in federation.existing] == [0, 1, 0, 1]
+    assert [client.kind for client in federation.new] == [0, 1, 0]
+    assert federation.features == (
+        "sun height", "air temperature", "wind speed", "irradiance 1 h before",
+        *(f"output {lag} h before" for lag in (1, 2, 4, 18, 20, 22, 43, 70, 74, 121, 145)),
+    )  # fmt: skip
+    for client in (*federation.existing, *federation.new):
+        assert client.later is None and client.test is not None
+        assert client.train.x.shape == client.test.x.shape == (610, 15)
+        assert min(client.train.y.min(), client.test.y.min()) >= 0
+
+
+def test_houses_that_face_south_are_of_one_kind(weather: Weather) -> None:
+    federation = pv("S", 2, 0, 150, "first", weather)
+    assert federation.name == "pv-s"
+    assert [client.kind for client in federation.existing] == [None, None]
+
+
+@pytest.mark.parametrize("which", [0, 1, 3])
+def test_features_are_the_series_looked_up_by_the_clock(
+    which: int, weather: Weather, federation: Federation, records: tuple[HouseRecord, ...]
+) -> None:
+    """Every number of the table is looked up by its own time of day, not by counting rows."""
+    record, client = records[which], federation.existing[which]
+    assert client.test is not None
+    clock = {time.floor("h"): i for i, time in enumerate(weather.local)}
+    for year, samples in ((2018, client.train), (2019, client.test)):
+        for row, time in enumerate(hours_by_hand(year)):
+            now = clock[time]
+            assert samples.y[row] == record.output[now]
+            assert samples.x[row, 1] == record.temperature[now]
+            assert samples.x[row, 2] == record.wind[now]
+            past = [record.output[clock[time - pd.Timedelta(hours=lag)]] for lag in PAPER_LAGS]
+            assert samples.x[row, 4:].tolist() == past
+
+
+def test_sun_and_station_against_plain_geometry(weather: Weather, federation: Federation) -> None:
+    """Sun height by the textbook's formula, and the station's plane by a scalar product."""
+    client = federation.existing[0]
+    clock = {time.floor("h"): i for i, time in enumerate(weather.local)}
+    for row, time in list(enumerate(hours_by_hand(2018)))[::7]:
+        height, _ = sun(weather, weather.times[clock[time]])
+        assert client.train.x[row, 0] == pytest.approx(np.degrees(height), abs=0.4)
+
+        before = clock[time] - 1
+        height, azimuth = sun(weather, weather.times[before])
+        tilt = np.radians(weather.latitude)
+        towards_sun = np.array(
+            [np.cos(height) * np.sin(azimuth), np.cos(height) * np.cos(azimuth), np.sin(height)]
+        )
+        normal = np.array([0.0, -np.sin(tilt), np.cos(tilt)])  # east, north, up: it leans south
+        beam = weather.beam[before] / np.sin(height)
+        assert client.train.x[row, 3] == pytest.approx(
+            beam * max(normal @ towards_sun, 0.0), rel=0.03, abs=3.0
+        )
+
+
+def sun(weather: Weather, time: pd.Timestamp) -> tuple[float, float]:
+    """Height and azimuth in radians, from declination, equation of time and hour angle."""
+    day = time.day_of_year + (time.hour + time.minute / 60) / 24 - 1
+    angle = 2 * np.pi * day / 365
+    declination = (
+        0.006918 - 0.399912 * np.cos(angle) + 0.070257 * np.sin(angle)
+        - 0.006758 * np.cos(2 * angle) + 0.000907 * np.sin(2 * angle)
+    )  # fmt: skip
+    minutes = 229.18 * (
+        0.000075 + 0.001868 * np.cos(angle) - 0.032077 * np.sin(angle)
+        - 0.014615 * np.cos(2 * angle) - 0.040849 * np.sin(2 * angle)
+    )  # fmt: skip
+    solar = time.hour + time.minute / 60 + weather.longitude / 15 + minutes / 60
+    hour_angle, latitude = np.radians(15 * (solar - 12)), np.radians(weather.latitude)
+    sine = np.sin(latitude) * np.sin(declination)
+    sine += np.cos(latitude) * np.cos(declination) * np.cos(hour_angle)
+    east = -np.cos(declination) * np.sin(hour_angle)
+    north = np.cos(latitude) * np.sin(declination)
+    north -= np.sin(latitude) * np.cos(declination) * np.cos(hour_angle)
+    return float(np.arcsin(sine)), float(np.arctan2(east, north))
+
+
+def test_the_hours_are_daylight_on_every_day(federation: Federation) -> None:
+    for client in federation.existing:
+        assert client.train.x[:, 0].min() > 14  # degrees of sun height
+        assert (client.train.y > 0).mean() > 0.99
+
+
+def test_first_and_random_windows(weather: Weather, federation: Federation) -> None:
+    first = pv("EW", 3, 1, 150, "first", weather, seed=5)
+    for short, whole in zip(first.existing, federation.existing, strict=False):
+        np.testing.assert_array_equal(short.train.x, whole.train.x[:150])
+        np.testing.assert_array_equal(short.train.y, whole.train.y[:150])
+        assert short.test is not None and len(short.test) == 610
+
+    drawn = pv("EW", 3, 1, 150, "random", weather, seed=5)
+    few = pv("EW", 3, 1, 40, "random", weather, seed=5)
+    places = []
+    for one, fewer, whole in zip(drawn.existing, few.existing, federation.existing, strict=False):
+        rows = {tuple(row): i for i, row in enumerate(whole.train.x)}
+        place = [rows[tuple(row)] for row in one.train.x]
+        assert len(set(place)) == 150 and place == sorted(place)
+        np.testing.assert_array_equal(one.train.y, whole.train.y[place])
+        assert place[-1] > 500 and place[0] < 100  # from all over the two months
+        assert {rows[tuple(row)] for row in fewer.train.x} <= set(place)
+        places.append(place)
+    assert places[0] != places[1]
+
+
+def test_the_same_seed_gives_the_same_houses_and_their_number_changes_none(
+    weather: Weather, federation: Federation
+) -> None:
+    again = pv("EW", 2, 1, 610, "first", weather, seed=5)
+    assert all(map(same, again.existing, federation.existing[:2]))
+    assert same(again.new[0], federation.new[0])
+    other = pv("EW", 2, 1, 610, "first", weather, seed=6)
+    assert not same(other.existing[0], federation.existing[0])
+    assert not same(federation.new[0], federation.existing[0])
+    assert not same(federation.existing[0], federation.existing[2])
+
+
+def test_standardising_uses_training_data_only(federation: Federation) -> None:
+    scaled = standardize_clients(federation)
+    for raw, client in zip(federation.existing, scaled.existing, strict=True):
+        assert raw.test is not None and client.test is not None
+        np.testing.assert_allclose(client.train.x.mean(0), 0, atol=1e-10)
+        np.testing.assert_allclose(client.train.x.std(0), 1)
+        expected = (raw.test.y - np.mean(raw.train.y)) / np.std(raw.train.y)
+        np.testing.assert_allclose(client.test.y, expected)
+        assert np.abs(client.test.x.mean(0)).max() > 0.02  # the other year is another year
+
+
+def test_the_year_for_training_does_not_know_the_year_for_testing(weather: Weather) -> None:
+    """Another second year, with temperature and wind of the same range, changes no training row."""
+    later = weather.times.year == 2019
+    beam = np.where(later, 0.5 * weather.beam, weather.beam)
+    one = pv("EW", 2, 0, 610, "first", weather).existing[1]
+    other = pv("EW", 2, 0, 610, "first", replace(weather, beam=beam)).existing[1]
+    assert one.test is not None and other.test is not None
+    np.testing.assert_array_equal(one.train.x, other.train.x)
+    np.testing.assert_array_equal(one.train.y, other.train.y)
+    assert other.test.y.mean() < 0.9 * one.test.y.mean()
+
+
+def test_instruments_err_by_a_tenth_of_the_range(
+    weather: Weather, records: tuple[HouseRecord, ...]
+) -> None:
+    error = np.stack([record.temperature - weather.temperature for record in records])
+    assert error.std() == pytest.approx(0.1 * np.ptp(weather.temperature), rel=0.02)
+    assert abs(np.corrcoef(error[0], error[1])[0, 1]) < 0.03
+    gusty = weather.wind > np.quantile(weather.wind, 0.99)  # where nothing is cut off at zero
+    for record in records:
+        assert record.wind.min() >= 0
+        wind_error = (record.wind - weather.wind)[gusty]
+        assert wind_error.std() == pytest.approx(0.1 * np.ptp(weather.wind), rel=0.25)
+
+
+def test_houses_are_drawn_from_the_stated_distributions(weather: Weather) -> None:
+    houses = [draw_house(np.random.default_rng(i), "EW", i, weather) for i in range(1400)]
+
+    def column(name: str, of: list[Any] = houses) -> np.ndarray:
+        return np.array([getattr(house, name) for house in of])
+
+    for values, law in (
+        (column("tilt"), stats.norm(weather.latitude, 5)),
+        (column("azimuth", houses[0::2]), stats.norm(90, 15)),
+        (column("azimuth", houses[1::2]), stats.norm(270, 15)),
+        (column("irradiance_scale"), stats.norm(1, 0.2)),
+        (column("altitude") / weather.altitude, stats.uniform(0.9, 0.2)),
+        (column("shadow_depth"), stats.uniform(0, 0.2)),
+        (column("shadow_hours"), stats.uniform(1, 2)),
+        (column("shadow_start"), stats.uniform(7, 9)),
+    ):
+        assert stats.kstest(values, law.cdf).pvalue > 1e-3
+    combinations = {(i % 2, house.module, house.inverter) for i, house in enumerate(houses)}
+    assert len(combinations) == 2 * len(MODULES) * len(INVERTERS)
+    south = [draw_house(np.random.default_rng(i), "S", i, weather) for i in range(500)]
+    assert stats.kstest(column("azimuth", south), stats.norm(180, 15).cdf).pvalue > 1e-3
+
+
+def test_south_of_the_equator_panels_face_north() -> None:
+    weather = synthetic_weather(-33.9, 18.4, 20.0, (2018, 2018))
+    houses = [draw_house(np.random.default_rng(i), "S", i, weather) for i in range(50)]
+    assert np.mean(np.cos(np.radians([house.azimuth for house in houses]))) > 0.9
+
+
+def test_years_are_the_first_two_complete_ones_or_those_asked_for() -> None:
+    """West of Greenwich the first hours belong to the last evening of the year before."""
+    weather = synthetic_weather(40.0, -105.0, 1600.0, (2016, 2018))
+    assert weather.local[0].year == 2015
+    federation = pv("S", 1, 0, 610, "first", weather)
+    explicit = pv("S", 1, 0, 610, "first", weather, years=(2016, 2017))
+    swapped = pv("S", 1, 0, 610, "first", weather, years=(2018, 2016))
+    assert same(federation.existing[0], explicit.existing[0])
+    assert swapped.existing[0].test is not None
+    np.testing.assert_array_equal(swapped.existing[0].test.y, federation.existing[0].train.y)
+    assert set(weather.local[sample_hours(weather.local, 2017)].hour) == set(range(8, 18))
+
+
+def test_other_lags(weather: Weather, records: tuple[HouseRecord, ...]) -> None:
+    client = pv("EW", 1, 0, 610, "first", weather, seed=5, lags=(3, 24)).existing[0]
+    hours = sample_hours(weather.local, 2018)
+    assert client.train.x.shape == (610, 6)
+    np.testing.assert_array_equal(client.train.x[:, 4], records[0].output[hours - 3])
+    np.testing.assert_array_equal(client.train.x[:, 5], records[0].output[hours - 24])
+
+
+def part(weather: Weather, keep: np.ndarray) -> Weather:
+    columns = {
+        name: getattr(weather, name)[keep] for name in ("beam", "diffuse", "temperature", "wind")
+    }
+    return replace(weather, times=weather.times[keep], **columns)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"panels": "N"}, "panels = 'N'"),
+        ({"window": "last"}, "window = 'last'"),
+        ({"samples": 611}, "samples = 611"),
+        ({"samples": 0}, "samples = 0"),
+        ({"clients": -1}, "-1 houses"),
+        ({"lags": ()}, "lags = []"),
+        ({"lags": (1, 1)}, "lags = [1, 1]"),
+        ({"lags": (0, 1)}, "lags = [0, 1]"),
+        ({"years": (2018, 2020)}, "2018 and 2020"),
+        ({"years": (2018, 2018)}, "2018 and 2018"),
+        ({"lags": (4000,)}, "4000 hours before"),
+    ],
+)
+def test_a_wrong_choice_is_named(weather: Weather, change: dict[str, Any], words: str) -> None:
+    choice: dict[str, Any] = {
+        "panels": "EW", "clients": 1, "new_clients": 0, "samples": 150, "window": "first",
+        "weather": weather,
+    }  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        pv(**(choice | change))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda times: times.year == 2018,
+        lambda times: times < pd.Timestamp("2019-07-31 17:00", tz="UTC"),
+        lambda times: times >= pd.Timestamp("2018-05-26 12:00", tz="UTC"),
+    ],
+)
+def test_weather_without_two_summers_is_named(
+    weather: Weather, keep: Callable[[pd.DatetimeIndex], np.ndarray]
+) -> None:
+    short = part(weather, np.asarray(keep(weather.times)))
+    with pytest.raises(
+        InputError, match=r"^synthetic weather .* two years are needed .* 145 hours"
+    ):
+        pv("EW", 1, 0, 150, "first", short)
+
+
+def test_without_pvlib_the_extra_is_named(
+    weather: Weather, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pvlib", None)
+    with pytest.raises(InputError, match=r"pip install pacpfl\[pv\]"):
+        pv("EW", 1, 0, 150, "first", weather)
+
+
+@pytest.mark.parametrize(
+    "module", [pv_module, pvgis, weather_module, synthetic_weather_module, lags]
+)
+def test_without_pvlib_the_modules_still_import(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their source is run afresh, beside the modules that are loaded already."""
+    monkeypatch.setitem(sys.modules, "pvlib", None)
+    assert module.__file__ is not None
+    runpy.run_path(module.__file__)
