@@ -69,8 +69,6 @@ class Gaussian:
         z = (y - outputs[:, 0]) / self.noise
         return -0.5 * z**2 - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
 
-    def predict(
-        self, outputs: Float[Array, "s t 1"], weights: Float[Array, " s"]
-    ) -> Prediction:
+    def predict(self, outputs: Float[Array, "s t 1"], weights: Float[Array, " s"]) -> Prediction:
         means = outputs[..., 0]
         return Prediction(weights, means, jnp.full_like(means, self.noise))

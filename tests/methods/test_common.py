@@ -14,11 +14,20 @@ import pytest
 from scipy.optimize import minimize
 
 from pacpfl import hyper
+from pacpfl.likelihoods import Gaussian
+from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
+from pacpfl.methods.fedavg import FedAvg
+from pacpfl.methods.maml import MAML
+from pacpfl.methods.mtl import MTL
+from pacpfl.methods.network import LocalTraining, NetworkModel
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pfedgp import PFedGP
 from pacpfl.methods.pooled import Pooled
+from pacpfl.methods.ridge import Ridge
 from pacpfl.methods.vanilla import Vanilla
 from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Prediction
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -28,10 +37,18 @@ CLIENTS, SLOTS = 3, 9
 LENGTHS = np.array([7, 5, 6])
 KEY = jax.random.key(0)
 AT = np.linspace(-2, 2, 5)[:, None]
+LINE = NetworkModel(MLP((1, 1)), Gaussian(0.3))
 METHODS: dict[str, Method] = {
     "pacpfl": PACPFL(PRIOR, CLIENTS, optax.adam(0.02), particles=2, references=4),
     "vanilla": Vanilla(PRIOR, steps=80, restarts=2),
     "pooled": Pooled(PRIOR, steps=80),
+    "pooled-inducing": Pooled(PRIOR, steps=80, inducing=5, exact_limit=0),
+    "pfedgp": PFedGP(PRIOR, optax.adam(0.02)),
+    "ridge": Ridge(),
+    "ard": ARD(steps=80),
+    "fedavg": FedAvg(LINE, LocalTraining(5, 0.1), finetune_steps=20),
+    "mtl": MTL(LINE, CLIENTS, LocalTraining(5, 0.1), coupling=0.1, personal_steps=20),
+    "maml": MAML(LINE, inner_learning_rate=0.1, personal_steps=20),
 }
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -194,4 +211,7 @@ def test_local_fits_reach_the_evidence_that_scipy_reaches(
 
 
 def test_only_the_pooled_model_is_central() -> None:
-    assert {name for name, method in METHODS.items() if method.central} == {"pooled"}
+    assert {name for name, method in METHODS.items() if method.central} == {
+        "pooled",
+        "pooled-inducing",
+    }

@@ -7,6 +7,7 @@ kept; a fit whose evidence is not finite never is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,13 +26,8 @@ class State(NamedTuple):
     """The server knows nothing."""
 
 
-@dataclass(frozen=True)
-class Vanilla:
-    prior: Prior
-    steps: int = 500
-    learning_rate: float = 0.03
-    restarts: int = 4
-    hyper_std: float = 0.5
+class Alone:
+    """A method without a federation: the server knows nothing, and nobody tells it anything."""
 
     central: ClassVar[bool] = False
 
@@ -51,32 +47,72 @@ class Vanilla:
     ) -> State:
         return state
 
+    def diagnostics(
+        self, state: State, updates: Any, weights: Float[Array, " c"]
+    ) -> dict[str, Array]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Vanilla(Alone):
+    prior: Prior
+    steps: int = 500
+    learning_rate: float = 0.03
+    restarts: int = 4
+    hyper_std: float = 0.5
+
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
         prior = hyper.hyper_prior(self.prior.blocks, self.hyper_std, data.x.dtype)
         starts = hyper.sample(key, prior, self.restarts)
-        fitted, evidence = jax.vmap(lambda phi: self._fit(phi, data))(starts)
-        best = jnp.argmax(jnp.where(jnp.isfinite(evidence), evidence, -jnp.inf))
-        return personal_model(self.prior, fitted[best][None], data, "uniform")
+        return fit(self.prior, starts, data, self.steps, self.learning_rate)
 
-    def _fit(self, start: Float[Array, " size"], data: Data) -> tuple[Array, Array]:
-        optimizer = optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.steps))
-        per_sample = 1 / data.mask.sum()
 
-        def objective(phi: Array) -> Array:
-            return -per_sample * self.prior.log_evidence(phi, data)
+def fit(
+    prior: Prior,
+    starts: Float[Array, "starts size"],
+    data: Data,
+    steps: int,
+    learning_rate: float,
+) -> PersonalModel:
+    """The particle with the highest evidence that is found from any of the starts, conditioned."""
+    per_sample = 1 / data.mask.sum()
 
-        def step(_: int, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-            phi, memory = carry
-            gradient = jax.grad(objective)(phi)
-            change, memory = optimizer.update(gradient, memory)
-            return jnp.where(jnp.isfinite(gradient).all(), phi + change, phi), memory
+    def objective(phi: Array) -> Array:
+        return -per_sample * prior.log_evidence(phi, data)
 
-        phi, _ = jax.lax.fori_loop(0, self.steps, step, (start, optimizer.init(start)))
-        return phi, -objective(phi)
+    best = minimise_from_all(objective, starts, steps, learning_rate)
+    return personal_model(prior, best[None], data, "uniform")
 
-    def diagnostics(
-        self, state: State, updates: Any, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
-        return {}
+
+def minimise_from_all(
+    objective: Callable[[Any], Array], starts: Any, steps: int, learning_rate: float
+) -> Any:
+    """The best of the minima found from each start (leading axis of every leaf of `starts`)."""
+    found, values = jax.vmap(lambda start: minimise(objective, start, steps, learning_rate))(starts)
+    best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+    return jax.tree.map(lambda a: a[best], found)
+
+
+def minimise(
+    objective: Callable[[Any], Array], start: Any, steps: int, learning_rate: float
+) -> tuple[Any, Array]:
+    """Adam with a cosine schedule: where it ends, and the objective there.
+
+    A step whose gradient is not finite is not taken: the search ends where it is.
+    """
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+
+    def step(_: int, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        parameters, memory = carry
+        gradient = jax.grad(objective)(parameters)
+        change, remembered = optimizer.update(gradient, memory)
+        moved = optax.apply_updates(parameters, change)
+        finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)]).all()
+        return jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (moved, remembered), carry
+        )
+
+    parameters, _ = jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))
+    return parameters, objective(parameters)

@@ -1,0 +1,125 @@
+"""MAML (Finn et al. 2017), federated as Per-FedAvg (Fallah et al. 2020): a start to adapt from.
+
+    minimise over w:   F(w) = 1/n sum_i F_i(w),   F_i(w) = L_i(U_i(w)),
+    U_i(w):            `inner_steps` gradient steps on L_i from w, with `inner_learning_rate`
+
+    client:  gradient of F_i, through the inner steps: J_U(w)^T grad L_i(U_i(w))
+    server:  one step of its optimiser with the mean over the clients
+    personal model:  U_i with `personal_steps`, on all of the client's samples
+
+Open in the papers, settled here:
+- Batches: U_i sees one mini-batch of `batch` samples (the same in all inner steps), the outer loss
+  another, drawn independently of it, as in Per-FedAvg; the second derivatives are those of the first
+  batch, while Per-FedAvg draws a third for them. `batch=None`: all samples in both places, which is
+  F_i exactly.
+- What is sent: Per-FedAvg lets a client take several meta-steps with `local_learning_rate` and sends
+  its parameters. Here it sends the MEAN of the meta-gradients along these steps. That is the same
+  information (Per-FedAvg is SGD at the server with rate local_steps * local_learning_rate); with one
+  meta-step, the default, it is the gradient of F itself; and it is what the server's Adam needs.
+- `first_order=True` takes J_U for the identity (FO-MAML): grad L_i at U_i(w).
+- Clients count alike, as in Per-FedAvg, however many samples they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from pacpfl.methods.network import (
+    NetworkModel,
+    NetworkPredictor,
+    Parameters,
+    ServerState,
+    combine,
+    finite_or,
+    mean_loss,
+    mini_batch,
+    server_step,
+)
+from pacpfl.types import Data
+
+ADAM = optax.adam(1e-3)
+
+
+class Update(NamedTuple):
+    gradient: Parameters  # mean over the local meta-steps of grad F_i
+    loss: Float[Array, ""]  # F_i of the server's network: for the progress bar only
+
+
+@dataclass(frozen=True)
+class MAML:
+    model: NetworkModel
+    inner_steps: int = 1
+    inner_learning_rate: float = 0.01
+    personal_steps: int = 1
+    first_order: bool = False
+    batch: int | None = None
+    local_steps: int = 1
+    local_learning_rate: float = 0.01  # of meta-steps at the client; of no effect with one
+    server_optimizer: optax.GradientTransformation = ADAM
+
+    central: ClassVar[bool] = False
+
+    def init(self, key: Array, example: Data) -> ServerState:
+        parameters = self.model.initial(key, example)
+        return ServerState(
+            parameters, self.server_optimizer.init(parameters), jnp.zeros((), jnp.int32)
+        )
+
+    def init_client(self, state: ServerState, data: Data, key: Array) -> tuple[()]:
+        return ()
+
+    def adapt(self, parameters: Parameters, data: Data, steps: int) -> Parameters:
+        """U: gradient steps from `parameters`."""
+
+        def step(_: Any, adapted: Parameters) -> Parameters:
+            gradient = jax.grad(self.model.loss)(adapted, data)
+            if self.first_order:
+                gradient = jax.lax.stop_gradient(gradient)
+            return adapted - self.inner_learning_rate * gradient
+
+        return jax.lax.fori_loop(0, steps, step, parameters)
+
+    def adapted_loss(self, parameters: Parameters, data: Data, key: Array) -> Float[Array, ""]:
+        """F_i, estimated from two batches."""
+        inner_key, outer_key = jax.random.split(key)
+        adapted = self.adapt(parameters, mini_batch(inner_key, data, self.batch), self.inner_steps)
+        return self.model.loss(adapted, mini_batch(outer_key, data, self.batch))
+
+    def client_update(
+        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
+    ) -> tuple[Update, tuple[()]]:
+        def step(index: Any, carry: Any) -> Any:
+            parameters, total, first = carry
+            loss, gradient = jax.value_and_grad(self.adapted_loss)(
+                parameters, data, jax.random.fold_in(key, index)
+            )
+            moved = parameters - self.local_learning_rate * gradient
+            return moved, total + gradient, jnp.where(index == 0, loss, first)
+
+        start = state.parameters
+        begin = (start, jnp.zeros_like(start), jnp.zeros((), start.dtype))
+        _, total, loss = jax.lax.fori_loop(0, self.local_steps, step, begin)
+        return Update(total / self.local_steps, loss), ()
+
+    def server_update(
+        self, state: ServerState, updates: Update, weights: Float[Array, " c"], key: Array
+    ) -> ServerState:
+        combined = combine(updates.gradient, weights)
+        return server_step(self.server_optimizer, state, combined.mean, combined)
+
+    def personalize(
+        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
+    ) -> NetworkPredictor:
+        adapted = self.adapt(state.parameters, data, self.personal_steps)
+        return self.model.predictor(finite_or(adapted, state.parameters), data)
+
+    def diagnostics(
+        self, state: ServerState, updates: Update, weights: Float[Array, " c"]
+    ) -> dict[str, Array]:
+        return {"loss": mean_loss(updates.loss, weights)}

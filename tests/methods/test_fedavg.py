@@ -1,0 +1,127 @@
+"""FedAvg on linear regression, where every round can be written down in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pacpfl.likelihoods import Gaussian
+from pacpfl.methods.fedavg import FedAvg, Update
+from pacpfl.methods.network import LocalTraining, NetworkModel, ServerState
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Data
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NOISE, RATE, FEATURES, CLIENTS, SLOTS = 0.8, 0.15, 2, 3, 9
+LENGTHS = np.array([9, 4, 6])
+KEY = jax.random.key(0)
+MODEL = NetworkModel(MLP((FEATURES, 1)), Gaussian(NOISE))
+ONE_STEP = FedAvg(MODEL, LocalTraining(1, RATE))
+START = np.array([0.4, -0.7, 0.2])
+
+
+def make_clients() -> Data:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(CLIENTS, SLOTS, FEATURES))
+    slopes = rng.normal(size=(CLIENTS, FEATURES, 1))
+    y = (x @ slopes)[..., 0] + 1.0 + 0.3 * rng.normal(size=(CLIENTS, SLOTS))
+    return Data(x, y, np.arange(SLOTS) < LENGTHS[:, None])
+
+
+DATA = make_clients()
+X = [np.c_[DATA.x[i, :m], np.ones(m)] for i, m in enumerate(LENGTHS)]  # with the column of the bias
+Y = [DATA.y[i, :m] for i, m in enumerate(LENGTHS)]
+
+
+def gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the mean of (x w - y)^2 / (2 noise^2)."""
+    return x.T @ (x @ w - y) / (len(y) * NOISE**2)
+
+
+def trained(w: np.ndarray, client: int, steps: int) -> np.ndarray:
+    for _ in range(steps):
+        w = w - RATE * gradient(w, X[client], Y[client])
+    return w
+
+
+def play(method: FedAvg, data: Data, weights: Any, rounds: int) -> tuple[ServerState, Update]:
+    state = method.init(KEY, jax.tree.map(lambda a: a[0], data))
+    state = state._replace(parameters=jnp.asarray(START))
+
+    def update(state: ServerState) -> Update:
+        return jax.vmap(lambda d: method.client_update(state, (), d, KEY)[0])(data)
+
+    def one(_: int, state: ServerState) -> ServerState:
+        return method.server_update(state, update(state), weights, KEY)
+
+    state = jax.lax.fori_loop(0, rounds - 1, one, state)
+    updates = update(state)
+    return method.server_update(state, updates, weights, KEY), updates
+
+
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
+
+
+def test_one_full_step_is_gradient_descent_on_all_samples_together() -> None:
+    state, updates = compiled_play(ONE_STEP, DATA, jnp.ones(CLIENTS), 1)
+    expected = START - RATE * gradient(START, np.concatenate(X), np.concatenate(Y))
+    np.testing.assert_allclose(state.parameters, expected, rtol=1e-12)
+    np.testing.assert_array_equal(updates.samples, LENGTHS)
+    log_density = -0.5 * np.log(2 * np.pi * NOISE**2)
+    losses = [
+        np.mean((x @ START - y) ** 2) / (2 * NOISE**2) - log_density
+        for x, y in zip(X, Y, strict=True)
+    ]
+    np.testing.assert_allclose(updates.loss, losses, rtol=1e-12)
+
+
+def test_many_rounds_end_at_least_squares() -> None:
+    state, _ = compiled_play(ONE_STEP, DATA, jnp.ones(CLIENTS), 600)
+    expected = np.linalg.lstsq(np.concatenate(X), np.concatenate(Y))[0]
+    np.testing.assert_allclose(state.parameters, expected, rtol=1e-10)
+
+
+def test_rounds_of_several_local_steps_with_weights_and_someone_absent() -> None:
+    """Two rounds by loops: the engine's weights times the numbers of samples, client 1 absent."""
+    weights = np.array([1.0, 0.0, 2.0])
+    method = replace(ONE_STEP, local=LocalTraining(4, RATE))
+    state, _ = compiled_play(method, DATA, jnp.asarray(weights), 2)
+    w = START
+    for _ in range(2):
+        each = np.array([trained(w, i, 4) for i in range(CLIENTS)])
+        w = np.average(each, axis=0, weights=weights * LENGTHS)
+    np.testing.assert_allclose(state.parameters, w, rtol=1e-12)
+    assert int(state.skipped) == 0
+
+
+def test_the_server_may_take_the_mean_change_as_a_gradient() -> None:
+    method = replace(ONE_STEP, server_optimizer=optax.sgd(0.5, momentum=0.6))
+    state, _ = compiled_play(method, DATA, jnp.ones(CLIENTS), 3)
+    w, velocity = START, np.zeros(3)
+    for _ in range(3):
+        velocity = 0.6 * velocity + RATE * gradient(w, np.concatenate(X), np.concatenate(Y))
+        w = w - 0.5 * velocity
+    np.testing.assert_allclose(state.parameters, w, rtol=1e-12)
+
+
+def test_everyone_gets_the_same_network_unless_it_is_tuned_at_home() -> None:
+    state = ServerState(jnp.asarray(START), (), jnp.zeros((), jnp.int32))
+
+    def personal(method: FedAvg) -> np.ndarray:
+        models = jax.vmap(lambda d: method.personalize(state, (), d, KEY))
+        return np.asarray(jax.jit(models, compiler_options=OPTIONS)(DATA).parameters)
+
+    np.testing.assert_array_equal(personal(ONE_STEP), np.tile(START, (CLIENTS, 1)))
+    expected = [trained(START, i, 7) for i in range(CLIENTS)]
+    np.testing.assert_allclose(personal(replace(ONE_STEP, finetune_steps=7)), expected, rtol=1e-12)
+    too_fast = replace(ONE_STEP, local=LocalTraining(1, 1e200), finetune_steps=4)
+    np.testing.assert_array_equal(personal(too_fast), np.tile(START, (CLIENTS, 1)))

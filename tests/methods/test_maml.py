@@ -1,0 +1,179 @@
+"""MAML: gradients through the inner steps, and the meta-optimum of quadratics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pacpfl.likelihoods import Categorical, Gaussian
+from pacpfl.methods.maml import MAML
+from pacpfl.methods.network import NetworkModel, ServerState
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Data
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+NOISE, ALPHA, FEATURES, CLIENTS, SLOTS = 0.9, 0.25, 2, 3, 7
+LENGTHS = np.array([7, 4, 5])
+KEY = jax.random.key(0)
+START = np.array([0.4, -0.7, 0.2])
+LINEAR = MAML(
+    NetworkModel(MLP((FEATURES, 1)), Gaussian(NOISE)),
+    inner_learning_rate=ALPHA,
+    server_optimizer=optax.sgd(0.3),
+)
+DEEP = MAML(
+    NetworkModel(MLP((FEATURES, 3, 3)), Categorical(3)), inner_steps=3, inner_learning_rate=0.7
+)
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+update_client = jax.jit(MAML.client_update, static_argnums=0, compiler_options=OPTIONS)
+adapted_loss = jax.jit(MAML.adapted_loss, static_argnums=0, compiler_options=OPTIONS)
+
+
+def make_clients() -> Data:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(CLIENTS, SLOTS, FEATURES))
+    y = (x @ rng.normal(size=(CLIENTS, FEATURES, 1)))[..., 0] + 1.0
+    return Data(x, y + 0.3 * rng.normal(size=y.shape), np.arange(SLOTS) < LENGTHS[:, None])
+
+
+DATA = make_clients()
+LABELLED = Data(DATA.x[1], np.array([2.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]), DATA.mask[1])
+
+
+def curvatures(data: Data) -> tuple[np.ndarray, np.ndarray]:
+    """H_i and the minimiser of L_i(w) = (w - w_i)^T H_i (w - w_i) / 2 + constant."""
+    h, best = [], []
+    for x, y, mask in zip(*data, strict=True):
+        rows = np.c_[x, np.ones(len(x))][mask]
+        h.append(rows.T @ rows / (len(rows) * NOISE**2))
+        best.append(np.linalg.lstsq(rows, y[mask])[0])
+    return np.array(h), np.array(best)
+
+
+H, BEST = curvatures(DATA)
+
+
+def quadratic_meta_gradient(w: np.ndarray, client: int, inner_steps: int) -> np.ndarray:
+    """The inner steps shrink w - w_i by I - alpha H_i each: (I - alpha H)^2K H (w - w_i)."""
+    shrink = np.linalg.matrix_power(np.eye(3) - ALPHA * H[client], inner_steps)
+    return shrink @ H[client] @ shrink @ (w - BEST[client])
+
+
+def server(parameters: np.ndarray, method: MAML = LINEAR) -> ServerState:
+    w = jnp.asarray(parameters)
+    return ServerState(w, method.server_optimizer.init(w), jnp.zeros((), jnp.int32))
+
+
+def play(method: MAML, rounds: int, weights: jax.Array) -> ServerState:
+    def one(_: int, state: ServerState) -> ServerState:
+        updates, _ = jax.vmap(lambda d: method.client_update(state, (), d, KEY))(DATA)
+        return method.server_update(state, updates, weights, KEY)
+
+    return jax.lax.fori_loop(0, rounds, one, server(START, method))
+
+
+compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
+
+
+@pytest.mark.parametrize("inner_steps", [1, 3])
+def test_the_gradient_goes_through_the_inner_steps(
+    inner_steps: int, oracle: SimpleNamespace
+) -> None:
+    """Against differences, for a network whose curvature matters; padding included."""
+    method = replace(DEEP, inner_steps=inner_steps)
+    w = np.random.default_rng(1).normal(size=method.model.network.size)
+    update, _ = update_client(method, server(w, method), (), LABELLED, KEY)
+    expected = oracle.central_differences(
+        lambda p: float(adapted_loss(method, jnp.asarray(p), LABELLED, KEY)), w
+    )
+    np.testing.assert_allclose(update.gradient, expected, rtol=1e-7, atol=1e-9)
+    assert float(update.loss) == pytest.approx(float(adapted_loss(method, w, LABELLED, KEY)))
+
+
+@pytest.mark.parametrize("inner_steps", [1, 3])
+def test_the_first_order_gradient_is_that_of_the_loss_where_adaptation_ends(
+    inner_steps: int, oracle: SimpleNamespace
+) -> None:
+    method = replace(DEEP, inner_steps=inner_steps, first_order=True)
+    loss = jax.jit(method.model.loss)
+    adapted = np.random.default_rng(1).normal(size=method.model.network.size)
+    update, _ = update_client(method, server(adapted, method), (), LABELLED, KEY)
+
+    def gradient(p: np.ndarray) -> np.ndarray:
+        return oracle.central_differences(lambda q: float(loss(jnp.asarray(q), LABELLED)), p)
+
+    for _ in range(inner_steps):
+        adapted = adapted - 0.7 * gradient(adapted)
+    np.testing.assert_allclose(update.gradient, gradient(adapted), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2])
+def test_the_meta_optimum_of_quadratics(inner_steps: int) -> None:
+    """sum_i A_i (w - w_i) = 0 with A_i = (I - alpha H_i)^2K H_i, clients counting alike."""
+    method = replace(LINEAR, inner_steps=inner_steps)
+    state = compiled_play(method, 1500, jnp.ones(CLIENTS))
+    shrinks = [np.linalg.matrix_power(np.eye(3) - ALPHA * h, 2 * inner_steps) for h in H]
+    a = np.array([shrink @ h for shrink, h in zip(shrinks, H, strict=True)])
+    expected = np.linalg.solve(a.sum(0), np.einsum("iab,ib->a", a, BEST))
+    np.testing.assert_allclose(state.parameters, expected, rtol=1e-8)
+    plain = np.linalg.solve(H.sum(0), np.einsum("iab,ib->a", H, BEST))
+    assert np.abs(expected - plain).max() > 0.02, "no other than that of the loss before adaptation"
+
+
+def test_several_local_steps_are_those_of_per_fedavg() -> None:
+    """Clients take meta-steps, the server averages their networks: SGD with rate 3 * beta."""
+    beta, weights = 0.2, np.array([1.0, 0.0, 3.0])
+    method = replace(
+        LINEAR, local_steps=3, local_learning_rate=beta, server_optimizer=optax.sgd(3 * beta)
+    )
+    state = compiled_play(method, 2, jnp.asarray(weights))
+    w = START
+    for _ in range(2):
+        each = np.tile(w, (CLIENTS, 1))
+        for _ in range(3):
+            for i in range(CLIENTS):
+                each[i] -= beta * quadratic_meta_gradient(each[i], i, 1)
+        w = np.average(each, axis=0, weights=weights)
+    np.testing.assert_allclose(state.parameters, w, rtol=1e-12)
+
+
+def test_inner_and_outer_batch_are_drawn_independently() -> None:
+    """With one sample in each, the loss is one of m^2 known values, and every pair turns up."""
+    method = replace(LINEAR, batch=1)
+    data = jax.tree.map(lambda a: jnp.asarray(a[1]), DATA)
+    count = LENGTHS[1]
+    rows, y = np.c_[DATA.x[1], np.ones(SLOTS)][:count], DATA.y[1, :count]
+    pairs = np.zeros((count, count))
+    for i in range(count):
+        adapted = START - ALPHA / NOISE**2 * rows[i] * (rows[i] @ START - y[i])
+        z = (rows @ adapted - y) / NOISE
+        pairs[i] = 0.5 * z**2 + 0.5 * np.log(2 * np.pi * NOISE**2)
+    draws = jax.jit(
+        jax.vmap(lambda key: method.adapted_loss(jnp.asarray(START), data, key)),
+        compiler_options=OPTIONS,
+    )
+    found = np.asarray(draws(jax.random.split(jax.random.key(3), 400)))
+    distance = np.abs(found[:, None] - pairs.ravel())
+    assert distance.min(1).max() < 1e-10
+    frequency = np.bincount(distance.argmin(1), minlength=count**2) / 400
+    np.testing.assert_allclose(frequency, 1 / count**2, atol=0.05)
+
+
+def test_personal_models_take_inner_steps_on_all_samples() -> None:
+    method = replace(LINEAR, personal_steps=5, batch=2)
+    models = jax.jit(jax.vmap(lambda d: method.personalize(server(START), (), d, KEY)))(DATA)
+    for i in range(CLIENTS):
+        shrink = np.linalg.matrix_power(np.eye(3) - ALPHA * H[i], 5)
+        expected = BEST[i] + shrink @ (START - BEST[i])
+        np.testing.assert_allclose(models.parameters[i], expected, rtol=1e-11)
+    too_fast = replace(method, inner_learning_rate=1e200)
+    model = too_fast.personalize(server(START), (), jax.tree.map(lambda a: a[0], DATA), KEY)
+    np.testing.assert_array_equal(model.parameters, START)

@@ -1,0 +1,354 @@
+"""What FedAvg, MTL and MAML share: loss, local training, averaging, predictions; and all three at work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import special, stats
+
+from pacpfl.data.store import from_clients
+from pacpfl.engines.evaluate import evaluate
+from pacpfl.engines.simulate import train
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical, Gaussian
+from pacpfl.methods.base import Method
+from pacpfl.methods.fedavg import FedAvg
+from pacpfl.methods.maml import MAML
+from pacpfl.methods.mtl import MTL
+from pacpfl.methods.network import (
+    FLOOR,
+    LocalTraining,
+    NetworkModel,
+    ServerState,
+    combine,
+    mean_loss,
+    server_step,
+)
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Client, Data, Federation, Prediction, Probabilities, Samples
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+CLIENTS, SLOTS, FEATURES, CLASSES = 3, 12, 2, 3
+LENGTHS = np.array([12, 7, 9])
+KEY = jax.random.key(0)
+REGRESSION = NetworkModel(MLP((FEATURES, 3, 1)), Gaussian(0.7))
+CLASSIFICATION = NetworkModel(MLP((FEATURES, CLASSES)), Categorical(CLASSES))
+LINEAR = NetworkModel(MLP((FEATURES, 1)), Gaussian(0.5))
+
+
+def make_methods(model: NetworkModel) -> dict[str, Method]:
+    local = LocalTraining(4, 0.3)
+    return {
+        "fedavg": FedAvg(model, local, finetune_steps=2),
+        "mtl": MTL(model, CLIENTS, local, coupling=0.1, personal_steps=240),
+        "maml": MAML(model, 2, 0.2, personal_steps=3, server_optimizer=optax.adam(0.1)),
+    }
+
+
+METHODS = {
+    **{f"{name}, numbers": method for name, method in make_methods(REGRESSION).items()},
+    **{f"{name}, classes": method for name, method in make_methods(CLASSIFICATION).items()},
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def make_clients(model: NetworkModel) -> Data:
+    """Numbers, or three classes in three corners, far apart."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(CLIENTS, SLOTS, FEATURES))
+    y = np.tanh(x.sum(2)) + 0.1 * rng.normal(size=(CLIENTS, SLOTS))
+    if model is CLASSIFICATION:
+        y = np.tile(np.arange(SLOTS) % CLASSES, (CLIENTS, 1)).astype(float)
+        x = 0.4 * x + 3 * np.array([[1, 0], [-1, 1], [-1, -1]])[y.astype(int)]
+    return Data(x, y, np.arange(SLOTS) < LENGTHS[:, None])
+
+
+def one_of(data: Data, index: int = 1) -> Data:
+    return jax.tree.map(lambda a: jnp.asarray(a[index]), data)
+
+
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def play(method: Any, data: Data, weights: jax.Array, rounds: int) -> tuple[Any, Any, Any]:
+    """Rounds as an engine plays them, then every client's prediction at its own inputs."""
+    state = method.init(KEY, jax.tree.map(lambda a: a[0], data))
+    own = jax.vmap(lambda d: method.init_client(state, d, KEY))(data)
+
+    def one(_: int, carry: Any) -> Any:
+        state, own, _ = carry
+        updates, own = jax.vmap(lambda o, d: method.client_update(state, o, d, KEY))(own, data)
+        curves = method.diagnostics(state, updates, weights)
+        return method.server_update(state, updates, weights, KEY), own, curves
+
+    shapes = jax.eval_shape(lambda: one(0, (state, own, None)))[2]
+    curves = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    state, own, curves = jax.lax.fori_loop(0, rounds, one, (state, own, curves))
+    inputs = jnp.where(data.mask[..., None], data.x, 0)
+    predictions = jax.vmap(lambda o, d, x: method.personalize(state, o, d, KEY)(x))(
+        own, data, inputs
+    )
+    return state, curves, predictions
+
+
+compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
+compiled_combine = jax.jit(combine, compiler_options=OPTIONS)
+compiled_step = jax.jit(server_step, static_argnums=0, compiler_options=OPTIONS)
+
+
+@pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION], ids=["numbers", "classes"])
+def test_the_loss_is_the_mean_negative_log_density_of_the_samples(model: NetworkModel) -> None:
+    data, count = one_of(make_clients(model)), LENGTHS[1]
+    w = np.random.default_rng(1).normal(size=model.network.size)
+    outputs = np.asarray(model.network(jnp.asarray(w), data.x[:count]))
+    y = np.asarray(data.y[:count])
+    if model is REGRESSION:
+        densities = stats.norm.logpdf(y, outputs[:, 0], 0.7)
+    else:
+        densities = special.log_softmax(outputs, axis=1)[np.arange(count), y.astype(int)]
+    loss = jax.jit(jax.value_and_grad(model.loss), compiler_options=OPTIONS)
+    found, gradient = loss(w, data)
+    assert float(found) == pytest.approx(-densities.mean(), rel=1e-12)
+    unpadded, plain_gradient = loss(w, Data(*(a[:count] for a in data)))
+    assert float(unpadded) == pytest.approx(float(found), rel=1e-14)
+    np.testing.assert_allclose(plain_gradient, gradient, rtol=1e-12)
+    for nonsense in (1e30, np.nan):
+        filled = Data(
+            jnp.where(data.mask[:, None], data.x, nonsense),
+            jnp.where(data.mask, data.y, nonsense),
+            data.mask,
+        )
+        again, same_gradient = loss(w, filled)
+        assert float(again) == float(found)
+        np.testing.assert_array_equal(same_gradient, gradient)
+
+
+def test_predictions_of_numbers_have_the_spread_of_the_residuals() -> None:
+    data = one_of(make_clients(REGRESSION))
+    w = np.random.default_rng(1).normal(size=LINEAR.network.size)
+    rows, y = np.c_[data.x, np.ones(SLOTS)], np.asarray(data.y)
+    residual = (rows @ w - y)[: LENGTHS[1]]
+    prediction = LINEAR.predictor(w, data)(data.x)
+    assert isinstance(prediction, Prediction)
+    np.testing.assert_array_equal(prediction.weights, [1.0])
+    np.testing.assert_allclose(prediction.means, (rows @ w)[None], rtol=1e-12)
+    expected = np.sqrt(np.sum(residual**2) / (LENGTHS[1] - 1))
+    np.testing.assert_allclose(prediction.stds, np.full((1, SLOTS), expected), rtol=1e-12)
+
+
+def test_the_spread_has_a_floor_and_one_sample_is_enough() -> None:
+    data = one_of(make_clients(REGRESSION))
+    w = np.random.default_rng(1).normal(size=LINEAR.network.size)
+    by_heart = data._replace(y=jnp.asarray(np.c_[data.x, np.ones(SLOTS)] @ w))
+    prediction = LINEAR.predictor(w, by_heart)(data.x[:2])
+    np.testing.assert_allclose(prediction.stds, FLOOR * 0.5, rtol=1e-12)
+    single = data._replace(mask=jnp.arange(SLOTS) == 0)
+    prediction = LINEAR.predictor(w, single)(data.x[:1])
+    expected = abs(float(prediction.means[0, 0] - data.y[0]))
+    np.testing.assert_allclose(prediction.stds, expected, rtol=1e-12)
+
+
+def test_predictions_of_classes_are_the_softmax() -> None:
+    data = one_of(make_clients(CLASSIFICATION))
+    w = np.random.default_rng(1).normal(size=CLASSIFICATION.network.size)
+    model = CLASSIFICATION.predictor(w, data)
+    assert len(jax.tree.leaves(model)) == 1, "no spread"
+    prediction = model(data.x)
+    assert isinstance(prediction, Probabilities)
+    logits = np.asarray(data.x) @ w[:-CLASSES].reshape(FEATURES, CLASSES) + w[-CLASSES:]
+    expected = special.log_softmax(logits, axis=1)
+    np.testing.assert_allclose(prediction.log_probabilities, expected, rtol=1e-12)
+
+
+def gradient_of(w: np.ndarray, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return rows.T @ (rows @ w - y) / (len(y) * 0.5**2)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_local_training_is_the_named_optimizer(optimizer: str) -> None:
+    """Five steps by the formulas, on a linear network."""
+    data, count = one_of(make_clients(REGRESSION)), LENGTHS[1]
+    rows, y = np.c_[data.x, np.ones(SLOTS)][:count], np.asarray(data.y)[:count]
+    start = np.array([0.3, -0.2, 0.1])
+    w, velocity, square = start, np.zeros(3), np.zeros(3)
+    for step in range(1, 6):
+        gradient = gradient_of(w, rows, y)
+        if optimizer == "adam":
+            velocity = 0.9 * velocity + 0.1 * gradient
+            square = 0.999 * square + 0.001 * gradient**2
+            scale = np.sqrt(square / (1 - 0.999**step)) + 1e-8
+            w = w - 0.05 * velocity / (1 - 0.9**step) / scale
+        else:
+            velocity = (0.9 if optimizer == "momentum" else 0.0) * velocity + gradient
+            w = w - 0.05 * velocity
+    local = LocalTraining(5, 0.05, optimizer)
+    train_locally = jax.jit(partial(local.descend, LINEAR.loss), compiler_options=OPTIONS)
+    found, first = train_locally(start, data, KEY)
+    np.testing.assert_allclose(found, w, rtol=1e-10)
+    assert float(first) == pytest.approx(float(LINEAR.loss(jnp.asarray(start), data)), rel=1e-12)
+
+
+def test_mini_batches_are_drawn_anew_for_each_step() -> None:
+    """With one sample per step, two steps end at one of m^2 places, and every place is reached."""
+    data, count = one_of(make_clients(REGRESSION)), LENGTHS[1]
+    rows, y = np.c_[data.x, np.ones(SLOTS)], np.asarray(data.y)
+    start = np.array([0.3, -0.2, 0.1])
+
+    def step(w: np.ndarray, i: int) -> np.ndarray:
+        return w - 0.05 * gradient_of(w, rows[i : i + 1], y[i : i + 1])
+
+    places = np.array([step(step(start, i), j) for i in range(count) for j in range(count)])
+    local = LocalTraining(2, 0.05, batch=1)
+    draw = jax.jit(
+        jax.vmap(lambda key: local.descend(LINEAR.loss, jnp.asarray(start), data, key)[0]),
+        compiler_options=OPTIONS,
+    )
+    found = np.asarray(draw(jax.random.split(jax.random.key(2), 600)))
+    distance = np.abs(found[:, None] - places).max(2)
+    assert distance.min(1).max() < 1e-12
+    frequency = np.bincount(distance.argmin(1), minlength=count**2) / 600
+    np.testing.assert_allclose(frequency, 1 / count**2, atol=0.03)
+
+
+def test_the_mean_is_over_those_who_are_present_and_finite() -> None:
+    values = np.random.default_rng(3).normal(size=(6, 4))
+    weights, sizes = np.array([1.0, 2.0, 0.0, 1.0, 1.0, 3.0]), np.array([5.0, 2, 3, 4, np.inf, 1])
+    spoiled = values.copy()
+    spoiled[2], spoiled[3, 1] = np.nan, np.inf
+    found = compiled_combine(spoiled, weights, sizes)
+    used = [0, 1, 5]
+    expected = np.average(values[used], axis=0, weights=(weights * sizes)[used])
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-12)
+    assert (int(found.used), int(found.skipped)) == (3, 2), "client 2 is absent, not broken"
+    nobody = compiled_combine(spoiled, np.zeros(6), sizes)
+    np.testing.assert_array_equal(nobody.mean, 0)
+    assert (int(nobody.used), int(nobody.skipped)) == (0, 0)
+    losses = jnp.array([1.0, 3.0, jnp.nan, jnp.inf])
+    assert float(mean_loss(losses, jnp.array([1.0, 3.0, 0.0, 1.0]))) == pytest.approx(2.5)
+
+
+def test_the_server_takes_no_step_without_clients_or_towards_infinity() -> None:
+    optimizer, w = optax.adam(0.1), jnp.array([1.0, 2.0])
+    state = ServerState(w, optimizer.init(w), jnp.asarray(4, jnp.int32))
+    combined = compiled_combine(np.array([[1.0, -1.0], [np.nan, 0.0]]), np.ones(2))
+    state = compiled_step(optimizer, state, combined.mean, combined)
+    np.testing.assert_allclose(state.parameters, [0.9, 2.1], rtol=1e-6)
+    assert int(state.skipped) == 5
+    nobody = compiled_combine(np.ones((2, 2)), np.zeros(2))
+    after = compiled_step(optimizer, state, nobody.mean, nobody)  # Adam's momentum must not act
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+    huge = compiled_combine(np.full((2, 2), 4e307), np.ones(2))
+    sgd = optax.sgd(10.0)
+    stopped = compiled_step(sgd, state._replace(optimizer=sgd.init(w)), huge.mean, huge)
+    np.testing.assert_array_equal(stopped.parameters, state.parameters)
+    assert int(stopped.skipped) == 7
+
+
+def test_what_does_not_fit_is_named() -> None:
+    with pytest.raises(InputError, match=r"no local optimiser 'sdg'; choose one of sgd, momentum"):
+        LocalTraining(optimizer="sdg")
+    wrong = NetworkModel(MLP((FEATURES, 4)), Categorical(CLASSES))
+    for method in make_methods(wrong).values():
+        with pytest.raises(InputError, match=r"has 4 outputs, but Categorical.* needs 3"):
+            method.init(KEY, one_of(make_clients(CLASSIFICATION)))
+
+
+@every_method
+def test_states_keep_their_shapes_in_the_precision_of_the_data(name: str) -> None:
+    """Engines scan over rounds and save states; float32 data stay float32 where float64 is on."""
+    method: Any = METHODS[name]
+    optimizer = "adam" if name.endswith("classes") else "momentum"
+    if name.startswith("maml"):
+        method = replace(method, batch=3, local_steps=2, first_order=optimizer == "adam")
+    else:
+        method = replace(method, local=LocalTraining(2, 0.1, optimizer, batch=3))
+    assert hash(method) == hash(replace(method)) and method == replace(method)
+    assert method.central is False
+    zeros = partial(jax.tree.map, lambda a: jnp.zeros(a.shape, a.dtype))
+    for dtype in (jnp.float32, jnp.float64):
+        data = jax.tree.map(jnp.asarray, make_clients(method.model))
+        data = data._replace(x=data.x.astype(dtype), y=data.y.astype(dtype))
+        one = one_of(data)
+        start = jax.eval_shape(method.init, KEY, one)
+        own = jax.eval_shape(method.init_client, start, one, KEY)
+        update, own_after = jax.eval_shape(method.client_update, start, own, one, KEY)
+        many = jax.eval_shape(jax.vmap(lambda _, u=update: zeros(u)), jnp.zeros(2))
+        after = jax.eval_shape(method.server_update, start, many, jnp.ones(2, dtype), KEY)
+        for before, then in ((start, after), (own, own_after)):
+            kinds = [(a.shape, a.dtype) for a in jax.tree.leaves(before)]
+            assert [(a.shape, a.dtype) for a in jax.tree.leaves(then)] == kinds
+            assert jax.tree.structure(before) == jax.tree.structure(then)
+        for client_state in (own, ()):
+            model = jax.eval_shape(method.personalize, start, client_state, one, KEY)
+            leaves = jax.tree.leaves((update, after, model))
+            floats = {a.dtype for a in leaves if jnp.issubdtype(a.dtype, jnp.floating)}
+            assert floats == {jnp.dtype(dtype)}
+
+
+@every_method
+def test_padding_and_the_order_of_clients_change_nothing(name: str) -> None:
+    method: Any = METHODS[name]
+    data, weights = make_clients(method.model), jnp.array([1.0, 2.0, 1.0])
+    result = compiled_play(method, data, weights, 3)
+    nonsense = Data(
+        np.where(data.mask[..., None], data.x, np.nan),
+        np.where(data.mask, data.y, -1e3),
+        data.mask,
+    )
+    again = compiled_play(method, nonsense, weights, 3)
+    jax.tree.map(np.testing.assert_array_equal, again, result)
+    order = np.array([2, 0, 1])
+    state, curves, predictions = compiled_play(
+        method, Data(*(a[order] for a in data)), weights[order], 3
+    )
+    turned = (state, curves, jax.tree.map(lambda a: a[np.argsort(order)], predictions))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), turned, result)
+
+
+@every_method
+def test_a_client_that_is_not_finite_counts_as_absent_and_is_counted(name: str) -> None:
+    method: Any = METHODS[name]
+    data = make_clients(method.model)
+    state, _, _ = compiled_play(method, data, jnp.array([1.0, 0.0, 1.0]), 3)
+    x = np.where(np.arange(CLIENTS)[:, None, None] == 1, np.inf, data.x)
+    broken = data._replace(x=x)
+    harmed, harmed_curves, _ = compiled_play(method, broken, jnp.ones(CLIENTS), 3)
+    assert (int(state.skipped), int(harmed.skipped)) == (0, 3)
+    assert all(np.isfinite(a).all() for a in jax.tree.leaves((harmed, harmed_curves)))
+    same = harmed._replace(skipped=state.skipped)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), same, state)
+
+
+@pytest.mark.parametrize("name", ["fedavg, classes", "mtl, classes", "maml, classes"])
+def test_classes_far_apart_are_all_recognised(name: str) -> None:
+    data = make_clients(CLASSIFICATION)
+    _, curves, predictions = compiled_play(METHODS[name], data, jnp.ones(CLIENTS), 60)
+    found = np.asarray(predictions.log_probabilities).argmax(-1)
+    assert (found == data.y)[data.mask].all()
+    assert float(curves["loss"]) < 0.1
+
+
+def test_the_engine_keeps_what_clients_keep() -> None:
+    """Two of three clients per round; existing and new clients are personalised and measured."""
+    data, method = make_clients(REGRESSION), make_methods(LINEAR)["mtl"]
+    samples = [Samples(data.x[i, :m], data.y[i, :m]) for i, m in enumerate(LENGTHS)]
+    clients = tuple(Client(f"c{i}", part, test=samples[2]) for i, part in enumerate(samples))
+    federation = Federation("toy", clients, (replace(clients[1], name="new"),))
+    trained = train(method, from_clients(clients), rounds=40, clients_per_round=2, dtype=np.float64)
+    losses, own = trained.history["loss"], trained.client_states
+    assert losses[-5:].mean() < losses[:5].mean() - 0.05
+    np.testing.assert_allclose(trained.state.mean, own.forward.mean(0), rtol=1e-10)
+    assert own.steps.sum() == 40 * 2 * 4
+    results = evaluate(method, trained.state, federation, client_states=own, dtype=np.float64)
+    for group in ("existing", "new"):
+        for row in results[group].rows:
+            assert row["rsmse"] < 0.7 and np.isfinite(row["nll"])

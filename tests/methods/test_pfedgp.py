@@ -1,0 +1,241 @@
+"""pFedGP: gradients by differences, rounds by hand, and PAC-PFL as the wider method it is a case of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pacpfl.methods.pacpfl import PACPFL, subsample
+from pacpfl.methods.pfedgp import PFedGP, State, Update
+from pacpfl.priors.base import Block
+from pacpfl.priors.gp import GPPrior
+from pacpfl.types import Data
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+PRIOR = GPPrior(1, ("linear",), ("ard",))
+CLIENTS, SLOTS = 4, 6
+LENGTHS = np.array([6, 4, 5, 3])
+KEY = jax.random.key(0)
+METHOD = PFedGP(PRIOR, optax.adam(0.05))
+ALL = np.ones(CLIENTS)
+PHI = np.array([0.4, -0.2, 0.1, -0.6])  # slope, intercept, ln length, raw noise
+
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def updates_of(method: Any, state: Any, data: Data, key: jax.Array) -> Any:
+    """Every client's update, each with its own key. Clients do not look at the server's optimiser."""
+    return compiled_updates(method, state._replace(optimizer=()), data, key)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)
+def compiled_updates(method: Any, state: Any, data: Data, key: jax.Array) -> Any:
+    keys = jax.random.split(key, CLIENTS)
+    return jax.vmap(lambda d, k: method.client_update(state, (), d, k)[0])(data, keys)
+
+
+update_server = jax.jit(
+    lambda method, *arguments: method.server_update(*arguments, KEY),
+    static_argnums=0,
+    compiler_options=OPTIONS,
+)
+
+
+def make_clients() -> Data:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(CLIENTS, SLOTS, 1)), rng.normal(size=(CLIENTS, SLOTS))
+    mask = np.arange(SLOTS) < LENGTHS[:, None]
+    return Data(np.where(mask[..., None], x, 40.0), np.where(mask, y, -1e3), mask)
+
+
+def own(client: int) -> tuple[np.ndarray, np.ndarray]:
+    data, count = make_clients(), LENGTHS[client]
+    return data.x[client, :count], data.y[client, :count]
+
+
+def make_state(method: PFedGP = METHOD) -> State:
+    example = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
+    return method.init(KEY, example)._replace(parameters=jnp.asarray(PHI))
+
+
+def make_updates(seed: int = 2) -> Update:
+    rng = np.random.default_rng(seed)
+    return Update(
+        jnp.asarray(rng.normal(size=(CLIENTS, PRIOR.size))), jnp.asarray(rng.normal(size=CLIENTS))
+    )
+
+
+def gradient(oracle: SimpleNamespace, phi: np.ndarray, client: int) -> np.ndarray:
+    x, y = own(client)
+    return oracle.central_differences(lambda p: oracle.log_evidence(PRIOR, p, x, y), phi)
+
+
+def test_clients_send_the_gradient_of_their_own_evidence(oracle: SimpleNamespace) -> None:
+    updates = updates_of(METHOD, make_state(), make_clients(), KEY)
+    for client in range(CLIENTS):
+        expected = gradient(oracle, PHI, client)
+        np.testing.assert_allclose(updates.direction[client], expected, rtol=1e-7, atol=1e-8)
+        evidence = oracle.log_evidence(PRIOR, PHI, *own(client)) / LENGTHS[client]
+        assert float(updates.log_evidence[client]) == pytest.approx(evidence, rel=1e-9)
+
+
+def test_a_batch_stands_for_all_samples(oracle: SimpleNamespace) -> None:
+    """Each likelihood of the batch counts m / b times."""
+    data = make_clients()
+    updates = updates_of(replace(METHOD, batch=2), make_state(), data, KEY)
+    for client, key in enumerate(jax.random.split(KEY, CLIENTS)):
+        seen = subsample(key, jax.tree.map(lambda a, i=client: jnp.asarray(a[i]), data), 2)
+        x, y = np.asarray(seen.x), np.asarray(seen.y)
+        temperature = LENGTHS[client] / 2
+        expected = oracle.central_differences(
+            lambda p: oracle.log_evidence(PRIOR, p, x, y, temperature),  # noqa: B023
+            PHI,
+        )
+        np.testing.assert_allclose(updates.direction[client], expected, rtol=1e-7, atol=1e-8)
+
+
+@dataclass(frozen=True)
+class Flat(GPPrior):
+    """The same family with a hyper-prior that is as good as flat in every block, the noise's too."""
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(block._replace(std=1e9) for block in GPPrior.blocks.fget(self))  # type: ignore[attr-defined]
+
+
+WIDE = PACPFL(Flat(1, ("linear",), ("ard",)), CLIENTS, optax.sgd(1.0), 1, references=2)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "optimizer", "same"),
+    [
+        ("mean", optax.adam(0.05), optax.adam(0.05)),
+        # the sum's gradients are n times as large
+        ("sum", optax.sgd(0.01), optax.sgd(0.01 * CLIENTS)),
+    ],
+    ids=["mean-adam", "sum-sgd"],
+)
+def test_it_is_pacpfl_with_one_particle_and_a_flat_hyper_prior(
+    aggregation: str, optimizer: Any, same: Any
+) -> None:
+    """Six rounds with tau = 1, somebody absent in each, end at the same parameters."""
+    data = make_clients()
+    wide = replace(WIDE, optimizer=optimizer, aggregation=aggregation)
+    narrow = replace(METHOD, optimizer=same)
+    example = jax.tree.map(lambda a: jnp.asarray(a[0]), data)
+    one = wide.init(KEY, example)._replace(particles=jnp.asarray(PHI)[None])
+    other = make_state(narrow)
+    for number in range(6):
+        weights = np.where(np.arange(CLIENTS) == number % CLIENTS, 0.0, 1.0)
+        one = update_server(wide, one, updates_of(WIDE, one, data, KEY), weights)
+        other = update_server(narrow, other, updates_of(METHOD, other, data, KEY), weights)
+    assert np.abs(other.parameters - PHI).max() > 0.1
+    np.testing.assert_allclose(one.particles[0], other.parameters, rtol=1e-12, atol=1e-13)
+
+
+def test_the_server_steps_along_the_weighted_mean() -> None:
+    method = replace(METHOD, optimizer=optax.sgd(0.5))
+    state, updates = make_state(method), make_updates()
+    weights = np.array([1.0, 2.0, 0.0, 3.0])
+    after = update_server(method, state, updates, weights)
+    mean = np.average(updates.direction, axis=0, weights=weights)
+    np.testing.assert_allclose(after.parameters, PHI + 0.5 * mean, rtol=1e-13)
+    assert int(after.skipped) == 0
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_update_that_is_no_number_is_left_out_and_counted(bad: float, local_steps: int) -> None:
+    method = replace(METHOD, local_steps=local_steps)
+    state, updates = make_state(method), make_updates()
+    spoiled = updates._replace(
+        direction=updates.direction.at[0, 2].set(bad).at[3].set(bad),
+        log_evidence=updates.log_evidence.at[1].set(bad),
+    )
+    expected = update_server(method, state, updates, np.array([0.0, 0.0, 1.0, 0.0]))
+    # three who sent no numbers, of whom one is absent
+    found = update_server(method, state, spoiled, np.array([1.0, 1.0, 1.0, 0.0]))
+    jax.tree.map(np.testing.assert_array_equal, found[:2], expected[:2])
+    assert int(found.skipped) == 2
+    again = update_server(method, found, spoiled, ALL)
+    assert int(again.skipped) == 5
+    curve = method.diagnostics(state, spoiled, jnp.asarray(ALL))
+    assert float(curve["log_evidence"]) == pytest.approx(float(updates.log_evidence[2]))
+
+
+@pytest.mark.parametrize("weights", [np.zeros(CLIENTS), ALL], ids=["nobody", "all-spoiled"])
+def test_a_round_without_a_usable_update_moves_nothing(weights: np.ndarray) -> None:
+    """Nor does the optimiser remember it."""
+    state = update_server(METHOD, make_state(), make_updates(), ALL)
+    updates = make_updates()
+    spoiled = updates._replace(direction=jnp.full_like(updates.direction, np.nan))
+    after = update_server(METHOD, state, spoiled, weights)
+    jax.tree.map(np.testing.assert_array_equal, after[:2], state[:2])
+    assert float(METHOD.diagnostics(state, spoiled, jnp.asarray(weights))["log_evidence"]) == 0
+
+
+def test_local_steps_end_at_the_mean_of_where_the_clients_arrive(oracle: SimpleNamespace) -> None:
+    """Two rounds of three steps with momentum, by hand: it is forgotten between rounds."""
+    method = PFedGP(PRIOR, optax.sgd(0.02, momentum=0.9), local_steps=3)
+    state, expected, weights = make_state(method), PHI.copy(), np.array([1.0, 0.0, 3.0, 0.0])
+    assert state.optimizer == ()
+    for _ in range(2):
+        arrived = []
+        for client in (0, 2):
+            phi, velocity = expected.copy(), np.zeros_like(expected)
+            for _ in range(3):
+                velocity = 0.9 * velocity + gradient(oracle, phi, client)
+                phi = phi + 0.02 * velocity
+            arrived.append(phi)
+        before, expected = expected, np.average(arrived, axis=0, weights=[1.0, 3.0])
+        updates = updates_of(method, state, make_clients(), KEY)
+        evidence = oracle.log_evidence(PRIOR, before, *own(2)) / LENGTHS[2]
+        assert float(updates.log_evidence[2]) == pytest.approx(evidence, rel=1e-7)
+        state = update_server(method, state, updates, weights)
+        np.testing.assert_allclose(state.parameters, expected, rtol=1e-7, atol=1e-8)
+
+
+def test_every_local_step_draws_its_own_batch() -> None:
+    """With the same batch in both steps the second client could not tell two keys apart."""
+    method = PFedGP(PRIOR, optax.sgd(0.1), local_steps=2, batch=1)
+    data, state = make_clients(), make_state(method)
+    ends = {
+        tuple(np.asarray(updates_of(method, state, data, jax.random.key(seed)).direction[3]))
+        for seed in range(40)
+    }
+    # three samples, two steps: more than the three ends that one batch for both would give
+    assert 3 < len(ends) <= 9
+
+
+def test_a_client_conditions_the_shared_prior_on_its_samples(oracle: SimpleNamespace) -> None:
+    at = np.linspace(-2, 2, 5)[:, None]
+    data = jax.tree.map(lambda a: jnp.asarray(a[1]), make_clients())
+    state = make_state()
+    prediction = jax.jit(
+        lambda s: METHOD.personalize(s, (), data, KEY)(at), compiler_options=OPTIONS
+    )(state)
+    mean, std = oracle.predict(PRIOR, PHI, *own(1), at)
+    np.testing.assert_array_equal(prediction.weights, [1.0])
+    np.testing.assert_allclose(prediction.means[0], mean, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(prediction.stds[0], std, rtol=1e-8)
+
+
+def test_weights_start_as_a_draw_and_scales_at_their_centre() -> None:
+    example = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
+    method = PFedGP(GPPrior(3, ("linear",), ("ard",)), optax.sgd(0.1), initial_std=0.01)
+    draw = jax.jit(jax.vmap(lambda key: method.init(key, example).parameters))
+    draws = draw(jax.random.split(KEY, 2000))
+    spread = np.std(draws, axis=0)
+    np.testing.assert_allclose(spread, [0.01] * 4 + [0.0] * 4, rtol=0.07, atol=1e-12)
+    np.testing.assert_allclose(draws[0, 4:7], np.log(3) / 2)
+    assert float(draws[0, 7]) == pytest.approx(np.log(np.expm1(0.4)))

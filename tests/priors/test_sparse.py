@@ -1,0 +1,239 @@
+"""Inducing inputs: the bound and its predictions against dense matrices written out in NumPy."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pacpfl.priors import sparse
+from pacpfl.priors.gp import GPPrior
+from pacpfl.types import Data
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+KINDS = {
+    "linear-ard-scaled": GPPrior(2, ("linear",), ("ard",), learn_output_scale=True),
+    "mlp-deep": GPPrior(6, mean_widths=(2,), kernel_widths=(3,)),
+}
+COUNT, SLOTS, INDUCING, TEST = 11, 14, 4, 6
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+# Each is called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+compiled = partial(jax.jit, compiler_options=OPTIONS)
+
+
+@partial(compiled, static_argnums=0)
+def values(
+    prior: GPPrior, phi: jax.Array, inducing: jax.Array, data: Data, at: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The bound, and means and standard deviations at `at`."""
+    posterior = sparse.condition(prior, phi, inducing, data)
+    mean, std = sparse.predict(prior, phi, posterior, at)
+    return sparse.bound(prior, phi, inducing, data), mean, std
+
+
+@partial(compiled, static_argnums=0)
+def slopes(
+    prior: GPPrior, phi: jax.Array, inducing: jax.Array, data: Data
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The bound and its gradients by phi and by the inducing inputs."""
+    return jax.value_and_grad(sparse.bound, argnums=(1, 2))(prior, phi, inducing, data)
+
+
+def particle(prior: GPPrior, seed: int = 0) -> np.ndarray:
+    phi = 0.6 * np.random.default_rng(seed).normal(size=prior.size)
+    phi[-1] = -0.4
+    return phi
+
+
+def samples(prior: GPPrior, count: int = COUNT, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, prior.features))
+    return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=count)
+
+
+def padded(x: np.ndarray, y: np.ndarray) -> Data:
+    """The samples in random slots and nonsense in the others."""
+    rng = np.random.default_rng(2)
+    chosen = np.sort(rng.choice(SLOTS, len(y), replace=False))
+    all_x, all_y = 20 * rng.normal(size=(SLOTS, x.shape[1])), 1e3 * rng.normal(size=SLOTS)
+    all_x[chosen], all_y[chosen] = x, y
+    return Data(all_x, all_y, np.isin(np.arange(SLOTS), chosen))
+
+
+def dense_bound(
+    oracle: SimpleNamespace,
+    prior: GPPrior,
+    phi: np.ndarray,
+    inducing: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    jitter: float = 0.0,
+) -> float:
+    """ln N(y | m, Q + s^2 I) - tr(K - Q) / (2 s^2), with n x n matrices."""
+    variance = oracle.noise(prior, phi) ** 2
+    cross = oracle.kernel(prior, phi, x, inducing)
+    own = oracle.kernel(prior, phi, inducing, inducing)
+    q = cross @ np.linalg.solve(own + jitter * np.diag(np.diag(own)), cross.T)
+    density = stats.multivariate_normal(oracle.mean(prior, phi, x), q + variance * np.eye(len(y)))
+    missing = np.trace(oracle.kernel(prior, phi, x, x) - q)
+    return float(density.logpdf(y) - missing / (2 * variance))
+
+
+@every_kind
+def test_bound_and_gradient_against_dense_matrices(kind: str, oracle: SimpleNamespace) -> None:
+    prior = KINDS[kind]
+    phi, (x, y) = particle(prior), samples(prior)
+    inducing = samples(prior, INDUCING, seed=3)[0]
+    found, (by_phi, by_inducing) = slopes(prior, phi, inducing, padded(x, y))
+    expected = dense_bound(oracle, prior, phi, inducing, x, y)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+    np.testing.assert_allclose(
+        by_phi,
+        oracle.central_differences(lambda p: dense_bound(oracle, prior, p, inducing, x, y), phi),
+        rtol=1e-6,
+        atol=1e-7,
+    )
+    moved = oracle.central_differences(
+        lambda z: dense_bound(oracle, prior, phi, z.reshape(inducing.shape), x, y),
+        inducing.ravel(),
+    )
+    np.testing.assert_allclose(np.ravel(by_inducing), moved, rtol=1e-6, atol=1e-7)
+
+
+@every_kind
+def test_inducing_inputs_at_all_samples_are_exact(kind: str, oracle: SimpleNamespace) -> None:
+    """And with others the bound is below the evidence, the more so the fewer they are."""
+    prior = KINDS[kind]
+    phi, (x, y) = particle(prior), samples(prior)
+    at = samples(prior, TEST, seed=4)[0]
+    exact, mean, std = values(prior, phi, x, padded(x, y), at)
+    evidence = oracle.log_evidence(prior, phi, x, y)
+    expected_mean, expected_std = oracle.predict(prior, phi, x, y, at)
+    np.testing.assert_allclose(exact, evidence, rtol=1e-8)
+    np.testing.assert_allclose(mean, expected_mean, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(std, expected_std, rtol=1e-7)
+
+    few = samples(prior, INDUCING, seed=3)[0]
+    more = np.concatenate([few, x[: COUNT - INDUCING]])
+    below, between = (float(values(prior, phi, z, padded(x, y), at)[0]) for z in (few, more))
+    assert below + 1e-3 < between < evidence - 1e-3
+
+
+@every_kind
+def test_predictions_against_the_best_distribution_of_the_inducing_values(
+    kind: str, oracle: SimpleNamespace
+) -> None:
+    """u | y ~ N(K S K_uf r / s^2, K S K) with S = (K + K_uf K_fu / s^2)^-1 and K = K_uu, and h(x) | u
+    as under the prior."""
+    prior = KINDS[kind]
+    phi, (x, y) = particle(prior), samples(prior)
+    inducing, at = samples(prior, INDUCING, seed=3)[0], samples(prior, TEST, seed=4)[0]
+    variance = oracle.noise(prior, phi) ** 2
+    own = oracle.kernel(prior, phi, inducing, inducing)
+    cross = oracle.kernel(prior, phi, inducing, x)
+    seen = oracle.kernel(prior, phi, inducing, at)
+    inner = np.linalg.inv(own + cross @ cross.T / variance)
+    mean_of_u = own @ inner @ cross @ (y - oracle.mean(prior, phi, x)) / variance
+    gain = np.linalg.solve(own, seen)
+    mean = oracle.mean(prior, phi, at) + gain.T @ mean_of_u
+    covariance = (
+        oracle.kernel(prior, phi, at, at) - gain.T @ seen + gain.T @ own @ inner @ own @ gain
+    )
+    _, found_mean, found_std = values(prior, phi, inducing, padded(x, y), at)
+    np.testing.assert_allclose(found_mean, mean, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(found_std, np.sqrt(np.diag(covariance) + variance), rtol=1e-7)
+
+
+def test_padding_changes_nothing() -> None:
+    prior = KINDS["linear-ard-scaled"]
+    phi, (x, y) = particle(prior), samples(prior)
+    inducing, at = samples(prior, INDUCING, seed=3)[0], samples(prior, TEST, seed=4)[0]
+    data = padded(x, y)
+    other = Data(np.where(data.mask[:, None], data.x, 0), np.where(data.mask, data.y, 0), data.mask)
+    for found, expected in zip(
+        values(prior, phi, inducing, data, at), values(prior, phi, inducing, other, at), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_crowded_inducing_inputs_do_no_harm_in_float32(oracle: SimpleNamespace) -> None:
+    """Twelve, of which two coincide, where the function hardly varies: K_uu is singular in float32.
+
+    The oracle adds the same jitter to it, and has digits to spare."""
+    prior = KINDS["linear-ard-scaled"]
+    phi, (x, y) = particle(prior), samples(prior)
+    inducing = 0.5 * samples(prior, 12, seed=3)[0]
+    inducing[1] = inducing[0]
+    data = Data(x.astype(np.float32), y.astype(np.float32), np.ones(COUNT, bool))
+    found, (by_phi, _) = slopes(prior, phi.astype(np.float32), inducing.astype(np.float32), data)
+    assert found.dtype == by_phi.dtype == jnp.float32
+
+    def expected(p: np.ndarray) -> float:
+        return dense_bound(oracle, prior, p, inducing, x, y, jitter=1e-5)
+
+    assert float(found) == pytest.approx(expected(phi), abs=0.003)
+    gradient = oracle.central_differences(expected, phi)
+    np.testing.assert_allclose(by_phi, gradient, atol=0.003 * np.abs(gradient).max())
+
+
+def test_gradient_of_the_inverse_factor(oracle: SimpleNamespace) -> None:
+    rng = np.random.default_rng(6)
+    root, weights = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
+    a = root @ root.T + np.eye(4)
+
+    def expected(entries: np.ndarray) -> float:
+        """A function of the lower triangle: an entry and its mirror move together."""
+        lower = np.zeros((4, 4))
+        lower[np.tril_indices(4)] = entries
+        whole = lower + np.tril(lower, -1).T
+        return float(np.sum(weights * np.linalg.inv(np.linalg.cholesky(whole))))
+
+    found = np.asarray(jax.grad(lambda m: jnp.sum(weights * sparse.inverse_factor(m)))(a))
+    by_entry = (found + found.T - np.diag(np.diag(found)))[np.tril_indices(4)]
+    differences = oracle.central_differences(expected, a[np.tril_indices(4)])
+    np.testing.assert_allclose(by_entry, differences, rtol=1e-7, atol=1e-8)
+
+
+def farthest_first(x: np.ndarray, count: int) -> np.ndarray:
+    """From the sample nearest to the mean, always the one farthest from all that are chosen."""
+    chosen = [int(np.argmin(np.linalg.norm(x - x.mean(0), axis=1)))]
+    while len(chosen) < count:
+        distances = np.linalg.norm(x[:, None] - x[chosen], axis=2).min(1)
+        chosen.append(int(np.argmax(distances)))
+    return x[chosen]
+
+
+def lloyd(x: np.ndarray, centres: np.ndarray, rounds: int) -> np.ndarray:
+    for _ in range(rounds):
+        nearest = np.linalg.norm(x[:, None] - centres, axis=2).argmin(1)
+        centres = np.array([x[nearest == c].mean(0) for c in range(len(centres))])
+    return centres
+
+
+start = jax.jit(sparse.initial_inducing, static_argnums=1)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 10])
+def test_inducing_inputs_start_at_the_centres_of_clusters(rounds: int) -> None:
+    """Whatever the order of the samples, and without the padding."""
+    x, y = samples(KINDS["mlp-deep"])
+    expected = lloyd(x, farthest_first(x, INDUCING), rounds)
+    order = np.random.default_rng(8).permutation(SLOTS)
+    turned = Data(*(part[order] for part in padded(x, y)))
+    np.testing.assert_allclose(start(turned, INDUCING, rounds), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_few_samples_are_their_own_inducing_inputs() -> None:
+    x, y = samples(KINDS["mlp-deep"])
+    found = np.asarray(start(padded(x, y), COUNT + 2))
+    assert found.shape == (COUNT + 2, x.shape[1])
+    distances = np.linalg.norm(found[:, None] - x, axis=2)
+    assert distances.min(0).max() < 1e-12 and distances.min(1).max() < 1e-12
