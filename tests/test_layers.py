@@ -22,6 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "bounds",
             "certificate",
             "hyper",
+            "likelihoods",
             "linalg",
             "losses",
             "metrics",
@@ -35,7 +36,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"methods", "personal"}),
     frozenset({"engines"}),
     frozenset({"config", "studies"}),
-    frozenset({"cli", "report", "__main__", "__init__"}),
+    frozenset({"cli", "cli_tune", "cli_reproduce", "report", "__main__", "__init__"}),
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 

@@ -140,3 +140,32 @@ def test_interval_of_one_value_has_no_width() -> None:
     mean, half = metrics.interval(np.array([2.5]))
     assert mean == 2.5 and math.isnan(half)
     assert all(map(math.isnan, metrics.interval(np.array([]))))
+
+
+def test_reliability_adds_up_over_clients_and_gives_the_calibration_error() -> None:
+    rng = np.random.default_rng(3)
+    probabilities = rng.dirichlet(np.full(5, 0.4), size=300)
+    labels = rng.integers(0, 5, 300)
+    table = metrics.reliability(probabilities, labels)
+    halves = [
+        metrics.reliability(probabilities[s], labels[s]) for s in (slice(120), slice(120, 300))
+    ]
+    np.testing.assert_allclose(table, sum(halves))
+    assert table[:, 0].sum() == 300
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+    expected = 0.0
+    for low in np.arange(20) / 20:
+        inside = (confidence > low) & (confidence <= low + 1 / 20)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert metrics.reliability_error(table) == pytest.approx(expected, abs=1e-12)
+
+
+def test_brier_score_equals_scikit_learn_s() -> None:
+    from sklearn.metrics import brier_score_loss
+
+    rng = np.random.default_rng(4)
+    probabilities = rng.dirichlet(np.ones(3), size=50)
+    labels = rng.integers(0, 3, 50)
+    expected = brier_score_loss(labels, probabilities, labels=[0, 1, 2], scale_by_half=False)
+    assert metrics.brier(probabilities, labels) == pytest.approx(expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from pacpfl.cli_classification import download
+from pacpfl.cli_reproduce import reproduce
+from pacpfl.cli_tune import tune
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ their gradients, and each client, also one who joins later, turns it into its ow
 
   pacpfl run polynomial                     train, personalise, measure; about a minute
   pacpfl run polynomial --set particles=8   change one setting
+  pacpfl run digits                         the same for images of digits
   pacpfl report runs/polynomial             draw the figures and the page again
 
 A run folder holds config.toml (complete: edit it and pass it with --config), metrics.json,
@@ -44,7 +50,9 @@ def run(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help="A shipped configuration: polynomial, polynomial-opposite.", show_default=False
+            help="A shipped configuration: polynomial, polynomial-opposite, digits, femnist, "
+            "femnist-all, emnist.",
+            show_default=False,
         ),
     ] = None,
     config: Annotated[
@@ -56,6 +64,16 @@ def run(
             "--set",
             help="Change one key, e.g. particles=8 or prior.kernel=ard.",
             show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="File or folder of the images (femnist, emnist).", show_default=False),
+    ] = None,
+    m: Annotated[
+        int | None,
+        typer.Option(
+            "--m", min=0, help="Training samples of each client; 0: all.", show_default=False
         ),
     ] = None,
     seed: Annotated[
@@ -80,9 +98,13 @@ def run(
             "Name either a shipped configuration (pacpfl run polynomial) or your own with --config."
         )
     chosen = configuration.load_file(config) if config else shipped(str(dataset))
-    chosen = configuration.override(
-        chosen, [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
-    )
+    more = {
+        "images.path": None if data is None else json.dumps(str(data), ensure_ascii=False),
+        "data.samples": m,
+        "seed": seed,
+    }
+    given = [f"{name}={value}" for name, value in more.items() if value is not None]
+    chosen = configuration.override(chosen, [*(settings or []), *given])
     name = config.stem if config else str(dataset)
     folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
 
@@ -122,55 +144,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> Non
     print(write_report(folder))
 
 
-@app.command()
-def reproduce(
-    study: Annotated[str, typer.Argument(help="Which study: polynomial.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Its folder [runs/reproduce-STUDY].", show_default=False)
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="One seed, few rounds: a look.")] = False,
-) -> None:
-    """Run a whole study, several methods and seeds, and write its table, figures and page."""
-    from pacpfl.engines import runtime
-
-    if study != "polynomial":
-        raise InputError(f"There is no study {study!r}; there is polynomial.")
-    runtime.configure()
-    from pacpfl.report.study import write_study
-    from pacpfl.studies import polynomial, table
-    from pacpfl.studies.run import Interrupted
-
-    folder = out or Path("runs") / f"reproduce-{study}"
-    chosen = range(first_seed, first_seed + (1 if quick else seeds))
-    command = f"pacpfl reproduce {study}" + (
-        " --quick" if quick else f" --seeds {seeds} --first-seed {first_seed}"
-    )
-    with watching() as watcher:
-        done = [0, 0]
-
-        def finished(count: int, total: int) -> None:
-            done[:] = count, total
-
-        plain = watcher.stage
-        watcher.stage = lambda text: plain(f"{done[0]} runs done; {text}")
-        try:
-            outcomes = polynomial.run_study(
-                {name: shipped(name) for name in polynomial.SUITE},
-                chosen,
-                watcher,
-                ["rounds=100"] if quick else [],
-                finished,
-            )
-        except Interrupted as reason:
-            console.print(f"{str(reason).capitalize()}; nothing was written.", soft_wrap=True)
-            raise typer.Exit(130) from None
-    about = polynomial.describe(outcomes, chosen, command)
-    table.write_table(folder, table.rows(outcomes, polynomial.PUBLISHED), about)
-    for sentence in about["summary"]:
-        print(sentence)
-    print(f"Report: {write_study(folder)}")
+app.command()(reproduce)
 
 
 @app.command()
@@ -225,6 +199,10 @@ def certify(
         page = write_report(folder)
     print_certificates(document, Console(highlight=False))
     print(f"Report: {page}")
+
+
+app.command()(tune)
+app.command()(download)
 
 
 @app.command()
@@ -310,7 +288,7 @@ def watching() -> Iterator[Any]:
             completed=now.round,
             total=now.rounds,
             speed=f"{speed:.0f} rounds/s" if speed else "",
-            evidence=f"ln Z {now.diagnostics['log_evidence']:.3f} per sample",
+            evidence=latest(now.diagnostics),
         )
 
     try:
@@ -320,23 +298,38 @@ def watching() -> Iterator[Any]:
         signal.signal(signal.SIGINT, before)
 
 
+def latest(diagnostics: dict[str, float]) -> str:
+    """How well it goes, for the progress bar: evidence, or for methods without one the loss."""
+    if "log_evidence" in diagnostics:
+        return f"ln Z {diagnostics['log_evidence']:.3f} per sample"
+    return f"loss {diagnostics['loss']:.3f}" if "loss" in diagnostics else ""
+
+
+NUMBERS = {"rsmse": "RSMSE", "ce": "CE", "nll": "NLL", "coverage_90": "90% coverage"}
+CLASSES = {"accuracy": "accuracy", "ce": "CE", "nll": "NLL", "brier": "Brier score"}
+
+
 def summary(tables: dict[str, tuple[str, dict[str, dict[str, dict[str, float]]]]]) -> None:
     """The metrics that people look at first, to standard output."""
     from rich.table import Table
 
+    every = [measured for _, groups in tables.values() for measured in groups.values()]
+    shown = CLASSES if any("accuracy" in measured for measured in every) else NUMBERS
     table = Table(title="Mean over clients ± 95% interval", title_justify="left")
     table.add_column("method")
     table.add_column("clients")
-    for metric in ("RSMSE", "CE", "NLL", "90% coverage"):
+    for metric in shown.values():
         table.add_column(metric, justify="right")
     for title, groups in tables.values():
         for group, measured in groups.items():
-            cells = [
-                f"{measured[m]['mean']:.3f} ± {measured[m]['ci95']:.3f}"
-                for m in ("rsmse", "ce", "nll", "coverage_90")
-            ]
-            table.add_row(title, group, *cells)
+            table.add_row(title, group, *(plus_minus(measured[m]) for m in shown))
     Console(highlight=False).print(table)
+
+
+def plus_minus(cell: dict[str, float]) -> str:
+    """Without an interval where there is none: that of all clients together, or of one client."""
+    half = cell["ci95"]
+    return f"{cell['mean']:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")
 
 
 def main() -> None:

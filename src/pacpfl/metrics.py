@@ -34,11 +34,30 @@ def classification_calibration_error(
     probabilities: np.ndarray, labels: np.ndarray, bins: int = LEVELS
 ) -> float:
     """CE = sum_h |B_h|/m |acc(B_h) - conf(B_h)|, B_h the samples with confidence in ((h-1)/H, h/H]."""
+    return reliability_error(reliability(probabilities, labels, bins))
+
+
+def reliability(probabilities: np.ndarray, labels: np.ndarray, bins: int = LEVELS) -> np.ndarray:
+    """[bins, 3]: samples in B_h, how many of them are right, and the sum of their confidences.
+
+    Sums, not means, so that clients can be added up.
+    """
     confidence = probabilities.max(1)
-    correct = probabilities.argmax(1) == labels
     which = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    gap = np.bincount(which, correct - confidence, minlength=bins)
-    return float(np.abs(gap).sum() / len(labels))
+    correct = (probabilities.argmax(1) == labels).astype(float)
+    columns = (np.ones(len(labels)), correct, confidence)
+    return np.stack([np.bincount(which, column, minlength=bins) for column in columns], axis=1)
+
+
+def reliability_error(table: np.ndarray) -> float:
+    """The calibration error of one `reliability` table, or of the sum of several."""
+    return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
+
+
+def brier(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """Mean squared distance between the probabilities and the truth, a vector of zeros and a one."""
+    truth = np.eye(probabilities.shape[1])[labels]
+    return float(np.mean(np.sum((probabilities - truth) ** 2, axis=1)))
 
 
 def accuracy(probabilities: np.ndarray, labels: np.ndarray) -> float:

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Prior
-from pacpfl.types import Data, Prediction
+from pacpfl.priors.base import Mixture, Prior, SampledPrior
+from pacpfl.types import Data, Prediction, Probabilities
 
 WEIGHTS = ("uniform", "evidence", "stacking")
 
@@ -35,18 +35,9 @@ class PersonalModel(eqx.Module):
     posteriors: Any  # the family's posterior, with a leading axis of k
     weights: Float[Array, " k"]
 
-    def __call__(self, x: Float[Array, "t d"]) -> Prediction:
-        weights, means, stds = jax.vmap(lambda p, q: self.prior.predict(p, q, x))(
-            self.particles, self.posteriors
-        )
-        weights = self.weights[:, None] * weights
-        used = weights[..., None] > 0  # a particle that failed has weight 0, and NaN times 0 is NaN
-        flat = (-1, x.shape[0])
-        return Prediction(
-            weights.reshape(-1),
-            jnp.where(used, means, 0).reshape(flat),
-            jnp.where(used, stds, 1).reshape(flat),
-        )
+    def __call__(self, x: Float[Array, "t d"]) -> Prediction | Probabilities:
+        each = jax.vmap(lambda p, q: self.prior.predict(p, q, x))(self.particles, self.posteriors)
+        return mix(self.weights, each)
 
     def extend(self, more: Data) -> PersonalModel:
         """The model with more samples. Factors grow, none is computed anew; the weights are."""
@@ -67,11 +58,38 @@ def personal_model(
     data: Data,
     rule: str = "uniform",
     temperature: float = 1.0,
+    key: Array | None = None,
 ) -> PersonalModel:
-    """Condition every particle on the data (S_i and S~_i together) and weigh them."""
-    posteriors = jax.vmap(lambda phi: prior.posterior(phi, data, temperature))(particles)
+    """Condition every particle on the data (S_i and S~_i together) and weigh them.
+
+    `key` is for families whose posterior is drawn; for the others it is not needed.
+    """
+    if isinstance(prior, SampledPrior):
+        assert key is not None, "a posterior that is drawn needs a key"
+        posteriors = jax.vmap(lambda phi, key: prior.posterior(phi, data, temperature, key))(
+            particles, jax.random.split(key, particles.shape[0])
+        )
+    else:
+        posteriors = jax.vmap(lambda phi: prior.posterior(phi, data, temperature))(particles)
     weights = particle_weights(prior, particles, posteriors, rule)
     return PersonalModel(prior, rule, particles, posteriors, weights)
+
+
+def mix(weights: Float[Array, " k"], each: Mixture | Probabilities) -> Prediction | Probabilities:
+    """One mixture of k predictions (leading axis k). What has weight 0 may be NaN: it is not used."""
+    if isinstance(each, Probabilities):
+        used = (weights > 0)[:, None, None]
+        safe = jnp.where(used, each.log_probabilities, 0)
+        return Probabilities(jax.nn.logsumexp(safe, axis=0, b=weights[:, None, None]))
+    inner, means, stds = each
+    joint = weights[:, None] * inner
+    used = joint[..., None] > 0
+    flat = (-1, means.shape[-1])
+    return Prediction(
+        joint.reshape(-1),
+        jnp.where(used, means, 0).reshape(flat),
+        jnp.where(used, stds, 1).reshape(flat),
+    )
 
 
 def particle_weights(

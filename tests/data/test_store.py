@@ -12,7 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pacpfl.data.store import ClientStore, from_clients, from_samples, open_store, write_store
+from pacpfl.data.store import (
+    ClientStore,
+    from_clients,
+    from_samples,
+    open_store,
+    round_up,
+    write_store,
+)
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Samples
 
@@ -208,3 +215,19 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with pytest.raises(InputError):
         open_store(tmp_path)
+
+
+def test_roomy_stores_share_few_sizes_and_hold_the_same_samples() -> None:
+    assert [round_up(n) for n in (1, 2, 7, 8, 9, 20, 21, 105, 1316)] == [
+        1, 2, 7, 8, 10, 20, 24, 112, 1536,
+    ]  # fmt: skip
+    for n in range(1, 3000):
+        assert n <= round_up(n) < 1.26 * n + 1
+    parts = [Samples(np.ones((n, 2)), np.arange(float(n))) for n in (9, 3)]
+    roomy, plain = from_samples(parts, roomy=True), from_samples(parts)
+    assert (roomy.longest, plain.longest) == (10, 9)
+    found = roomy.gather(np.array([0, 1]), np.float32)
+    expected = plain.gather(np.array([0, 1]), np.float32)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(a)[:, :9], b)
+    assert not np.asarray(found.mask)[:, 9:].any()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import optimize, stats
+from scipy.special import log_softmax
 from toys import CentralToy, Toy, ToyState
 
 from pacpfl.engines.evaluate import Evaluation, agree, evaluate
 from pacpfl.engines.simulate import divide
 from pacpfl.errors import InputError
-from pacpfl.types import Client, Federation, Samples
+from pacpfl.studies.folder import summarise
+from pacpfl.types import Client, Data, Federation, Probabilities, Samples
 
 STATE = ToyState(jnp.zeros(1), jnp.zeros((), jnp.int32))
 WEIGHTS, STDS = np.array([0.25, 0.75]), np.array([0.5, 1.0])
@@ -153,3 +157,50 @@ def test_particles_agree_on_the_numbering_of_kinds() -> None:
     aligned = agree(shuffled)
     for particle in range(3):
         np.testing.assert_array_equal(aligned[:, particle], truth)
+
+
+class Chooser(eqx.Module):
+    """Logits that follow the client's own most frequent label, and the input."""
+
+    own: jax.Array
+
+    def __call__(self, x: jax.Array) -> Probabilities:
+        logits = jnp.stack([x[:, 0], -x[:, 0], jnp.zeros(len(x))], 1) + 0.7 * self.own
+        return Probabilities(jax.nn.log_softmax(logits))
+
+
+class ClassToy(Toy):
+    def personalize(self, state: ToyState, client_state: Any, data: Data, key: jax.Array) -> Any:
+        each = jax.nn.one_hot(data.y.astype(int), 3) * data.mask[:, None]
+        return Chooser(each.sum(0))
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 2])
+def test_classification_is_measured_client_by_client(at_once: int | None) -> None:
+    random = np.random.default_rng(5)
+
+    def labelled(m: int) -> Samples:
+        return Samples(random.normal(size=(m, 1)), random.integers(0, 3, m).astype(float))
+
+    clients = tuple(Client(f"c{i}", labelled(4 + i), None, labelled(30 + i)) for i in range(3))
+    federation = Federation("classes", clients, classes=3)
+    found = evaluate(ClassToy(), STATE, federation, dtype=np.float64, clients_at_once=at_once)
+    evaluation = found["existing"]
+    for client, row, table, own in zip(
+        clients, evaluation.rows, evaluation.calibration, evaluation.log_probabilities, strict=True
+    ):
+        assert client.test is not None
+        x, labels = client.test.x[:, 0], client.test.y.astype(int)
+        counts = np.bincount(client.train.y.astype(int), minlength=3)
+        logits = np.stack([x, -x, 0 * x], 1) + 0.7 * counts
+        expected = log_softmax(logits, axis=1)
+        np.testing.assert_allclose(own, expected)
+        assert row["nll"] == pytest.approx(-expected[np.arange(len(labels)), labels].mean())
+        assert row["accuracy"] == pytest.approx(np.mean(logits.argmax(1) == labels))
+        truth = np.eye(3)[labels]
+        assert row["brier"] == pytest.approx(((np.exp(expected) - truth) ** 2).sum(1).mean())
+        assert table[:, 0].sum() == len(labels)
+        assert row["ce_own"] == pytest.approx(np.abs(table[:, 1] - table[:, 2]).sum() / len(labels))
+    together = summarise(found)["existing"]["ce"]["mean"]
+    total = evaluation.calibration.sum(0)
+    assert together == pytest.approx(np.abs(total[:, 1] - total[:, 2]).sum() / total[:, 0].sum())

@@ -47,19 +47,28 @@ class ClientStore:
         return Data(x, y, mask)  # type: ignore[arg-type]
 
 
-def from_samples(parts: Sequence[Samples]) -> ClientStore:
+def from_samples(parts: Sequence[Samples], roomy: bool = False) -> ClientStore:
+    """`roomy`: clients are padded to one of few sizes (`round_up`), so that federations whose largest
+    clients differ a little share their compiled programs."""
     lengths = [len(part) for part in parts]
+    longest = max(lengths)
     return ClientStore(
         np.concatenate([part.x for part in parts]),
         np.concatenate([part.y for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]),
-        max(lengths),
+        round_up(longest) if roomy else longest,
     )
 
 
-def from_clients(clients: Sequence[Client]) -> ClientStore:
+def round_up(length: int) -> int:
+    """The next number with at most three binary digits: at most a quarter more."""
+    unit = 2 ** max(0, length.bit_length() - 3)
+    return -(-length // unit) * unit
+
+
+def from_clients(clients: Sequence[Client], roomy: bool = False) -> ClientStore:
     """The store of what clients train on."""
-    return from_samples([client.train for client in clients])
+    return from_samples([client.train for client in clients], roomy)
 
 
 def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:

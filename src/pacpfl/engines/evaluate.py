@@ -16,22 +16,26 @@ from pacpfl.engines.simulate import divide, initial_client_states, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
 from pacpfl.personal import PersonalModel
-from pacpfl.types import Client, Data, Federation, Prediction, Samples
+from pacpfl.types import Client, Data, Federation, Prediction, Probabilities, Samples
 
 COVERAGES = (50, 90, 95)
 QUANTILES = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
 
 
 class Evaluation(NamedTuple):
-    """Results of one method for one group of clients, a list entry or row per client."""
+    """Results of one method for one group of clients, a list entry or row per client.
+
+    Regression fills means, stds and quantiles; classification fills log_probabilities.
+    """
 
     rows: list[dict[str, float]]
-    calibration: np.ndarray  # [clients, levels]
-    means: list[np.ndarray]
-    stds: list[np.ndarray]
-    quantiles: list[np.ndarray]
-    weights: np.ndarray | None  # [clients, k]
-    responsibilities: np.ndarray | None  # [clients, K]
+    calibration: np.ndarray  # [clients, levels], or [clients, bins, 3]: see metrics.reliability
+    means: Sequence[np.ndarray] = ()
+    stds: Sequence[np.ndarray] = ()
+    quantiles: Sequence[np.ndarray] = ()
+    weights: np.ndarray | None = None  # [clients, k]
+    responsibilities: np.ndarray | None = None  # [clients, K]
+    log_probabilities: Sequence[np.ndarray] = ()  # [t, classes] each
 
 
 def evaluate(
@@ -43,6 +47,7 @@ def evaluate(
     seed: int = 0,
     dtype: type = np.float32,
     matrices_per_client: int = 1,
+    clients_at_once: int | None = None,
 ) -> dict[str, Evaluation]:
     """Every client's own model, measured on its test samples; existing and new clients apart.
 
@@ -60,15 +65,17 @@ def evaluate(
     shared = shared_model(method, state, federation.existing, key, dtype)
     results = {}
     for name, clients in groups.items():
-        tests = from_samples([client.test for client in clients if client.test is not None])
-        owners = from_samples([client.personal for client in clients])
+        roomy = federation.classes is not None
+        tests = from_samples([client.test for client in clients if client.test is not None], roomy)
+        owners = from_samples([client.personal for client in clients], roomy)
         longest = max(owners.longest, tests.longest)
         layout = divide(len(clients), longest, matrices_per_client, np.dtype(dtype).itemsize)
         own_states = client_states if name == "existing" else ()
         if jax.tree.leaves(client_states) and name == "new":
             own_states = initial_client_states(method, state, owners, key, dtype)
+        block = min(clients_at_once or layout.block, len(clients))
         predictions, details = predict_all(
-            method, state, own_states, shared, owners, tests, key, dtype, layout.block
+            method, state, own_states, shared, owners, tests, key, dtype, block
         )
         results[name] = measure_all(predictions, details, clients)
     return results
@@ -105,7 +112,7 @@ def predict_all(
     key: jax.Array,
     dtype: type,
     block: int,
-) -> tuple[Prediction, Details | None]:
+) -> tuple[Prediction | Probabilities, Details | None]:
     """Predictions at all test inputs, leading axis clients."""
     n = tests.clients
 
@@ -125,15 +132,48 @@ def predict_all(
         own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
         data = to_device(owners.gather(chosen, dtype))
         parts.append(many(own, data, to_device(tests.gather(chosen, dtype).x), chosen))
-    whole: tuple[Prediction, Details | None] = jax.tree.map(
+    whole: tuple[Prediction | Probabilities, Details | None] = jax.tree.map(
         lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
     )
     return whole
 
 
 def measure_all(
-    predictions: Prediction, details: Details | None, clients: Sequence[Client]
+    predictions: Prediction | Probabilities, details: Details | None, clients: Sequence[Client]
 ) -> Evaluation:
+    weights = responsibilities = None
+    if details is not None:
+        weights = np.asarray(details.weights)
+        if details.responsibilities.shape[-1] > 1:
+            responsibilities = agree(np.asarray(details.responsibilities)).mean(1)
+    if isinstance(predictions, Probabilities):
+        measured = measure_classes(predictions, clients)
+    else:
+        measured = measure_numbers(predictions, clients)
+    return measured._replace(weights=weights, responsibilities=responsibilities)
+
+
+def measure_classes(predictions: Probabilities, clients: Sequence[Client]) -> Evaluation:
+    rows, curves, each = [], [], []
+    for index, client in enumerate(clients):
+        assert client.test is not None
+        labels = client.test.y.astype(int)
+        own = np.asarray(predictions.log_probabilities[index][: len(labels)], float)
+        probabilities = np.exp(own)
+        rows.append(
+            {
+                "accuracy": metrics.accuracy(probabilities, labels),
+                "ce_own": metrics.classification_calibration_error(probabilities, labels),
+                "nll": float(-own[np.arange(len(labels)), labels].mean()),
+                "brier": metrics.brier(probabilities, labels),
+            }
+        )
+        curves.append(metrics.reliability(probabilities, labels))
+        each.append(own)
+    return Evaluation(rows, np.array(curves), log_probabilities=each)
+
+
+def measure_numbers(predictions: Prediction, clients: Sequence[Client]) -> Evaluation:
     rows, curves, means, stds, quantiles = [], [], [], [], []
     levels = metrics.calibration_levels()
     for index, client in enumerate(clients):
@@ -150,12 +190,7 @@ def measure_all(
         means.append(mean)
         stds.append(std)
         quantiles.append(quantile)
-    weights = responsibilities = None
-    if details is not None:
-        weights = np.asarray(details.weights)
-        if details.responsibilities.shape[-1] > 1:
-            responsibilities = agree(np.asarray(details.responsibilities)).mean(1)
-    return Evaluation(rows, np.array(curves), means, stds, quantiles, weights, responsibilities)
+    return Evaluation(rows, np.array(curves), means, stds, quantiles)
 
 
 @jax.jit

@@ -24,7 +24,7 @@ def configure(precision: str = "float32") -> None:
     # XLA runs most of a round on one thread per device, so every core becomes a device.
     # Where JAX has started already, it stays as it is.
     with suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", min(os.cpu_count() or 1, MOST_DEVICES))
+        jax.config.update("jax_num_cpu_devices", min(usable_cores(), MOST_DEVICES))
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("PACPFL_CACHE_DIR") or Path(home) / "pacpfl" / "jax")
     try:
@@ -34,6 +34,13 @@ def configure(precision: str = "float32") -> None:
     if os.access(folder, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def usable_cores() -> int:
+    """Cores this process may run on: fewer than the machine has where it was given a share."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

@@ -362,8 +362,8 @@ def gather_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type
 
 
 def hold(store: ClientStore, dtype: type) -> Resident:
-    x = np.zeros((len(store.x) + store.longest, store.features), dtype)
-    y = np.zeros(len(x), dtype)
+    x: np.ndarray = np.zeros((len(store.x) + store.longest, store.features), dtype)
+    y: np.ndarray = np.zeros(len(x), dtype)
     x[: len(store.x)], y[: len(store.y)] = store.x, store.y
     return Resident(x, y)  # type: ignore[arg-type]
 

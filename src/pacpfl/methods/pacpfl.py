@@ -14,7 +14,8 @@ Where this departs from the printed algorithm, and why:
   the default (n times the mean is its unbiased estimate); `aggregation="mean"` is the printed one,
   with which the data hardly move the particles away from the hyper-prior.
 - `initial_spread` below 1 starts the particles closer to the hyper-prior's mean than its draws are.
-  Members of a mixture prior then start alike, and the clients divide them, not chance.
+  Members of a mixture prior then start alike, and the clients divide them, not chance. Families whose
+  evidence is estimated (Bayesian neural networks) say themselves where particles start.
 - The step is taken by any optax optimiser; plain SGD is the printed one.
 """
 
@@ -26,11 +27,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 
 from pacpfl import hyper, svgd
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import Prior
+from pacpfl.priors.base import Prior, SampledPrior, Scalar, random_rows
 from pacpfl.types import Data
 
 
@@ -39,6 +40,7 @@ class State(NamedTuple):
     optimizer: Any  # optax state, one for each particle
     references: Float[Array, "r d"]  # inputs at which particles are compared; no client's data
     skipped: Int[Array, " k"]  # steps a particle missed because its gradient was not finite
+    seed: Any = ()  # [2]: of this round's draws that all clients share; () where nothing is drawn
 
 
 class Update(NamedTuple):
@@ -68,15 +70,21 @@ class PACPFL:
         return hyper.hyper_prior(self.prior.blocks, self.hyper_std, dtype)
 
     def init(self, key: Array, example: Data) -> State:
-        """phi_1, ..., phi_k drawn from the hyper-prior."""
+        """phi_1, ..., phi_k drawn from the hyper-prior, or where the family wants to start."""
+        prior, dtype = self.prior, example.x.dtype
         particle_key, reference_key = jax.random.split(key)
-        dtype = example.x.dtype
-        particles = hyper.sample(
-            particle_key, self.hyper_prior(dtype), self.particles, self.initial_spread
-        )
+        seed: Any = ()
+        if isinstance(prior, SampledPrior):
+            keys = jax.random.split(particle_key, self.particles)
+            particles = jax.vmap(lambda key: prior.initial(key, dtype))(keys)
+            seed = self._next_seed(key)
+        else:
+            particles = hyper.sample(
+                particle_key, self.hyper_prior(dtype), self.particles, self.initial_spread
+            )
         references = jax.random.normal(reference_key, (self.references, example.x.shape[-1]), dtype)
         optimizer = jax.vmap(self.optimizer.init)(particles)
-        return State(particles, optimizer, references, jnp.zeros(self.particles, jnp.int32))
+        return State(particles, optimizer, references, jnp.zeros(self.particles, jnp.int32), seed)
 
     def init_client(self, state: State, data: Data, key: Array) -> tuple[()]:
         return ()
@@ -90,10 +98,39 @@ class PACPFL:
         batch = data if self.batch is None else subsample(key, data, self.batch)
         beta = samples if self.beta is None else self.beta
         temperature = beta / batch.mask.sum()
-        log_evidence, gradients = jax.vmap(
-            jax.value_and_grad(self.prior.log_evidence), in_axes=(0, None, None)
-        )(state.particles, batch, temperature.astype(data.x.dtype))
+        log_evidence, gradients = self._evidence(
+            state, batch, temperature.astype(data.x.dtype), key
+        )
         return Update(gradients, log_evidence.mean() / samples), ()
+
+    def _evidence(
+        self, state: State, batch: Data, temperature: Scalar, key: Array
+    ) -> tuple[Float[Array, " k"], Float[Array, "k size"]]:
+        """ln Z and its gradient, of every particle."""
+        prior = self.prior
+        if not isinstance(prior, SampledPrior):
+            return jax.vmap(
+                jax.value_and_grad(lambda phi: prior.log_evidence(phi, batch, temperature))
+            )(state.particles)
+        keys = jax.random.split(self._draw_key(state, key), self.particles)
+        noise = jax.vmap(lambda key: prior.draw(key, batch.x.dtype))(keys)
+        one = jax.value_and_grad(lambda phi, e: prior.log_evidence(phi, batch, temperature, e))
+        # All clients' images already fill a CPU's caches; particles side by side take 1.3 x longer.
+        return jax.lax.platform_dependent(
+            state.particles,
+            noise,
+            cpu=lambda phis, noise: jax.lax.map(lambda pair: one(*pair), (phis, noise)),
+            default=jax.vmap(one),
+        )
+
+    def _draw_key(self, state: State, key: Array) -> Array:
+        """What the clients of a round draw with: all the same, or each their own."""
+        if isinstance(self.prior, SampledPrior) and self.prior.noise == "shared":
+            return jax.random.wrap_key_data(state.seed)
+        return jax.random.fold_in(key, 1)
+
+    def _next_seed(self, key: Array) -> UInt32[Array, " 2"]:
+        return jax.random.key_data(jax.random.fold_in(key, 2))
 
     def server_update(
         self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
@@ -102,7 +139,8 @@ class PACPFL:
         present = weights > 0
         gradients = jnp.where(present[:, None, None], updates.gradients, 0)
         scale = (self.clients if self.aggregation == "sum" else 1.0) / weights.sum()
-        total = jnp.einsum("c,ckp->kp", weights * scale, gradients)
+        # In full precision also where products of float32 are shortened by default (GPUs).
+        total = jnp.einsum("c,ckp->kp", weights * scale, gradients, precision="highest")
 
         prior = self.hyper_prior(state.particles.dtype)
         scores = hyper.score(prior, state.particles) + self.tau * total
@@ -122,6 +160,7 @@ class PACPFL:
             jax.tree.map(keep, optimizer, state.optimizer),
             state.references,
             state.skipped + ~finite,
+            self._next_seed(key) if isinstance(self.prior, SampledPrior) else (),
         )
 
     def _ascend(self, particle: Array, step: Array, optimizer: Any) -> tuple[Array, Any]:
@@ -134,7 +173,8 @@ class PACPFL:
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
-        return personal_model(self.prior, state.particles, data, self.mixture_weights)
+        drawn = self._draw_key(state, key) if isinstance(self.prior, SampledPrior) else None
+        return personal_model(self.prior, state.particles, data, self.mixture_weights, key=drawn)
 
     def diagnostics(
         self, state: State, updates: Update, weights: Float[Array, " c"]
@@ -146,7 +186,5 @@ class PACPFL:
 
 def subsample(key: Array, data: Data, size: int) -> Data:
     """`size` samples without replacement; all of them (and padding) where there are fewer."""
-    size = min(size, data.mask.shape[0])
-    order = jnp.where(data.mask, jax.random.uniform(key, data.mask.shape), 2.0)
-    _, chosen = jax.lax.top_k(-order, size)
+    chosen = random_rows(key, data.mask, size)
     return Data(data.x[chosen], data.y[chosen], data.mask[chosen])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from pacpfl.types import Data
 
 Scalar = Float[Array, ""] | float
+Mixture = tuple[
+    Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]
+]
 
 
 class Block(NamedTuple):
@@ -34,7 +39,7 @@ class Prior(Protocol):
 
     @property
     def components(self) -> int:
-        """How many Gaussians a prediction of one particle consists of."""
+        """How many hypotheses a prediction of one particle is a mixture of."""
         ...
 
     def log_evidence(
@@ -51,12 +56,9 @@ class Prior(Protocol):
         self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
     ) -> Any: ...
 
-    def predict(
-        self, phi: Float[Array, " size"], posterior: Any, x: Float[Array, "t d"]
-    ) -> tuple[
-        Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]
-    ]:
-        """Weights, means and standard deviations (observation noise included)."""
+    def predict(self, phi: Float[Array, " size"], posterior: Any, x: Float[Array, "t d"]) -> Any:
+        """Weights, means and standard deviations (observation noise included): a `Mixture`; or
+        `Probabilities` of classes."""
         ...
 
     def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, " m"]:
@@ -76,3 +78,45 @@ class Prior(Protocol):
     def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """What the prior predicts at reference inputs: particles are compared by it."""
         ...
+
+
+@runtime_checkable
+class SampledPrior(Prior, Protocol):
+    """A family whose evidence and posterior are estimated from draws: they need `noise` and `key`."""
+
+    @property
+    def noise(self) -> str:
+        """shared: in one round all clients try the same hypotheses; own: each draws its own."""
+        ...
+
+    def initial(self, key: Array, dtype: Any) -> Float[Array, " size"]:
+        """Where a particle starts: no draw of the hyper-prior."""
+        ...
+
+    def draw(self, key: Array, dtype: Any) -> Array:
+        """What one estimate of the evidence needs, whatever the particle."""
+        ...
+
+    def log_evidence(
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        noise: Array | None = None,
+    ) -> Float[Array, ""]:
+        """The estimate of ln Z from this `noise`: deterministic, so that it has a gradient."""
+        ...
+
+    def posterior(
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        key: Array | None = None,
+    ) -> Any: ...
+
+
+def random_rows(key: Array, mask: Bool[Array, " m"], size: int) -> Int[Array, " size"]:
+    """`size` rows without replacement; all that the mask allows, and padding, where there are fewer."""
+    order = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)
+    return jax.lax.top_k(-order, min(size, mask.shape[0]))[1]

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacpfl.report import particles, plots
+from pacpfl.report import class_plots, particles, plots
+from pacpfl.report.compare import mean_of
 from pacpfl.report.folder import Run
-from pacpfl.report.measures import BOXED, COVERAGE_90, NLL, number, percent
-from pacpfl.report.words import mean_of, recovered_kinds
+from pacpfl.report.measures import ACCURACY, COVERAGE_90, NLL, number, percent
+from pacpfl.report.words import recovered_kinds
 
 
 @dataclass(frozen=True)
@@ -40,20 +41,9 @@ Entry = tuple[str, str, str, Callable[[], Figure | None], Callable[[], tuple[str
 
 
 def _catalogue(run: Run) -> list[Entry]:
-    entries: list[Entry] = [
+    return [
         ("boxes", "results", "Client by client", lambda: plots.boxes(run), lambda: _boxes(run)),
-        (
-            "calibration", "calibration", "Promised and observed",
-            lambda: plots.calibration(run), lambda: _calibration(run),
-        ),
-    ]  # fmt: skip
-    for group in run.groups:
-        entries.append((
-            f"bands_{group}", "predictions", f"What {group} clients are told",
-            lambda group=group: plots.bands(run, group),  # type: ignore[misc]
-            lambda group=group: _bands(run, group),  # type: ignore[misc]
-        ))  # fmt: skip
-    entries += [
+        *(_of_classes(run) if run.classification else _of_numbers(run)),
         ("training", "learning", "Training", lambda: particles.training(run),
          lambda: _training(run)),
         ("diversity", "learning", "How different the particles are",
@@ -63,6 +53,35 @@ def _catalogue(run: Run) -> list[Entry]:
         ("responsibilities", "learning", "Which kind each client is",
          lambda: particles.responsibilities(run), lambda: _responsibilities(run)),
     ]  # fmt: skip
+
+
+def _of_numbers(run: Run) -> list[Entry]:
+    """Where the target is a number: levels kept, and bands."""
+    entries: list[Entry] = [(
+        "calibration", "calibration", "Promised and observed",
+        lambda: plots.calibration(run), lambda: _calibration(run),
+    )]  # fmt: skip
+    for group in run.groups:
+        entries.append((
+            f"bands_{group}", "predictions", f"What {group} clients are told",
+            lambda group=group: plots.bands(run, group),  # type: ignore[misc]
+            lambda group=group: _bands(run, group),  # type: ignore[misc]
+        ))  # fmt: skip
+    return entries
+
+
+def _of_classes(run: Run) -> list[Entry]:
+    """Where the target is a class: how often sure answers are right, and single samples."""
+    entries: list[Entry] = [(
+        "reliability", "calibration", "How sure and how often right",
+        lambda: class_plots.reliability(run), lambda: class_plots.reliability_words(run),
+    )]  # fmt: skip
+    for group in run.groups:
+        entries.append((
+            f"examples_{group}", "predictions", f"What {group} clients are told",
+            lambda group=group: class_plots.examples(run, group),  # type: ignore[misc]
+            lambda group=group: class_plots.examples_words(run, group),  # type: ignore[misc]
+        ))  # fmt: skip
     return entries
 
 
@@ -70,14 +89,16 @@ def _boxes(run: Run) -> tuple[str, str]:
     caption = (
         "Each faint mark is one client. The box holds the middle half of the clients, the thick "
         "line is the median, and the whiskers reach the furthest client within one and a half "
-        "box lengths. Further left is better; a short box means that nobody is left behind."
+        "box lengths. Further left is better"
+        + (", of the accuracy further right" if run.classification else "")
+        + "; a short box means that nobody is left behind."
     )
     infinite = ~np.isfinite(run.clients[NLL.key].to_numpy(dtype=float))
     infinite &= run.clients[NLL.key].notna().to_numpy()
     if infinite.any():
         caption += f" {int(infinite.sum())} values of NLL are infinite and not drawn."
     parts = []
-    for measure in BOXED:
+    for measure in plots.boxed(run):
         for group in run.groups:
             medians = [
                 f"{title} {number(float(np.median(values)))}"
@@ -209,6 +230,16 @@ def _responsibilities(run: Run) -> tuple[str, str]:
 def headline(run: Run) -> list[tuple[str, str]]:
     """The few numbers one wants first, each with what it is."""
     facts = []
+    if run.classification:
+        for group in run.groups:
+            share = mean_of(run, run.main, group, ACCURACY.key)
+            if np.isfinite(share):
+                facts.append((percent(share, 1), f"named rightly, {group} clients"))
+        for group in run.groups:
+            error = mean_of(run, run.main, group, "ce")
+            if np.isfinite(error):
+                facts.append((number(error), f"calibration error, {group} clients"))
+        return facts
     for group in run.groups:
         error = mean_of(run, run.main, group, "rsmse")
         if np.isfinite(error):

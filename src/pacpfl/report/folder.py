@@ -13,13 +13,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from pacpfl.errors import InputError
+from pacpfl.report.measures import CLASS_MEASURES, MEASURES, Measure
 
 GROUPS = ("existing", "new")
 TEXT_COLUMNS = ("method", "group", "client", "kind")
-REQUIRED_COLUMNS = ("method", "group", "client", "samples", "test", "rsmse")
+REQUIRED_COLUMNS = ("method", "group", "client", "samples", "test")
 OPTIONAL_COLUMNS = (
-    "later", "ce", "nll", "coverage_50", "coverage_90", "coverage_95",
-    "width_50", "width_90", "width_95",
+    "later", "rsmse", "ce", "nll", "coverage_50", "coverage_90", "coverage_95",
+    "width_50", "width_90", "width_95", "accuracy", "ce_own", "brier",
 )  # fmt: skip
 
 
@@ -53,6 +54,16 @@ class Run:
         """The method the run is about: the first that learned particles, else the first."""
         with_particles = [name for name, entry in self.methods.items() if "particles" in entry]
         return with_particles[0] if with_particles else next(iter(self.methods))
+
+    @property
+    def classification(self) -> bool:
+        """Whether the targets are classes, so that there are accuracies to show."""
+        return bool(self.clients["accuracy"].notna().any())
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The columns of the table of methods; the first is what they are ranked by."""
+        return CLASS_MEASURES if self.classification else MEASURES
 
     @property
     def groups(self) -> list[str]:
@@ -135,7 +146,8 @@ def _read_clients(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} is missing; give the folder of a finished run.") from None
     except (ValueError, pd.errors.ParserError) as error:
         raise InputError(f"{path} cannot be read ({error}); run the study again.") from None
-    missing = [column for column in REQUIRED_COLUMNS if column not in table]
+    lead = "accuracy" if "accuracy" in table else "rsmse"
+    missing = [column for column in (*REQUIRED_COLUMNS, lead) if column not in table]
     if missing:
         raise InputError(f"{path} has no column {missing[0]!r}; run the study again.")
     if "kind" not in table:

@@ -18,13 +18,15 @@ from markupsafe import Markup
 
 from pacpfl.errors import InputError
 from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
+from pacpfl.report.class_words import CHECKED
 from pacpfl.report.exhibits import exhibits, headline
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.plots import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
 from pacpfl.report.tables import client_table, method_table, shown_measures
-from pacpfl.report.words import cautions, summary
+from pacpfl.report.words import BANDS_CHECKED, cautions, summary
 
+LISTED = 40  # entries of a list in the details; an image has hundreds of features
 SECTIONS = {
     "results": "Results",
     "calibration": "Calibration",
@@ -101,6 +103,7 @@ def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = N
         summary=summary(run),
         headline=headline(run),
         cautions=cautions(run),
+        checked=CHECKED if run.classification else BANDS_CHECKED,
         sections={key: title for key, title in SECTIONS.items() if key in present},
         measures=shown_measures(run),
         methods=method_table(run),
@@ -136,7 +139,7 @@ def _about(run: Run) -> list[str]:
     counts = [f"{len(run.names(group))} {group}" for group in run.groups]
     parts = [" + ".join(counts) + " clients"]
     features = run.record.get("clients", {}).get("features")
-    if features:
+    if features and not run.classification:  # of an image the pixels are of no interest
         parts.append("1 feature" if len(features) == 1 else f"{len(features)} features")
     if "seed" in run.record:
         parts.append(f"seed {run.record['seed']}")
@@ -184,7 +187,8 @@ def _plain(key: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        shown = [str(item) for item in value[:LISTED]]
+        return ", ".join(shown) + (f", ... ({len(value)} in all)" if len(value) > LISTED else "")
     return moment(value) if key in ("started", "finished") else str(value)
 
 

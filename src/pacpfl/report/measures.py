@@ -16,6 +16,7 @@ class Measure:
     explanation: str
     ideal: float | None = None
     ranked: bool = True
+    digits: int = 3
 
     def distance(self, value: float) -> float:
         """How far a value is from the best one could ask for."""
@@ -45,8 +46,30 @@ WIDTH_90 = Measure(
     "mean width of the 90% band", ranked=False,
 )  # fmt: skip
 
+ACCURACY = Measure(
+    "accuracy", "Accuracy", "higher is better",
+    "share of test samples whose class is named rightly", ideal=1.0,
+)  # fmt: skip
+CLASS_CE = Measure(
+    "ce", "CE", "lower is better",
+    "calibration error of all clients' predictions together, the mean gap between how sure they are "
+    "and how often they are right: 0 is perfect",
+)  # fmt: skip
+OWN_CE = Measure(
+    "ce_own", "CE of its own", "lower is better",
+    "calibration error of one client alone, which its few test samples make larger",
+)  # fmt: skip
+BRIER = Measure(
+    "brier", "Brier score", "lower is better",
+    "mean squared distance between the probabilities of the classes and the truth",
+)  # fmt: skip
+
+# Numbers as targets; classes as targets. The first of each is what methods are ranked by.
 MEASURES = (RSMSE, CE, NLL, COVERAGE_90, WIDTH_90)
 BOXED = (RSMSE, CE, NLL)
+CLASS_MEASURES = (ACCURACY, CLASS_CE, NLL, BRIER)
+CLASS_BOXED = (ACCURACY, NLL, BRIER)
+OF_A_CLASS_CLIENT = (OWN_CE, NLL, BRIER)  # beside its accuracy
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -21,7 +21,7 @@ from matplotlib.ticker import (
 )
 
 from pacpfl.report.folder import Run
-from pacpfl.report.measures import BOXED, CE, RSMSE, Measure
+from pacpfl.report.measures import ACCURACY, BOXED, CE, CLASS_BOXED, RSMSE, Measure
 from pacpfl.report.style import INK, Look, grid, looks, panels, short, wrapped
 
 GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
@@ -44,11 +44,16 @@ def finite(run: Run, method: str, group: str, measure: Measure) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
+def boxed(run: Run) -> tuple[Measure, ...]:
+    """The measures that every client has a value of, and that are worth a box."""
+    return CLASS_BOXED if run.classification else BOXED
+
+
 def boxes(run: Run) -> Figure | None:
     """One row per measure, one column per group, one box per method, one dot per client."""
     measures = [
         measure
-        for measure in BOXED
+        for measure in boxed(run)
         if any(finite(run, m, g, measure).size for m in run.titles for g in run.groups)
     ]
     if not measures:
@@ -105,8 +110,8 @@ def _choose_scale(line: Sequence[Axes], run: Run, measure: Measure) -> None:
     """A logarithmic axis where one method is so far off that the others would melt into a line."""
     columns = [finite(run, m, g, measure) for m in run.titles for g in run.groups]
     columns = [values for values in columns if values.size]
-    if measure is CE:  # never above one half: there is nothing to compress
-        for axis in line:
+    if measure in (CE, ACCURACY):  # never above one: there is nothing to compress
+        for axis in line if measure is CE else ():
             axis.set_xlim(left=0)
         return
     values = np.concatenate(columns)

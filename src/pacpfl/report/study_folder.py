@@ -21,8 +21,21 @@ from pacpfl.report.style import (
 PLACE = ("dataset", "group", "method", "metric")
 GROUP_LOOKS = {"existing": Look(COLOURS[0], "o", "-"), "new": Look(COLOURS[1], "s", "--")}
 ACCURACY = Measure(
-    "accuracy", "Accuracy", "higher is better", "share of test points named rightly", ideal=1.0
+    "accuracy", "Accuracy, %", "higher is better",
+    "share of test samples whose class is named rightly, in per cent", ideal=100.0, digits=1,
+)  # fmt: skip
+TRAINING = Measure(
+    "train_seconds",
+    "Training, s",
+    "",
+    "time of the training's rounds alone",
+    ranked=False,
+    digits=1,
 )
+COMPILATION = Measure(
+    "compile_seconds", "Compilation, s", "", "time of the first round, compilation included",
+    ranked=False, digits=1,
+)  # fmt: skip
 RECOVERED = Measure(
     "recovered", "Kinds found", "1 is ideal",
     "share of clients whose kind the components of the prior tell without having been told",
@@ -32,7 +45,8 @@ DIVERSITY = Measure(
     "diversity", "Diversity", "", "root mean square difference between what two particles predict",
     ranked=False,
 )  # fmt: skip
-SHOWN = {measure.key: measure for measure in (ACCURACY, *MEASURES, RECOVERED, DIVERSITY)}
+TIMES = (TRAINING, COMPILATION)
+SHOWN = {measure.key: measure for measure in (ACCURACY, *MEASURES, RECOVERED, DIVERSITY, *TIMES)}
 LEFT_OUT = ("coverage_", "width_")  # of the bands the tables show the 90% ones
 
 
@@ -49,6 +63,21 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Box:
+    """Of one method's clients: quartiles, whiskers, and the values beyond these."""
+
+    low: float
+    q1: float
+    median: float
+    q3: float
+    high: float
+    outliers: list[float]
+
+
+Boxes = dict[str, dict[str, list[Box | None]]]  # metric -> group -> one for each method
+
+
+@dataclass(frozen=True)
 class Panel:
     """What one figure compares: `methods`, each with the label it has on the axis."""
 
@@ -61,6 +90,8 @@ class Panel:
     x_label: str
     methods: list[str]
     labels: list[str]
+    bars: str  # what error bars are: `interval`, or `std` over seeds
+    boxes: Boxes
 
     @property
     def metrics(self) -> list[str]:
@@ -106,7 +137,7 @@ def read_study(folder: Path) -> Study:
     for name, kind in (("title", str), ("datasets", dict), ("methods", dict)):
         if not isinstance(record.get(name), kind) or not record[name]:
             raise InputError(f"{path} gives no {name!r}; run the study again.")
-    for name in ("summary", "seeds", "panels", "notes"):
+    for name in ("summary", "seeds", "panels", "notes", "overview"):
         if not isinstance(record.setdefault(name, []), list):
             raise InputError(f"{path} gives no list as {name!r}; run the study again.")
     entries = _read_table(folder / "table.csv", record)
@@ -171,18 +202,22 @@ def _panel(path: Path, study: Study, count: int, entry: Any) -> Panel:
         else:
             methods, x_label = tuple(entry["methods"]), ""
             labels = tuple(str(study.record["methods"][name]) for name in methods)
-        caption = str(entry.get("caption", ""))
+        caption, bars = str(entry.get("caption", "")), entry.get("bars", "interval")
         panel = Panel(
             kind, str(entry["title"]), entry["dataset"], entry["metric"], second, caption, x_label,
-            list(methods), list(labels),
+            list(methods), list(labels), bars, _boxes(entry.get("boxes", {}), len(methods)),
         )  # fmt: skip
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{where} cannot be used ({type(error).__name__}: {error}); run the study again."
         ) from None
-    if kind not in ("sweep", "methods") or not methods:
+    if kind not in ("sweep", "methods", "boxes") or not methods:
         fault = "compares nothing" if not methods else f"is of the unknown kind {kind!r}"
         raise InputError(f"{where} {fault}; run the study again.")
+    if bars not in ("interval", "std"):
+        raise InputError(f"{where} has the unknown error bars {bars!r}; run the study again.")
+    if kind == "boxes" and not all(panel.boxes.get(metric) for metric in panel.metrics):
+        raise InputError(f"{where} holds no boxes of what it shows; run the study again.")
     for method in methods:
         if not any((panel.dataset, g, method, panel.metric) in study.entries for g in GROUPS):
             raise InputError(
@@ -190,3 +225,16 @@ def _panel(path: Path, study: Study, count: int, entry: Any) -> Panel:
                 "table.csv does not hold; run the study again."
             )
     return panel
+
+
+def _boxes(entry: dict[str, Any], count: int) -> Boxes:
+    found: Boxes = {}
+    for metric, groups in entry.items():
+        found[metric] = {
+            group: [None if box is None else Box(**box) for box in groups[group]]
+            for group in GROUPS
+            if group in groups
+        }
+        if any(len(boxes) != count for boxes in found[metric].values()):
+            raise ValueError("not one box for each method")
+    return found

@@ -9,10 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from scipy import stats
 
 from pacpfl.report.folder import GROUPS
 from pacpfl.report.html import Drawn
 from pacpfl.report.plots import GROUP_TITLES
+from pacpfl.report.study_boxes import boxes, boxes_in_words
 from pacpfl.report.study_folder import (
     GROUP_LOOKS,
     Entry,
@@ -32,10 +34,18 @@ from pacpfl.report.style import (
     wrapped,
 )
 
+BARS = {
+    "interval": "95% interval over seeds",
+    "std": "\N{PLUS-MINUS SIGN} standard deviation over seeds",
+}
+
 
 def draw(study: Study) -> list[Drawn]:
     with drawing():
-        figures = [{"sweep": sweep, "methods": dots}[p.kind](study, p) for p in study.panels]
+        figures = [
+            {"sweep": sweep, "methods": dots, "boxes": boxes}[p.kind](study, p)
+            for p in study.panels
+        ]
         return [
             Drawn(
                 f"{panel.kind}_{count}", panel.dataset, panel.title, panel.caption,
@@ -59,7 +69,7 @@ def sweep(study: Study, panel: Panel) -> Figure:
     axes[-1].set_xticks(range(len(panel.labels)), [short(label, 14) for label in panel.labels])
     axes[-1].set_xlim(-0.5, len(panel.labels) - 0.5)
     axes[-1].set_xlabel(short(panel.x_label, 60))
-    _legend(figure, shown, lines=True)
+    _legend(figure, shown, lines=True, bars=panel.bars)
     return figure
 
 
@@ -85,8 +95,15 @@ def dots(study: Study, panel: Panel) -> Figure:
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel(f"{axis.get_xlabel()}, logarithmic")
-    _legend(figure, shown, lines=False)
+    _legend(figure, shown, lines=False, bars=panel.bars)
     return figure
+
+
+def half_bar(entry: Entry, bars: str) -> float:
+    """Half an error bar: of the 95% interval over n seeds, t s / sqrt(n), or s itself."""
+    if bars == "interval" or not entry.seeds > 1:
+        return entry.ci95
+    return entry.ci95 * math.sqrt(entry.seeds) / float(stats.t.ppf(0.975, entry.seeds - 1))
 
 
 def _column(study: Study, panel: Panel, group: str, metric: str) -> list[Entry]:
@@ -102,7 +119,7 @@ def _draw_entries(axis: Axes, study: Study, panel: Panel, metric: str, upright: 
         # A little apart, so that one group does not hide the other.
         places = np.arange(len(column)) + side * (0.04 if upright else 0.15)
         means = np.array([entry.mean for entry in column])
-        halves = np.array([entry.ci95 for entry in column])
+        halves = np.array([half_bar(entry, panel.bars) for entry in column])
         means[~np.isfinite(means)] = halves[~np.isfinite(halves)] = np.nan
         known |= np.isfinite(means)
         if np.isfinite(means).any():
@@ -130,7 +147,7 @@ def _aim(metric: str, between: str) -> str:
     return short(known.title) + (f"{between}({known.goal})" if known.goal else "")
 
 
-def _legend(figure: Figure, shown: set[str], lines: bool) -> None:
+def _legend(figure: Figure, shown: set[str], lines: bool, bars: str) -> None:
     handles = [
         Line2D(
             [], [], color=look.colour, marker=look.marker, markersize=5, linewidth=1.3,
@@ -143,7 +160,7 @@ def _legend(figure: Figure, shown: set[str], lines: bool) -> None:
         handles.append(
             Line2D(
                 [], [], color=INK, linestyle="none", marker="|" if lines else "_", markersize=12,
-                label="95% interval over seeds",
+                label=BARS[bars],
             )
         )  # fmt: skip
     if handles:
@@ -153,11 +170,15 @@ def _legend(figure: Figure, shown: set[str], lines: bool) -> None:
 
 
 def _alternative(study: Study, panel: Panel) -> str:
+    if panel.kind == "boxes":
+        return boxes_in_words(panel)
     parts = []
     for metric in panel.metrics:
         for group in study.groups(panel.dataset):
             column = zip(panel.labels, _column(study, panel, group, metric), strict=True)
-            listed = ", ".join(f"{label}: {plus_minus(e.mean, e.ci95)}" for label, e in column)
+            listed = ", ".join(
+                f"{label}: {plus_minus(e.mean, half_bar(e, panel.bars))}" for label, e in column
+            )
             what = f"{measure(metric).title} of {group} clients"
             parts.append(f"{what} by {panel.x_label or 'method'}: {listed}.")
     return " ".join(parts)

@@ -12,6 +12,7 @@ from pacpfl.report.plots import GROUP_TITLES
 from pacpfl.report.study_folder import (
     Entry,
     Study,
+    measure,
 )
 from pacpfl.report.style import (
     COLOURS,
@@ -41,10 +42,11 @@ def plus_minus(mean: float, half: float, digits: int = 3) -> str:
     return number(mean, digits) + (f" \N{PLUS-MINUS SIGN} {number(half, digits)}" if known else "")
 
 
-def published(entry: Entry) -> str:
-    """The paper's value with the two decimals it is printed with, or more where it has more."""
-    mean, half = entry.paper_mean, entry.paper_ci95
-    digits = 2 if all(round(v, 2) == v for v in (mean, half) if math.isfinite(v)) else 3
+def published(entry: Entry, digits: int = 3) -> str:
+    """The paper's value with the two decimals it is printed with (or fewer, where the measure is shown
+    with fewer), or more where it has more."""
+    mean, half, least = entry.paper_mean, entry.paper_ci95, min(digits, 2)
+    digits = least if all(round(v, least) == v for v in (mean, half) if math.isfinite(v)) else 3
     return plus_minus(mean, half, digits) if math.isfinite(mean) else ""
 
 
@@ -71,9 +73,47 @@ def _row(study: Study, dataset: str, group: str, method: str) -> Row:
     for known in study.measures(dataset):
         entry = study.get(dataset, group, method, known.key)
         best = method in best_methods(study, dataset, group, known)
-        text = plus_minus(entry.mean, entry.ci95)
-        cells.append(Cell(text, entry.mean, published(entry), best))
+        text = plus_minus(entry.mean, entry.ci95, known.digits)
+        cells.append(Cell(text, entry.mean, published(entry, known.digits), best))
     return Row(title, cells, number(entries[0].seconds, 1))
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One measure of every method on every data set: group -> rows of cells, one for each data set."""
+
+    measure: Measure
+    columns: list[str]
+    groups: dict[str, list[Row]]
+
+
+def overviews(study: Study) -> list[Overview]:
+    """Of the measures that the study names as `overview`; the best of each column is marked."""
+    datasets: dict[str, str] = study.record["datasets"]
+    found = []
+    for known in map(measure, study.record["overview"]):
+        groups = {}
+        for group in GROUP_TITLES:
+            rows = []
+            for method, title in study.record["methods"].items():
+                entries = {d: study.get(d, group, method, known.key) for d in datasets}
+                if all(math.isnan(entry.mean) for entry in entries.values()):
+                    continue
+                cells = [
+                    Cell(
+                        plus_minus(entry.mean, entry.ci95, known.digits),
+                        entry.mean,
+                        published(entry, known.digits),
+                        method in best_methods(study, dataset, group, known),
+                    )
+                    for dataset, entry in entries.items()
+                ]
+                spent = [e.seconds for e in entries.values() if math.isfinite(e.seconds)]
+                rows.append(Row(str(title), cells, number(sum(spent) / max(1, len(spent)), 1)))
+            if rows:
+                groups[group] = rows
+        found.append(Overview(known, list(datasets.values()), groups))
+    return found
 
 
 def best_methods(study: Study, dataset: str, group: str, known: Measure) -> set[str]:
@@ -115,6 +155,7 @@ def render(study: Study, drawn: list[Drawn]) -> str:
     return environment().get_template("study.html.j2").render(
         study=study,
         datasets=datasets,
+        overviews=overviews(study),
         tables={dataset: table(study, dataset) for dataset in datasets},
         legend=legend_of_tables(study),
         from_paper={place[0] for place, entry in study.entries.items() if published(entry)},
@@ -138,6 +179,14 @@ def markdown(study: Study, drawn: list[Drawn]) -> str:
     lines += [f"- {name}: {plain(text)}" for name, text in facts(study).items()]
     lines += ["", f"{legend_of_tables(study)} The best mean of each group is bold;"
               " values of the paper stand in brackets."]  # fmt: skip
+    for overview in overviews(study):
+        heads = ["Clients", "Method", *map(plain, overview.columns), "Seconds"]
+        lines += ["", f"## {plain(overview.measure.title)} on all data sets", "", _line(heads)]
+        lines.append(_line(["---", "---", *["---:"] * (len(overview.columns) + 1)]))
+        for group, rows in overview.groups.items():
+            for row in rows:
+                cells = [_marked(cell) for cell in row.cells]
+                lines.append(_line([group, plain(row.title), *cells, row.seconds]))
     for dataset, title in record["datasets"].items():
         measures = study.measures(dataset)
         heads = ["Clients", "Method", *(plain(m.title) for m in measures), "Seconds"]

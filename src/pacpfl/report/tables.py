@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pacpfl.report.compare import mean_of
 from pacpfl.report.folder import Run
-from pacpfl.report.measures import COVERAGE_90, MEASURES, RSMSE, Measure, number
-from pacpfl.report.words import mean_of, overconfident
+from pacpfl.report.measures import COVERAGE_90, OF_A_CLASS_CLIENT, Measure, number
+from pacpfl.report.words import overconfident
 
-CLIENT_MEASURES = tuple(measure for measure in MEASURES if measure is not RSMSE)
 CLIENTS_SHOWN = 1000  # a page with more rows than this is slow to open and read by nobody
 
 
@@ -41,7 +41,7 @@ def shown_measures(run: Run) -> list[Measure]:
     """The measures at least one method has for at least one group."""
     return [
         measure
-        for measure in MEASURES
+        for measure in run.measures
         if any(
             not math.isnan(mean_of(run, method, group, measure.key))
             for method in run.titles
@@ -91,14 +91,17 @@ def best_methods(run: Run, group: str, measure: Measure) -> set[str]:
 def client_table(run: Run) -> tuple[list[Column], list[list[Cell]], int]:
     """Columns, rows, and how many clients were left out because there are too many.
 
-    One row per client: who it is, its RSMSE with every method, then what the main method
-    says about its own doubt.
+    One row per client: who it is, its RSMSE or accuracy with every method, then what the main
+    method says about its own doubt.
     """
+    lead, *others = run.measures
+    if run.classification:
+        others = list(OF_A_CLASS_CLIENT)
     main = run.clients[run.clients["method"] == run.main].reset_index(drop=True)
     title = run.titles[run.main]
     kinds = bool(main["kind"].astype(bool).any())
     later = bool((main["later"].fillna(0) > 0).any())
-    measures = [m for m in CLIENT_MEASURES if main[m.key].notna().any()]
+    measures = [m for m in others if main[m.key].notna().any()]
     components = [name for name in main if str(name).startswith("responsibility_")]
 
     columns = [Column("Client", False), Column("Group", False)]
@@ -106,13 +109,15 @@ def client_table(run: Run) -> tuple[list[Column], list[list[Cell]], int]:
     columns += [Column("Samples", True)]
     columns += [Column("Later", True)] * later
     columns += [Column("Test points", True)]
-    columns += [Column(f"RSMSE {other}", True) for other in run.titles.values()]
+    columns += [Column(f"{lead.title} {other}", True) for other in run.titles.values()]
     columns += [Column(measure.title, True, title) for measure in measures]
     columns += [Column(f"Component {n + 1}", True, title) for n in range(len(components))]
 
     scores = {
-        (row.method, row.group, row.client): row.rsmse
-        for row in run.clients[["method", "group", "client", "rsmse"]].itertuples(index=False)
+        tuple(place): score
+        for *place, score in run.clients[["method", "group", "client", lead.key]].itertuples(
+            index=False
+        )
     }
     flagged = overconfident(main)
     rows = []

@@ -5,14 +5,14 @@ Every sentence is computed; none is written for a particular run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import t as student_t
 
+from pacpfl.report import class_words
+from pacpfl.report.compare import Caution, compare, mean_of
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import RSMSE, number, percent
 
@@ -20,63 +20,19 @@ CALIBRATED_WITHIN = 0.05  # mean coverage of the 90% bands that still counts as 
 OVERCONFIDENT_BELOW = 0.75  # coverage of a client's 90% band
 ENOUGH_TEST_POINTS = 20
 NAMED_CLIENTS = 6
-
-
-@dataclass(frozen=True)
-class Caution:
-    """Something to look at: what it is, what it means here, and what to do."""
-
-    title: str
-    text: str
-    advice: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One method against another, client by client.
-
-    `low` and `high` are the ends of the 95% Student interval of the mean difference
-    (second minus first); `better` counts clients where the first has the smaller error.
-    """
-
-    clients: int
-    better: int
-    low: float
-    high: float
-
-    @property
-    def clear(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
-def compare(run: Run, first: str, second: str, group: str) -> Comparison | None:
-    """Paired comparison of two methods' RSMSE over the clients both of them served."""
-    pairs = pd.merge(
-        run.rows(first, group)[["client", "rsmse"]],
-        run.rows(second, group)[["client", "rsmse"]],
-        on="client",
-        suffixes=("_first", "_second"),
-    )
-    gaps = (pairs["rsmse_second"] - pairs["rsmse_first"]).to_numpy(dtype=float)
-    gaps = gaps[np.isfinite(gaps)]
-    if len(gaps) < 2:
-        return None
-    half = student_t.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / np.sqrt(len(gaps))
-    middle = gaps.mean()
-    return Comparison(len(gaps), int((gaps > 0).sum()), middle - half, middle + half)
-
-
-def mean_of(run: Run, method: str, group: str, key: str) -> float:
-    """A mean of metrics.json; NaN where it was not measured."""
-    value = run.metrics.get(method, {}).get(group, {}).get(key, {}).get("mean")
-    return float("nan") if value is None else float(value)
+BANDS_CHECKED = "whether the bands of any client hold far too few of its test points"
 
 
 def summary(run: Run) -> list[str]:
     """The paragraph on top: who took part, who wins, is it honest, did the learning work."""
     sentences = [_participants(run)]
-    sentences += [_winner(run, group) for group in run.groups]
-    sentences += [_calibration(run), _particles(run), _skipped(run)]
+    if run.classification:
+        sentences += [class_words.winner(run, group) for group in run.groups]
+        sentences += [class_words.calibration(run)]
+    else:
+        sentences += [_winner(run, group) for group in run.groups]
+        sentences += [_calibration(run)]
+    sentences += [_particles(run), _skipped(run)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -218,7 +174,10 @@ def cautions(run: Run) -> list[Caution]:
     for method in watched:
         entry, title = run.methods[method], run.titles[method]
         found += _training_cautions(entry, title)
-        found += _confidence_cautions(run, method, title)
+        if run.classification:
+            found += class_words.cautions(run, method)
+        else:
+            found += _confidence_cautions(run, method, title)
     return found
 
 

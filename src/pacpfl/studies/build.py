@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-import optax
 
 from pacpfl import hyper
-from pacpfl.config import Config, TrainConfig
+from pacpfl.config import Config, PVConfig
 from pacpfl.data.check import check_federation
+from pacpfl.data.digits import digits
+from pacpfl.data.images import Images, load_images
+from pacpfl.data.partition import by_writer, dirichlet
 from pacpfl.data.polynomial import polynomial
+from pacpfl.data.pv import pv
+from pacpfl.data.pvgis import fetch_pvgis, read_pvgis_csv
 from pacpfl.data.standardize import standardize_clients
+from pacpfl.data.synthetic_weather import synthetic_weather
+from pacpfl.data.weather import Weather
+from pacpfl.errors import InputError
+from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pfedgp import PFedGP
 from pacpfl.methods.pooled import Pooled
+from pacpfl.methods.ridge import Ridge
 from pacpfl.methods.vanilla import Vanilla
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import mixture
+from pacpfl.studies.build_networks import (
+    build_bnn_prior,
+    build_fedavg,
+    build_maml,
+    build_mtl,
+    build_optimizer,
+    build_pfedbayes,
+    build_pfedgp_classify,
+    build_pooled_bnn,
+    build_vanilla_bnn,
+)
 from pacpfl.types import Federation
 
-TITLES = {
-    "pacpfl": "PAC-PFL",
-    "vanilla": "GP per client",
-    "vanilla-deep": "Deep GP per client",
-    "pooled": "Pooled GP",
-    "pooled-deep": "Pooled deep GP",
-}
+
+class Entry(NamedTuple):
+    """A method as people name it, whether it learns in rounds, and how it is made."""
+
+    title: str
+    rounds: bool
+    build: Callable[[Config, Federation], Method]
 
 
 def build_federation(config: Config) -> Federation:
+    federation = _federations[config.data.name](config)
+    check_federation(federation)
+    if config.data.standardize == "client":
+        return standardize_clients(federation)
+    return federation
+
+
+def _polynomial(config: Config) -> Federation:
     data = config.data
-    federation = polynomial(
+    return polynomial(
         data.clients,
         data.new_clients,
         data.samples,
@@ -41,8 +73,82 @@ def build_federation(config: Config) -> Federation:
         data.opposite,
         config.seed,
     )
-    check_federation(federation)
-    return standardize_clients(federation) if data.standardize == "client" else federation
+
+
+def _pv(config: Config) -> Federation:
+    data, houses = config.data, config.pv
+    return pv(
+        houses.panels,  # type: ignore[arg-type]
+        data.clients,
+        data.new_clients,
+        data.samples,
+        houses.window,  # type: ignore[arg-type]
+        load_weather(houses),
+        config.seed,
+    )
+
+
+@cache
+def load_weather(houses: PVConfig) -> Weather:
+    """Synthetic weather does not change with the seed of a run: the city has one past."""
+    if houses.weather == "synthetic":
+        return synthetic_weather(houses.latitude, houses.longitude)
+    if houses.weather == "pvgis":
+        return fetch_pvgis(houses.latitude, houses.longitude)
+    return read_pvgis_csv(Path(houses.weather))
+
+
+def _digits(config: Config) -> Federation:
+    data = config.data
+    return digits(
+        data.clients,
+        data.new_clients,
+        data.samples or None,
+        config.images.test_fraction,
+        seed=config.seed,
+    )
+
+
+def _femnist(config: Config) -> Federation:
+    data = config.data
+    return by_writer(
+        _images(config, 10),
+        data.clients,
+        data.new_clients,
+        data.samples or None,
+        config.images.test_fraction,
+        seed=config.seed,
+    )
+
+
+def _emnist(config: Config) -> Federation:
+    data = config.data
+    return dirichlet(
+        _images(config, None),
+        data.clients,
+        data.new_clients,
+        config.images.alpha,
+        config.images.test_fraction,
+        seed=config.seed,
+    )
+
+
+def _images(config: Config, classes: int | None) -> Images:
+    if not config.images.path:
+        raise InputError(
+            f"{config.data.name} needs images; name their file or folder with --data PATH."
+        )
+    return _load_images(config.images.path, classes)
+
+
+_load_images = cache(load_images)
+_federations: dict[str, Callable[[Config], Federation]] = {
+    "polynomial": _polynomial,
+    "pv": _pv,
+    "digits": _digits,
+    "femnist": _femnist,
+    "emnist": _emnist,
+}
 
 
 def build_prior(config: Config, features: int) -> Prior:
@@ -62,29 +168,29 @@ def build_prior(config: Config, features: int) -> Prior:
 
 
 def build_method(name: str, config: Config, federation: Federation) -> Method:
-    features = len(federation.features)
-    if name == "pacpfl":
-        return build_pacpfl(config, federation)
-    if name.endswith("-deep"):
-        local: Prior = build_prior(config, features)
-    else:
-        # What people fit to one small data set: constant mean, one length scale per feature, learned
-        # scale, and a wide hyper-prior of the noise to start from.
-        local = GPPrior(
-            features,
-            mean=("constant",),
-            kernel=("ard",),
-            learn_output_scale=True,
-            noise=config.prior.noise,
-            noise_spread=1.0,
+    return entry(name, federation).build(config, federation)
+
+
+def entry(name: str, federation: Federation) -> Entry:
+    """What a method's name stands for where the target is a number, or one of several classes."""
+    if federation.classes is None:
+        return METHODS[name]
+    if name not in CLASSIFIERS:
+        raise InputError(
+            f"{name} is not made for classes, which {federation.name} has; choose among "
+            f"{', '.join(CLASSIFIERS)}."
         )
-    return Pooled(local) if name.startswith("pooled") else Vanilla(local)
+    return CLASSIFIERS[name]
 
 
 def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
     train = config.train
+    if federation.classes is None:
+        prior = build_prior(config, len(federation.features))
+    else:
+        prior = build_bnn_prior(config, federation)
     return PACPFL(
-        prior=build_prior(config, len(federation.features)),
+        prior=prior,
         clients=len(federation.existing),
         optimizer=build_optimizer(train),
         particles=train.particles,
@@ -97,6 +203,68 @@ def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
         svgd_kernel=train.svgd_kernel,
         mixture_weights=config.personal.weights,
     )
+
+
+def build_pfedgp(config: Config, federation: Federation) -> PFedGP:
+    prior = build_prior(config, len(federation.features))
+    return PFedGP(prior, build_optimizer(config.train), batch=config.train.batch)
+
+
+def simple_prior(config: Config, federation: Federation) -> GPPrior:
+    """What people fit to one small data set: constant mean, one length scale per feature, learned
+    scale, and a wide hyper-prior of the noise to start from."""
+    return GPPrior(
+        len(federation.features),
+        mean=("constant",),
+        kernel=("ard",),
+        learn_output_scale=True,
+        noise=config.prior.noise,
+        noise_spread=1.0,
+    )
+
+
+def build_vanilla(config: Config, prior: Prior) -> Vanilla:
+    alone = config.alone
+    return Vanilla(prior, alone.steps, alone.learning_rate, alone.restarts, alone.hyper_std)
+
+
+def build_pooled(config: Config, prior: Prior) -> Pooled:
+    alone = config.alone
+    return Pooled(
+        prior,
+        alone.steps,
+        alone.learning_rate,
+        hyper_std=alone.hyper_std,
+        inducing=alone.inducing,
+    )
+
+
+METHODS: dict[str, Entry] = {
+    "pacpfl": Entry("PAC-PFL", True, build_pacpfl),
+    "pfedgp": Entry("pFedGP", True, build_pfedgp),
+    "pfedbayes": Entry("pFedBayes", True, build_pfedbayes),
+    "mtl": Entry("MTL", True, build_mtl),
+    "maml": Entry("MAML", True, build_maml),
+    "fedavg": Entry("FedAvg", True, build_fedavg),
+    "vanilla": Entry("GP per client", False, lambda c, f: build_vanilla(c, simple_prior(c, f))),
+    "vanilla-deep": Entry(
+        "Deep GP per client", False, lambda c, f: build_vanilla(c, build_prior(c, len(f.features)))
+    ),
+    "pooled": Entry("Pooled GP", False, lambda c, f: build_pooled(c, simple_prior(c, f))),
+    "pooled-deep": Entry(
+        "Pooled deep GP", False, lambda c, f: build_pooled(c, build_prior(c, len(f.features)))
+    ),
+    "ridge": Entry("Ridge per client", False, lambda c, f: Ridge()),
+    "ard": Entry("ARD-GP per client", False, lambda c, f: ARD()),
+}
+# What learns in rounds does so in both tasks: `rounds` never differs between the two tables.
+CLASSIFIERS: dict[str, Entry] = {
+    **{name: METHODS[name] for name in ("pacpfl", "pfedbayes", "mtl", "maml", "fedavg")},
+    "pfedgp": Entry("pFedGP", True, build_pfedgp_classify),
+    "vanilla": Entry("BNN per client", False, build_vanilla_bnn),
+    "pooled": Entry("Pooled BNN", False, build_pooled_bnn),
+}
+TITLES = {name: entry.title for name, entry in METHODS.items()}
 
 
 DEFAULT_TAU = 1.0
@@ -123,13 +291,3 @@ def temperatures(config: Config, federation: Federation) -> dict[str, Any]:
         "n_2": n_2,
         "lambda_condition": hyper.lambda_condition(lambda_, n_2, train.upsilon),
     }
-
-
-def build_optimizer(train: TrainConfig) -> optax.GradientTransformation:
-    rate, rounds = train.learning_rate, train.rounds
-    schedule = {
-        "constant": optax.constant_schedule(rate),
-        "cosine": optax.cosine_decay_schedule(rate, rounds),
-        "exponential": optax.exponential_decay(rate, rounds, 0.01),
-    }[train.schedule]
-    return getattr(optax, train.optimizer)(schedule)

@@ -16,8 +16,10 @@ from pacpfl.certificate import Certificate
 from pacpfl.engines.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.studies.certify_average import AverageCertificates, certify_average
+from pacpfl.studies.certify_classes import certify_class_clients
 from pacpfl.studies.certify_clients import ClientCertificate, certify_clients
-from pacpfl.studies.tempered import build_loss
+from pacpfl.studies.gaussian_networks import ClassLoss, build_class_loss
+from pacpfl.studies.tempered import Loss, build_loss
 from pacpfl.studies.trained import Trained, load_run
 
 FILE = "certificates.json"
@@ -27,7 +29,7 @@ def certify(
     folder: Path,
     *,
     delta: float = 0.05,
-    loss: str = "clipped-nll",
+    loss: str | None = None,
     limit: float | None = None,
     epsilon: float | None = None,
     unit: Unit = "client",
@@ -35,17 +37,24 @@ def certify(
 ) -> dict[str, Any]:
     """Certify every client and the federation, and write `certificates.json` into the run folder.
 
-    Each certificate, of a client or of an average, fails with probability at most `delta`.
-    `epsilon` by hand replaces the premise about the existing clients' privacy.
+    Each certificate, of a client or of an average, fails with probability at most `delta`. `loss` is
+    by default zero-one where the target is one of several classes, else clipped-nll. `epsilon` by
+    hand replaces the premise about the existing clients' privacy.
     """
     probability(delta, "--delta")
     if epsilon is not None:
         not_negative(epsilon, "--epsilon")
     if unit not in ("client", "sample"):
         raise InputError(f"--unit is {unit!r}, but it is client or sample.")
-    bounded = build_loss(loss, limit)
     trained = load_run(folder)
-    clients = certify_clients(trained, bounded, delta, epsilon, unit, progress)
+    classes = trained.federation.classes
+    bounded: Loss | ClassLoss
+    if classes is None:
+        bounded = build_loss(loss or "clipped-nll", limit)
+        clients = certify_clients(trained, bounded, delta, epsilon, unit, progress)
+    else:
+        bounded = build_class_loss(loss or "zero-one", limit, classes)
+        clients = certify_class_clients(trained, bounded, delta, epsilon, unit, progress)
     progress("the averages")
     averages = certify_average(trained, bounded, delta)
     document = describe(trained, clients, averages)
@@ -92,6 +101,7 @@ def describe(
 def summarise(clients: list[ClientCertificate]) -> dict[str, Any]:
     """What a group of clients can be told in one line."""
     tested = [c for c in clients if c.test_risk is not None]
+    networks = [c.networks_test_risk for c in tested if c.networks_test_risk is not None]
     return {
         "clients": len(clients),
         "below": sum(not c.certificate.vacuous for c in clients),
@@ -100,6 +110,7 @@ def summarise(clients: list[ClientCertificate]) -> dict[str, Any]:
         "bound": median(c.certificate.bound for c in clients),
         "bound_in_use": median(c.in_use.bound for c in clients),
         "test_risk": median(c.test_risk or 0.0 for c in tested) if tested else None,
+        "networks_test_risk": median(networks) if networks else None,
         "tested": len(tested),
         "covered": sum(c.certificate.bound >= (c.test_risk or 0.0) for c in tested),
         "helped": sum(c.margin >= 0 for c in clients),
@@ -118,6 +129,7 @@ def _client(client: ClientCertificate) -> dict[str, Any]:
         "temperature": client.temperature,
         "kl": client.kl,
         "test_risk": client.test_risk,
+        "networks_test_risk": client.networks_test_risk,
         "in_use": {
             "empirical_risk": client.in_use.empirical_risk,
             "kl": client.in_use_kl,

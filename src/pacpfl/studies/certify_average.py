@@ -5,13 +5,20 @@ privacy here. But bare particles are infinitely far from the hyper-prior. The st
 about the particles WITH NOISE, Q = (1/k) sum_j N(phi_j, (c sigma)^2) with sigma the hyper-prior's stds:
 its divergence is bounded by convexity, and c may be chosen after the fact. What is expected under Q
 is drawn: pairs of a prior from Q and a client, with the price of the draws in the probability.
+
+A pair's value is an upper bound on -ln Z / beta, which for every posterior is L^ + KL / beta, L^ its risk
+on the client's samples. Gaussian processes have both in closed form; where the posterior is a Gaussian
+over networks, the risk of drawn ones stands for L^, whose expectation it is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,18 +32,29 @@ from pacpfl.certificate import (
     Certificate,
     certify_federation,
 )
+from pacpfl.data.store import from_clients
+from pacpfl.engines.simulate import to_device
 from pacpfl.losses import monte_carlo_upper
+from pacpfl.priors.bnn import BNNPrior
 from pacpfl.studies import tempered
 from pacpfl.studies.certify_clients import beta_grid, not_scaled
+from pacpfl.studies.gaussian_networks import ClassLoss, drawn_risks, fit, variational
 from pacpfl.studies.tempered import TEMPERATURES, Loss
 from pacpfl.studies.trained import Trained
 from pacpfl.studies.views import Views
+from pacpfl.types import Data
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 PILOT_DRAWS = 24
 MOST_DRAWS = 600
 # Each lambda is the best one for that many nats of divergence and confidence together.
 NEWCOMER_NATS = (10.0, 100.0, 1000.0, 10000.0)
+# For networks: powers of the likelihood, networks drawn to choose one and then to judge it, pairs, and
+# the largest KL / beta of a posterior in units of b - a (the draws need a bound on what they can be).
+NETWORK_TEMPERATURES = (0.0, 0.25, 1.0)
+NETWORKS_PER_PAIR = 16
+MOST_NETWORK_PAIRS = 200
+LARGEST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -52,11 +70,22 @@ class AverageCertificates:
     standard_error: float
 
 
-def certify_average(trained: Trained, loss: Loss, delta: float) -> AverageCertificates:
+class Pairs(NamedTuple):
+    """How a pair of a prior and a client (its place) is judged at several betas: -ln Z / beta from
+    above, at most `largest`, and the empirical risk of the posterior that gives it."""
+
+    judge: Callable[
+        [np.ndarray, int, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
+    ]
+    largest: float
+    draws: int
+
+
+def certify_average(trained: Trained, loss: Loss | ClassLoss, delta: float) -> AverageCertificates:
     """Server-level and new-client bounds for the particles with noise."""
     clients = trained.federation.existing
     sizes = [len(client.train) for client in clients]
-    views = Views(trained.method.prior, max(sizes), 0, trained.dtype)
+    pairs = network_pairs(trained, loss) if isinstance(loss, ClassLoss) else gp_pairs(trained, loss)
     betas = beta_grid(len(sizes) / sum(1 / m for m in sizes), loss.range.width)
     prior = trained.method.hyper_prior(trained.dtype)
     mean, std = (np.asarray(a, np.float64) for a in prior)
@@ -66,16 +95,18 @@ def certify_average(trained: Trained, loss: Loss, delta: float) -> AverageCertif
     pilot, final = np.random.SeedSequence([7, trained.config.seed]).spawn(2)
     guesses = []
     for c, kl in zip(BANDWIDTHS, divergences, strict=True):
-        values, _ = _draw(trained, loss, views, betas, c * std, PILOT_DRAWS, pilot)
+        values, _ = _draw(trained, pairs, betas, c * std, PILOT_DRAWS, pilot)
         guesses.append(np.min(values.mean(0) + kl / (len(sizes) * betas)))
     choice = int(np.argmin(guesses))
     kl = divergences[choice]
-    draws = int(np.clip(5e9 / max(sizes) ** 3, 64, MOST_DRAWS))
-    values, risks = _draw(trained, loss, views, betas, BANDWIDTHS[choice] * std, draws, final)
+    values, risks = _draw(trained, pairs, betas, BANDWIDTHS[choice] * std, pairs.draws, final)
 
     a, b = loss.range.a, loss.range.b
     for_draws = MONTE_CARLO_SHARE * delta
-    uppers = [monte_carlo_upper(v, a, b, for_draws / len(betas)) for v in values.T]
+    # -ln Z / beta itself never leaves [a, b].
+    uppers = [
+        min(b, monte_carlo_upper(v, a, pairs.largest, for_draws / len(betas))) for v in values.T
+    ]
     cloud = Condition(
         "hyper-posterior with a finite divergence",
         "holds",
@@ -103,14 +134,14 @@ def certify_average(trained: Trained, loss: Loss, delta: float) -> AverageCertif
         newcomers=not_scaled(newcomers) if scaled else newcomers,
         bandwidth=BANDWIDTHS[choice],
         kl=kl,
-        draws=draws,
+        draws=pairs.draws,
         mean=float(values[:, best].mean()),
-        standard_error=float(values[:, best].std(ddof=1) / math.sqrt(draws)),
+        standard_error=float(values[:, best].std(ddof=1) / math.sqrt(pairs.draws)),
     )
 
 
 def _premises(
-    trained: Trained, loss: Loss, beta: float, delta: float, lambda_: float = math.inf
+    trained: Trained, loss: Loss | ClassLoss, beta: float, delta: float, lambda_: float = math.inf
 ) -> ServerPremises:
     clients = trained.federation.existing
     return ServerPremises(
@@ -127,35 +158,77 @@ def _premises(
 
 def _draw(
     trained: Trained,
-    loss: Loss,
-    views: Views,
+    pairs: Pairs,
     betas: np.ndarray,
     std: np.ndarray,
     count: int,
     seed: np.random.SeedSequence,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For independent pairs (prior from Q, client): -ln Z / beta from above, and the posterior's
-    empirical risk; one row per pair, one column per beta."""
+    """Values and risks of independent pairs (prior from Q, client): a row per pair, a column per
+    beta."""
     rng = np.random.default_rng(seed)
     clients, particles = trained.federation.existing, np.asarray(trained.particles, np.float64)
-    values, risks = [], []
+    found = []
     for _ in range(count):
-        client = clients[rng.integers(len(clients))]
+        client = int(rng.integers(len(clients)))
         phi = particles[rng.integers(len(particles))] + std * rng.standard_normal(std.size)
-        inner, spectrum = views.spectrum(jnp.asarray(phi[None], trained.dtype), client.train)
+        found.append(pairs.judge(phi, client, betas, rng))
+    values, risks = zip(*found, strict=True)
+    return np.array(values), np.array(risks)
+
+
+def gp_pairs(trained: Trained, loss: Loss) -> Pairs:
+    """Pairs for Gaussian processes: nothing but the pairs themselves is drawn."""
+    clients = trained.federation.existing
+    longest = max(len(client.train) for client in clients)
+    views = Views(trained.method.prior, longest, 0, trained.dtype)
+
+    def judge(
+        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        samples = clients[place].train
+        inner, spectrum = views.spectrum(jnp.asarray(phi[None], trained.dtype), samples)
         kl = tempered.divergence(spectrum, TEMPERATURES)
         moments = tempered.at_samples(spectrum, TEMPERATURES)
-        risk = tempered.risks(loss, moments, client.train.y, spectrum.noise_std)
+        risk = tempered.risks(loss, moments, samples.y, spectrum.noise_std)
         best = tempered.tightest(inner[0], risk, kl, betas)
-        values.append(-best.log_evidence / betas)
-        risks.append(best.risk)
-    # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
-    return np.clip(values, loss.range.a, loss.range.b), np.array(risks)
+        # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
+        return np.clip(-best.log_evidence / betas, loss.range.a, loss.range.b), best.risk
+
+    return Pairs(judge, loss.range.b, int(np.clip(5e9 / longest**3, 64, MOST_DRAWS)))
+
+
+def network_pairs(trained: Trained, loss: ClassLoss) -> Pairs:
+    """Pairs for networks. Some drawn networks choose the posterior's temperature at each beta, others
+    then give its risk; their mean is L^ on average, so that a pair's value is right on average."""
+    prior = trained.method.prior
+    assert isinstance(prior, BNNPrior)
+    family = variational(prior)
+    store = from_clients(trained.federation.existing)
+    powers = jnp.asarray(NETWORK_TEMPERATURES, trained.dtype)
+    largest = LARGEST_SHARE * loss.range.width
+
+    def judge(
+        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        data = Data(*to_device(store.gather(np.array([place]), trained.dtype)))
+        particle = jnp.asarray(phi, trained.dtype)
+        keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), 1 + 2 * NETWORKS_PER_PAIR)
+        posterior = fit(family, particle, data, powers, keys[0])
+        (drawn,) = drawn_risks(family, loss, particle, posterior, (data,), keys[1:])
+        halves = np.asarray(drawn, np.float64)[..., 0].reshape(2, NETWORKS_PER_PAIR, -1)
+        pilot, judged = halves.mean(1)
+        cost = posterior.divergence()[:, 0] / betas[:, None]  # [beta, temperature]
+        best = np.argmin(np.where(cost <= largest, pilot + cost, np.inf), axis=1)
+        risk = np.clip(judged[best], loss.range.a, loss.range.b)
+        return risk + cost[np.arange(len(betas)), best], risk
+
+    return Pairs(judge, loss.range.b + largest, min(MOST_NETWORK_PAIRS, MOST_DRAWS))
 
 
 def _newcomers(
     trained: Trained,
-    loss: Loss,
+    loss: Loss | ClassLoss,
     betas: np.ndarray,
     uppers: list[float],
     risks: np.ndarray,

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pacpfl import hyper
 from pacpfl.bounds import ClientPremises, Condition, mixture_kl, participation, sampling_epsilon
@@ -23,6 +24,7 @@ from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import from_samples
 from pacpfl.engines.simulate import to_device
+from pacpfl.losses import LossRange
 from pacpfl.studies import tempered
 from pacpfl.studies.build import temperatures
 from pacpfl.studies.tempered import TEMPERATURES, Loss
@@ -60,6 +62,7 @@ class ClientCertificate:
     participation: Condition
     margin: float
     margin_error: float
+    networks_test_risk: float | None = None  # of networks in use that cannot be certified
 
 
 def certify_clients(
@@ -85,7 +88,8 @@ def certify_clients(
     for group, clients in federation.groups().items():
         for client in clients:
             progress(client.name)
-            privacy = privacy_of(trained, group, client, loss, noise, epsilon, unit)
+            width = loss.training_width(noise)
+            privacy = privacy_of(trained, group, client, width, epsilon, unit)
             data = jax.tree.map(lambda a: a[0], store.gather(np.array([number]), trained.dtype))
             weights = weights_in_use(
                 method.prior, method.mixture_weights, trained.particles, to_device(data)
@@ -108,12 +112,15 @@ def privacy_of(
     trained: Trained,
     group: str,
     client: Client,
-    loss: Loss,
-    noise_std: np.ndarray,
+    width: float,
     epsilon: float | None,
     unit: Unit,
+    bounded: str = "the bounded loss",
 ) -> Privacy:
-    """How far the particles depend on this client's samples, and who vouches for it."""
+    """How far the particles depend on this client's samples, and who vouches for it.
+
+    `width` is how far the training's loss spreads where it is `bounded`.
+    """
     if group == "new":
         return Privacy(
             "independent", "the client took no part in the training that made the particles"
@@ -139,10 +146,10 @@ def privacy_of(
     beta = trained.config.train.beta or float(m)
     tau = temperatures(trained.config, trained.federation)["tau"]
     k = trained.method.particles
-    level = float(sampling_epsilon([beta], tau, loss.training_width(noise_std), [m], k)[0])
+    level = float(sampling_epsilon([beta], tau, width, [m], k)[0])
     return Privacy(
         "assumed",
-        f"which {k} draws from Q* with the bounded loss and tau = {tau:.3g} would have; particles "
+        f"which {k} draws from Q* with {bounded} and tau = {tau:.3g} would have; particles "
         "come from SVGD without noise and from the unbounded likelihood, so the premise is "
         "assumed, not proved",
         level,
@@ -211,12 +218,9 @@ def _certify(
     other_risk = tempered.risks(
         loss, tempered.at_samples(other, TEMPERATURES), samples.y, other.noise_std
     )
-    after = _evidences(inner, risk, kl, beta, b)
-    before = _evidences(other_inner, other_risk, tempered.divergence(other, TEMPERATURES), beta, b)
+    after = evidences(inner, risk, kl, beta, b)
+    before = evidences(other_inner, other_risk, tempered.divergence(other, TEMPERATURES), beta, b)
     constraint = (float(after.mean()), float(before.mean()), given)
-    # The nats that are left for the privacy cost before the bound reaches b.
-    left = betas * (b - best.risk) - divergences - math.log(len(betas) / delta)
-    left -= betas**2 * loss.range.width**2 / (8 * len(samples))
     if trained.config.data.standardize == "client":
         certificate, in_use = not_scaled(certificate), not_scaled(in_use)
     return ClientCertificate(
@@ -232,18 +236,35 @@ def _certify(
         in_use=in_use,
         in_use_kl=used_kl,
         in_use_test_risk=test_risk(one, used),
-        tolerated_epsilon=max(0.0, float(np.max(left))),
+        tolerated_epsilon=tolerated(betas, best.risk, divergences, delta, len(samples), loss.range),
         participation=participation(*constraint),
         margin=participation_margin(*constraint),
         margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / beta),
     )
 
 
-def _evidences(
+def tolerated(
+    betas: np.ndarray,
+    risk: ArrayLike,
+    kl: ArrayLike,
+    delta: float,
+    samples: int,
+    loss: LossRange,
+) -> float:
+    """The nats that are left for the privacy cost before the bound reaches b, at the best beta."""
+    left = betas * (loss.b - np.asarray(risk)) - np.asarray(kl) - math.log(len(betas) / delta)
+    return max(0.0, float(np.max(left - betas**2 * loss.width**2 / (8 * samples))))
+
+
+def evidences(
     inner: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float, largest: float
 ) -> np.ndarray:
-    """ln Z_beta of the bounded loss for each particle, from below; never less than -beta b."""
-    shape = (len(TEMPERATURES), *inner.shape)
+    """ln Z_beta of the bounded loss for each particle, from below; never less than -beta b.
+
+    `inner` holds the weights of each particle's members; `risk` and `kl` have one row per posterior
+    and one column per member of a particle.
+    """
+    shape = (len(risk), *inner.shape)
     found = [
         tempered.tightest(weights, r, d, np.array([beta])).log_evidence[0]
         for weights, r, d in zip(

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from pacpfl import __version__, metrics
 from pacpfl import config as configuration
-from pacpfl.config import Config
+from pacpfl.config import METHODS, Config
 from pacpfl.engines import runtime
 from pacpfl.engines.checkpoint import write_bytes_atomically
 from pacpfl.engines.evaluate import Evaluation
@@ -24,6 +24,7 @@ from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation
 
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
+CLASS_METRICS = ("accuracy", "ce_own", "nll", "brier")
 FILES = (
     *("config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv"),
     *("arrays.safetensors", "certificates.json", "report.html"),
@@ -34,6 +35,15 @@ def clear(out: Path) -> None:
     """Forget the run in this folder; files that no run writes stay."""
     for name in FILES:
         (out / name).unlink(missing_ok=True)
+    for method in METHODS:
+        checkpoint_path(out, method).unlink(missing_ok=True)
+
+
+def checkpoint_path(out: Path, method: str) -> Path:
+    """PAC-PFL's is `checkpoint.safetensors`; the baselines' bear their names."""
+    return out / (
+        "checkpoint.safetensors" if method == "pacpfl" else f"checkpoint-{method}.safetensors"
+    )
 
 
 def prepare(out: Path, config: Config) -> None:
@@ -66,15 +76,28 @@ class MethodResult:
     extra: dict[str, np.ndarray] = field(default_factory=dict)
 
 
+def metric_names(evaluation: Evaluation) -> tuple[str, ...]:
+    """What each client is measured by: depends on the task."""
+    return CLASS_METRICS if evaluation.log_probabilities else METRICS
+
+
 def summarise(groups: dict[str, Evaluation]) -> dict[str, dict[str, dict[str, float]]]:
-    """group -> metric -> mean and half width of its 95% interval over clients."""
+    """group -> metric -> mean and half width of its 95% interval over clients.
+
+    Classification has one more: `ce`, the calibration error of all clients' predictions together.
+    One client's few test samples, dealt to twenty bins, say little about calibration (`ce_own`).
+    """
     table: dict[str, dict[str, dict[str, float]]] = {}
     for group, evaluation in groups.items():
         table[group] = {}
-        for metric in METRICS:
+        for metric in metric_names(evaluation):
             values = np.array([row[metric] for row in evaluation.rows])
             mean, half = metrics.interval(values)
             table[group][metric] = {"mean": mean, "ci95": half, "n": len(values)}
+        if evaluation.log_probabilities:
+            together = metrics.reliability_error(evaluation.calibration.sum(0))
+            count = len(evaluation.rows)
+            table[group]["ce"] = {"mean": together, "ci95": float("nan"), "n": count}
     return table
 
 
@@ -129,10 +152,12 @@ def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str
         default=0,
     )
     names = [f"responsibility_{j}" for j in range(members)]
+    first = next(iter(next(iter(results.values())).groups.values()))
+    measured = metric_names(first)
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(
-        ["method", "group", "client", "kind", "samples", "later", "test", *METRICS, *names]
+        ["method", "group", "client", "kind", "samples", "later", "test", *measured, *names]
     )
     groups = federation.groups()
     for name, result in results.items():
@@ -147,7 +172,7 @@ def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str
                         len(client.train),
                         0 if client.later is None else len(client.later),
                         0 if client.test is None else len(client.test),
-                        *(row[metric] for metric in METRICS),
+                        *(row[metric] for metric in measured),
                         *more,
                     ]
                 )
@@ -170,6 +195,8 @@ def figure_arrays(
             arrays[f"weights/{group}"] = evaluation.weights
         if evaluation.responsibilities is not None:
             arrays[f"responsibilities/{group}"] = evaluation.responsibilities
+        if evaluation.log_probabilities:
+            continue
         order = np.argsort([row["rsmse"] for row in evaluation.rows])
         places = np.unique(np.linspace(0, len(order) - 1, 4).round().astype(int))
         for index in order[places]:

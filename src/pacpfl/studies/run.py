@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
@@ -19,9 +20,11 @@ from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engines.evaluate import evaluate
 from pacpfl.engines.simulate import Progress, Saving, Trained, train
+from pacpfl.methods.ard import ARD
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.studies.build import TITLES, build_federation, build_method, temperatures
-from pacpfl.studies.folder import MethodResult, prepare, write_folder
+from pacpfl.studies.blocks import clients_at_once
+from pacpfl.studies.build import METHODS, TITLES, build_federation, build_method, temperatures
+from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder
 from pacpfl.types import Federation
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
@@ -44,14 +47,14 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     """Run every method of the configuration and write the folder; goes on where it was stopped."""
     watcher = watcher or Watcher()
     federation = build_federation(config)
-    store = from_clients(federation.existing)
+    store = from_clients(federation.existing, roomy=federation.classes is not None)
     name = configuration.identity(config, samples=digest(store))
     prepare(out, config)
     started = datetime.now(UTC)
     results = {}
     for method in config.run.methods:
         saving = Saving(
-            out / "checkpoint.safetensors",
+            checkpoint_path(out, method),
             name,
             config.run.checkpoint_rounds,
             config.run.checkpoint_minutes,
@@ -76,7 +79,7 @@ def run_method(
     about: dict[str, Any] = {"title": TITLES[name]}
     trained = None
     extra: dict[str, np.ndarray] = {}
-    if isinstance(method, PACPFL):
+    if METHODS[name].rounds:
         watcher.stage(f"{TITLES[name]}: training")
         trained = train(
             method,
@@ -85,29 +88,53 @@ def run_method(
             clients_per_round=config.train.clients_per_round,
             seed=config.seed,
             dtype=dtype,
-            matrices_per_client=method.particles * method.prior.components,
+            matrices_per_client=matrices(name, config, federation),
             saving=saving,
             progress=watcher.progress,
             stop=watcher.stop,
         )
         if not trained.finished:
             raise Interrupted(f"stopped after round {trained.rounds} of {config.train.rounds}")
-        described, extra = describe(method, trained, config, federation)
-        about |= described
+        about |= {
+            "rounds": trained.rounds,
+            "train_seconds": trained.seconds,
+            "compile_seconds": trained.compile_seconds,
+        }
+        if isinstance(method, PACPFL):
+            described, extra = describe(method, trained, config, federation)
+            about |= described
     watcher.stage(f"{TITLES[name]}: personalising and measuring")
-    state = trained.state if trained else method.init(jax.random.key(config.seed), None)  # type: ignore[arg-type]
+    if trained:
+        state = trained.state
+    else:
+        example = jax.tree.map(lambda a: jnp.asarray(a[0]), store.gather(np.array([0]), dtype))
+        state = method.init(jax.random.key(config.seed), example)
     groups = evaluate(
         method,
         state,
         federation,
+        client_states=trained.client_states if trained else (),
         seed=config.seed,
         dtype=dtype,
-        matrices_per_client=config.train.particles * config.prior.members,
+        matrices_per_client=max(1, matrices(name, config, federation)),
+        clients_at_once=clients_at_once(name, config, federation),
     )
     if watcher.stop():
         raise Interrupted("stopped between two methods")
     about["seconds"] = time.monotonic() - began
     return MethodResult(about, trained.history if trained else {}, groups, extra)
+
+
+def matrices(name: str, config: Config, federation: Federation) -> int:
+    """Kernel matrices that a client's update holds at once: decides how many clients go together."""
+    if federation.classes is not None:
+        # One binary Gaussian process for each level of the tree of classes; networks have none.
+        return (federation.classes - 1).bit_length() if name == "pfedgp" else 0
+    if name == "pacpfl":
+        return config.train.particles * config.prior.members
+    if name == "ard":
+        return ARD.starts
+    return config.prior.members if name == "pfedgp" else 0
 
 
 def describe(
@@ -119,9 +146,6 @@ def describe(
     value = float(svgd.diversity(fingerprints))
     at_start = float(trained.history["diversity"][0])
     return {
-        "rounds": trained.rounds,
-        "train_seconds": trained.seconds,
-        "compile_seconds": trained.compile_seconds,
         "particles": method.particles,
         "components": method.prior.components,
         "dimension": method.prior.size,

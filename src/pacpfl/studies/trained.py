@@ -19,6 +19,7 @@ from pacpfl.engines.simulate import to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.base import Prior
+from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.studies.build import build_federation, build_method
@@ -36,6 +37,7 @@ class Trained:
     method: PACPFL
     particles: jax.Array  # [k, size]
     dtype: type
+    state: Any = None  # of the method, as training left it: networks are drawn from its seed
 
 
 def load_run(folder: Path) -> Trained:
@@ -60,7 +62,8 @@ def load_run(folder: Path) -> Trained:
     federation = build_federation(config)
     method = build_method("pacpfl", config, federation)
     assert isinstance(method, PACPFL)
-    base_of(method.prior)
+    if not isinstance(method.prior, BNNPrior):
+        base_of(method.prior)
     store = from_clients(federation.existing)
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), dtype)))
@@ -73,13 +76,16 @@ def load_run(folder: Path) -> Trained:
     if found is None or found.round < config.train.rounds:
         reached = "there is no checkpoint" if found is None else f"round {found.round}"
         raise InputError(f"The run in {folder} is not complete ({reached}); {again}.")
-    particles = jnp.asarray(found.state[0].particles)
-    return Trained(config, record, federation, method, particles, dtype)
+    state = jax.tree.map(jnp.asarray, found.state[0])
+    return Trained(config, record, federation, method, state.particles, dtype, state)
 
 
 def base_of(prior: Prior) -> GPPrior:
-    """The Gaussian-process family behind a prior; others have no exact certificates."""
+    """The Gaussian-process family behind a prior; others have no closed form."""
     base = prior.base if isinstance(prior, MixturePrior) else prior
     if not isinstance(base, GPPrior):
-        raise InputError("Certificates are exact for Gaussian-process priors only: use such a run.")
+        raise InputError(
+            f"There are no certificates for priors of the kind {type(base).__name__}; certify a run "
+            "with Gaussian processes or Bayesian networks."
+        )
     return base

@@ -1,0 +1,6 @@
+"""`python -m pacpfl` is `pacpfl`."""
+
+from pacpfl.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""`pacpfl reproduce`: a whole study, several methods and seeds, its table, figures and page."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pacpfl.cli_classification import reproduce_classification
+from pacpfl.errors import InputError
+
+STUDIES = ("polynomial", "regression", "ablation", "classification")
+
+
+def reproduce(
+    study: Annotated[str, typer.Argument(help=f"Which study: {', '.join(STUDIES)}.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Its folder [runs/reproduce-STUDY].", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed, few rounds: a look.")] = False,
+    weather: Annotated[
+        str,
+        typer.Option(help="The houses' weather: synthetic, pvgis, or a CSV file of PVGIS."),
+    ] = "synthetic",
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Data sets and methods to run now, with commas: pv-ew-610,pacpfl,ridge.",
+            show_default=False,
+        ),
+    ] = None,
+    femnist: Annotated[
+        Path | None,
+        typer.Option(help="Images by writer, for classification.", show_default=False),
+    ] = None,
+    emnist: Annotated[
+        Path | None,
+        typer.Option(help="Images of EMNIST, for classification.", show_default=False),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each a process.")] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Stop after this time.", show_default=False)
+    ] = None,
+) -> None:
+    """Run a whole study, several methods and seeds, and write its table, figures and page.
+
+    All but polynomial keep every run in outcomes.jsonl: stopped by Ctrl-C or --seconds, they write
+    the page of what there is, and the same command goes on.
+    """
+    if study not in STUDIES:
+        raise InputError(f"There is no study {study!r}; there are {', '.join(STUDIES)}.")
+    folder = out or Path("runs") / f"reproduce-{study}"
+    chosen = range(first_seed, first_seed + (1 if quick else seeds))
+    if study == "classification":
+        if weather != "synthetic" or jobs > 1:
+            raise InputError(
+                "The study classification takes neither --weather nor --jobs; leave them out."
+            )
+        reproduce_classification(folder, chosen, quick, femnist, emnist, only, seconds)
+        return
+    if femnist or emnist:
+        raise InputError(
+            f"The study {study} has no images; leave out --femnist and --emnist, which belong to "
+            "classification."
+        )
+    if study == "polynomial":
+        if weather != "synthetic" or only or jobs > 1 or seconds is not None:
+            raise InputError(
+                "The study polynomial takes none of --weather, --only, --jobs and --seconds; leave "
+                "them out."
+            )
+        command = "pacpfl reproduce polynomial" + (
+            " --quick" if quick else f" --seeds {seeds} --first-seed {first_seed}"
+        )
+        _polynomial(folder, chosen, quick, command)
+        return
+    _study(study, folder, chosen, quick, weather, only, jobs, seconds)
+
+
+def _study(
+    name: str,
+    folder: Path,
+    seeds: range,
+    quick: bool,
+    weather: str,
+    only: str | None,
+    jobs: int,
+    seconds: float | None,
+) -> None:
+    from pacpfl.engines import runtime
+    from pacpfl.report.study_progress import counting
+
+    runtime.configure()
+    from pacpfl.report.study import write_study
+    from pacpfl.studies import ablation, regression, table
+    from pacpfl.studies.build import load_weather
+    from pacpfl.studies.outcomes import Progress, read_outcomes, run_cells
+
+    study: Any = {"regression": regression, "ablation": ablation}[name]
+    every = study.cells(seeds, weather, quick)
+    now = regression.select(every, only.split(",") if only else [])
+    if weather != "synthetic":
+        load_weather(next(c.config.pv for c in every if c.config.data.name == "pv"))  # or why not
+    path, console = folder / "outcomes.jsonl", Console(stderr=True, highlight=False)
+    with counting(f"reproduce {name}", console) as counter:
+
+        def show(progress: Progress) -> None:
+            counter.show(progress.done, progress.total, progress.latest)
+
+        failures = run_cells(now, path, jobs, seconds, counter.stop, show)
+    kept = read_outcomes(path, every)
+    for failure in failures:
+        console.print(failure, soft_wrap=True, markup=False)
+    if kept:
+        about = study.describe(list(kept.values()), seeds, "pacpfl " + shlex.join(sys.argv[1:]))
+        outcomes = [outcome for outcome, _ in kept.values()]
+        table.write_table(folder, table.rows(outcomes, study.PUBLISHED), about)
+        for sentence in about["summary"]:
+            print(sentence)
+        print(f"Report: {write_study(folder)}")
+    missing = sum(cell.place not in kept for cell in now)
+    if missing:
+        console.print(f"{missing} of {len(now)} runs are missing; the same command goes on.")
+        raise typer.Exit(1 if failures else 130 if counter.stop() else 0)
+
+
+def _polynomial(folder: Path, seeds: range, quick: bool, command: str) -> None:
+    from pacpfl.engines import runtime
+
+    runtime.configure()
+    from pacpfl.cli import console, shipped, watching
+    from pacpfl.report.study import write_study
+    from pacpfl.studies import polynomial, table
+    from pacpfl.studies.run import Interrupted
+
+    with watching() as watcher:
+        done = [0, 0]
+
+        def finished(count: int, total: int) -> None:
+            done[:] = count, total
+
+        plain = watcher.stage
+        watcher.stage = lambda text: plain(f"{done[0]} runs done; {text}")
+        try:
+            outcomes = polynomial.run_study(
+                {name: shipped(name) for name in polynomial.SUITE},
+                seeds,
+                watcher,
+                ["rounds=100"] if quick else [],
+                finished,
+            )
+        except Interrupted as reason:
+            console.print(f"{str(reason).capitalize()}; nothing was written.", soft_wrap=True)
+            raise typer.Exit(130) from None
+    about = polynomial.describe(outcomes, seeds, command)
+    table.write_table(folder, table.rows(outcomes, polynomial.PUBLISHED), about)
+    for sentence in about["summary"]:
+        print(sentence)
+    print(f"Report: {write_study(folder)}")

@@ -1,0 +1,130 @@
+"""`pacpfl tune`: choose a method's settings by cross-validation on training data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    from pacpfl.config import Config
+
+
+def tune(
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="A configuration (TOML), or a data set of the regression study such as pv-ew-610."
+        ),
+    ],
+    method: Annotated[str, typer.Option(help="Whose settings: pacpfl, pfedgp, mtl, ...")],
+    out: Annotated[Path, typer.Option(help="Where to write the best configuration (TOML).")],
+    trials: Annotated[int, typer.Option(min=1, help="How many settings to try, all told.")] = 64,
+    folds: Annotated[int, typer.Option(min=2, help="Parts of each client's samples.")] = 5,
+    use_folds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leave out only so many of them [all].", show_default=False),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that work side by side.")] = 1,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            help="Journal of all trials; the search goes on from it [OUT with .journal].",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Stop after this time.", show_default=False)
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(help="A search space of your own (TOML).", show_default=False),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change one key, e.g. rounds=200.", show_default=False),
+    ] = None,
+    weather: Annotated[
+        str | None,
+        typer.Option(
+            help="A PVGIS file for the houses' weather; it is not written into OUT.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Choose settings by cross-validation on training data only; test data are never read.
+
+    The best configuration so far is written when the search ends, is stopped (Ctrl-C) or runs out of
+    time. The same command goes on until the trials are done.
+    """
+    from dataclasses import replace
+
+    from pacpfl import config as configuration
+    from pacpfl.engines import runtime
+    from pacpfl.report.study_progress import counting
+
+    chosen = _configuration(config, settings or [])
+    runtime.configure(chosen.run.precision)
+    from pacpfl.studies import spaces
+    from pacpfl.studies import tune as tuning
+
+    row = spaces.row_named(method)
+    chosen = spaces.prepare(row, chosen)
+    weathered = configuration.override(chosen, [f"pv.weather={weather}"] if weather else [])
+    space_of = spaces.read_spaces(space) if space else spaces.SPACES
+    search = tuning.Search(row, weathered, space_of[row], trials, folds, use_folds)
+    console = Console(stderr=True, highlight=False)
+    with counting(f"tuning {row}", console) as counter:
+        found = tuning.tune(
+            search,
+            study or out.with_suffix(".journal"),
+            jobs,
+            seconds,
+            counter.stop,
+            lambda now: counter.show(now.trials, trials, f"best RSMSE {now.score.rsmse:.4f}"),
+        )
+    if found is not None:
+        # Where the weather comes from is the run's affair, not the method's.
+        kept = found._replace(config=replace(found.config, pv=chosen.pv))
+        _write(out, tuning.tuned_toml(search, kept, "pacpfl " + shlex.join(sys.argv[1:])))
+        print(f"RSMSE {found.score.rsmse:.4f} after {found.trials} trials ({found.failed} failed).")
+        print(f"Configuration: {out}")
+    done = found.trials if found is not None else 0
+    if done < trials:
+        console.print(f"{done} of {trials} trials are done; the same command goes on.")
+    if counter.stop():
+        raise typer.Exit(130)
+
+
+def _configuration(name: str, settings: list[str]) -> Config:
+    """A file, a data set of the regression study, or a configuration that comes with the package."""
+    from pacpfl import config as configuration
+    from pacpfl.cli import shipped
+
+    if Path(name).is_file():
+        return configuration.override(configuration.load_file(Path(name)), settings)
+    if name.endswith(".toml"):
+        raise InputError(f"There is no file {name}; give a configuration that exists.")
+    try:
+        chosen = shipped(f"regression/defaults/{name}")
+    except InputError:
+        chosen = shipped(name)
+    return configuration.override(chosen, settings)
+
+
+def _write(path: Path, text: str) -> None:
+    from pacpfl.report.html import write_whole
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}); choose another --out."
+        ) from error

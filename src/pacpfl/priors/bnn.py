@@ -1,0 +1,200 @@
+"""Bayesian neural networks as priors (paper, appendix "Background on BNN").
+
+A particle phi = (mu, ln sigma) is a Gaussian over the weights of a network,
+
+    w = mu + sigma * epsilon,   epsilon ~ N(0, I),
+
+with one sigma for each weight or one for each layer. The evidence has no closed form. It is estimated
+from L draws (`objective="evidence"`, equation eq:LMLBNN of the paper)
+
+    ln Z(P_phi, S) ~ ln 1/L sum_l p(S | w_l)^t,
+
+whose exponential is unbiased, or bounded from below by Jensen's inequality (`objective="elbo"`)
+
+    ln Z(P_phi, S) >= E[t ln p(S | w)] ~ t/L sum_l ln p(S | w_l).
+
+For L = 1 the two are the same. `noise="shared"`: in one round all clients try the same L networks
+(the server sends a seed), so an image passes through k L networks instead of k L for each client
+anew; each client's estimate has the same distribution, but the clients' errors no longer average out.
+
+Initial values: drawing thousands of weights from a wide hyper-prior makes the activations explode, and
+a narrow one shrinks the network to zero. So means start where training of a network would start
+(He), and sigma starts at `initial_std`, which is also where its hyper-prior is centred; the
+hyper-prior of the means stays wide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Likelihood
+from pacpfl.priors import bnn_personal
+from pacpfl.priors.base import Block, Mixture, Scalar
+from pacpfl.priors.bnn_personal import BNNPosterior
+from pacpfl.priors.bnn_posterior import Inference, Problem, masked_log_likelihood
+from pacpfl.priors.layers import layer_sizes
+from pacpfl.priors.networks import Network
+from pacpfl.types import Data, Probabilities
+
+SPREADS = ("weight", "layer")
+OBJECTIVES = ("evidence", "elbo")
+NOISES = ("shared", "own")
+DEFAULT_INFERENCE = Inference()
+
+
+@dataclass(frozen=True)
+class BNNPrior:
+    """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned.
+
+    `std_spread` is the hyper-prior's standard deviation of ln sigma; its centre is ln `initial_std`.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    samples: int = 1  # L
+    spread: str = "weight"
+    objective: str = "evidence"
+    noise: str = "shared"
+    initial_std: float = 0.03
+    std_spread: float = 1.0
+    inference: Inference = DEFAULT_INFERENCE
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("spread", SPREADS), ("objective", OBJECTIVES), ("noise", NOISES)):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise InputError(
+                    f"{name} = {value!r} is not one of {', '.join(allowed)}; choose one of them."
+                )
+        if self.samples < 1:
+            raise InputError(f"samples = {self.samples}: the evidence needs at least one network.")
+        for name in ("initial_std", "std_spread"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} = {getattr(self, name)} must be a positive number.")
+
+    @property
+    def components(self) -> int:
+        return self.inference.networks
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        spreads = self.network.size if self.spread == "weight" else len(layer_sizes(self.network))
+        return (
+            Block("means", self.network.size),
+            Block("log_std", spreads, math.log(self.initial_std), self.std_spread),
+        )
+
+    @property
+    def size(self) -> int:
+        return sum(block.size for block in self.blocks)
+
+    def moments(self, phi: Float[Array, " size"]) -> tuple[Float[Array, " w"], Float[Array, " w"]]:
+        """mu and sigma of every weight."""
+        means, log_std = jnp.split(phi, [self.network.size])
+        std = jnp.exp(log_std)
+        if self.spread == "layer":
+            std = jnp.repeat(
+                std, np.array(layer_sizes(self.network)), total_repeat_length=means.size
+            )
+        return means, std
+
+    def initial(self, key: Array, dtype: Any) -> Float[Array, " size"]:
+        means = self.network.initial(key).astype(dtype)
+        spreads = self.size - means.size
+        return jnp.concatenate([means, jnp.full(spreads, math.log(self.initial_std), dtype)])
+
+    def draw(self, key: Array, dtype: Any) -> Float[Array, "L w"]:
+        """epsilon_1, ..., epsilon_L."""
+        return jax.random.normal(key, (self.samples, self.network.size), dtype)
+
+    def log_likelihood(self, weights: Float[Array, " w"], data: Data) -> Float[Array, ""]:
+        """ln p(S | w) of the samples where the mask is true."""
+        return masked_log_likelihood(self.likelihood, self.network(weights, data.x), data)
+
+    def log_evidence(
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        noise: Float[Array, "L w"] | None = None,
+    ) -> Float[Array, ""]:
+        assert noise is not None, "the evidence is estimated from noise: give what `draw` gives"
+        means, std = self.moments(phi)
+        each = jax.vmap(lambda epsilon: self.log_likelihood(means + std * epsilon, data))(noise)
+        return (
+            temperature * each.mean() if self.objective == "elbo" else average(temperature * each)
+        )
+
+    def _problem(self, phi: Float[Array, " size"]) -> Problem:
+        return Problem(self.network, self.likelihood, self.inference, *self.moments(phi))
+
+    def posterior(
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        key: Array | None = None,
+    ) -> BNNPosterior:
+        assert key is not None, "the posterior is drawn: give a key"
+        return bnn_personal.posterior(self._problem(phi), data, temperature, key)
+
+    def extend(
+        self, phi: Float[Array, " size"], posterior: BNNPosterior, more: Data
+    ) -> BNNPosterior:
+        """The posterior of both samples together; inference goes on from where it stands."""
+        return bnn_personal.extend(self._problem(phi), posterior, more)
+
+    def log_evidence_of(
+        self, phi: Float[Array, " size"], posterior: BNNPosterior
+    ) -> Float[Array, ""]:
+        """From draws of the prior: as many as the posterior has networks."""
+        return average(posterior.log_likelihoods)
+
+    def predict(
+        self, phi: Float[Array, " size"], posterior: BNNPosterior, x: Float[Array, "t d"]
+    ) -> Mixture | Probabilities:
+        """The mixture of the posterior's networks, all with the same weight."""
+        outputs = bnn_personal.outputs(self._problem(phi), posterior.body, posterior.head, x)
+        count = outputs.shape[0]
+        return self.likelihood.predict(outputs, jnp.full(count, 1 / count, outputs.dtype))
+
+    def leave_one_out(
+        self, phi: Float[Array, " size"], posterior: BNNPosterior
+    ) -> Float[Array, " m"]:
+        raise InputError(
+            "Stacking needs closed-form leave-one-out densities, which neural networks do not have; "
+            'choose the mixture weights "uniform" or "evidence".'
+        )
+
+    def responsibilities(
+        self, phi: Float[Array, " size"], posterior: BNNPosterior
+    ) -> Float[Array, " 1"]:
+        return jnp.ones(1, phi.dtype)
+
+    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+        """What the network with the mean weights predicts at the reference inputs.
+
+        Divided by the square root of their number, so that the distance of two fingerprints is a root
+        mean square difference, in probability or in units of the target.
+        """
+        outputs = self.network(self.moments(phi)[0], x)
+        prediction = self.likelihood.predict(outputs[None], jnp.ones(1, outputs.dtype))
+        if isinstance(prediction, Probabilities):
+            values = jnp.exp(prediction.log_probabilities)
+        else:
+            values = prediction.means
+        return values.reshape(-1) / math.sqrt(values.size)
+
+
+def average(log_values: Float[Array, " L"]) -> Float[Array, ""]:
+    """ln of the mean of exp."""
+    return logsumexp(log_values) - math.log(log_values.size)

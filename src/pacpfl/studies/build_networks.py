@@ -1,0 +1,189 @@
+"""From a configuration to networks, and to the methods that train them: both tasks.
+
+Where the target is a number the likelihood is Gaussian; where it is one of several classes it is
+categorical, and what a particle of PAC-PFL stands for is a Bayesian network (`build_bnn_prior`).
+"""
+
+from __future__ import annotations
+
+import optax
+
+from pacpfl.config import Config, TrainConfig
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
+from pacpfl.methods.fedavg import FedAvg
+from pacpfl.methods.maml import MAML
+from pacpfl.methods.mtl import MTL
+from pacpfl.methods.network import OPTIMIZERS, LocalTraining, NetworkModel
+from pacpfl.methods.pfedbayes import PFedBayes
+from pacpfl.methods.pfedgp_classify import PFedGPClassify
+from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.cnn import CNN
+from pacpfl.priors.networks import MLP, Network
+from pacpfl.types import Federation
+
+SMALLEST = 16  # pixels; a side below this has no room for two unpadded convolutions of 5 x 5
+
+
+def build_likelihood(federation: Federation) -> Likelihood:
+    return Gaussian(1.0) if federation.classes is None else Categorical(federation.classes)
+
+
+def build_network(config: Config, federation: Federation, outputs: int) -> Network:
+    network, shape = config.network, federation.shape
+    if network.kind == "mlp":
+        return MLP((len(federation.features), *network.widths, outputs), network.activation)
+    if shape is None or len(shape) != 2:
+        raise InputError(
+            f'network.kind = "cnn" needs images, and {federation.name} has none; choose "mlp".'
+        )
+    first, second = network.filters
+    return CNN(
+        *shape,
+        outputs,
+        filters=(first, second),
+        hidden=network.hidden,
+        padding="valid" if min(shape) >= SMALLEST else "same",
+    )
+
+
+def build_model(config: Config, federation: Federation) -> NetworkModel:
+    likelihood = build_likelihood(federation)
+    return NetworkModel(build_network(config, federation, likelihood.outputs), likelihood)
+
+
+def build_local(config: Config) -> LocalTraining:
+    local = config.local
+    return LocalTraining(local.steps, local.learning_rate, local.optimizer, local.batch)
+
+
+def build_fedavg(config: Config, federation: Federation) -> FedAvg:
+    return FedAvg(build_model(config, federation), build_local(config))
+
+
+def build_mtl(config: Config, federation: Federation) -> MTL:
+    return MTL(
+        build_model(config, federation),
+        len(federation.existing),
+        build_local(config),
+        config.mtl.coupling,
+        config.mtl.personal_steps,
+    )
+
+
+def build_maml(config: Config, federation: Federation) -> MAML:
+    maml = config.maml
+    return MAML(
+        build_model(config, federation),
+        maml.inner_steps,
+        maml.inner_learning_rate,
+        maml.personal_steps,
+        maml.first_order,
+        config.train.batch,
+        server_optimizer=build_optimizer(config.train),
+    )
+
+
+def build_pfedbayes(config: Config, federation: Federation) -> PFedBayes:
+    model, local, own = build_model(config, federation), config.local, config.pfedbayes
+    optimizer = OPTIMIZERS[own.optimizer]
+    return PFedBayes(
+        model.network,
+        model.likelihood,
+        optimizer(own.learning_rate),
+        optimizer(own.shared_learning_rate),
+        local_steps=local.steps,
+        batch=local.batch,
+        zeta=own.zeta,
+        beta=own.mixing,
+        samples=own.draws,
+        personal_steps=own.personal_steps,
+        draws=own.networks,
+        initial_std=own.initial_std,
+    )
+
+
+def build_pfedgp_classify(config: Config, federation: Federation) -> PFedGPClassify:
+    assert federation.classes is not None
+    own = config.pfedgp
+    return PFedGPClassify(
+        build_network(config, federation, own.features),
+        federation.classes,
+        build_optimizer(config.train),
+        objective=own.objective,
+        tree=own.tree,
+        iterations=own.iterations,
+        personal_iterations=own.personal_iterations,
+        support=own.support or None,
+        personal_support=own.personal_support or None,
+        variance=own.kernel_variance,
+        length=own.kernel_length,
+    )
+
+
+def build_bnn_prior(config: Config, federation: Federation) -> BNNPrior:
+    if config.prior.members > 1:
+        raise InputError("Mixtures of Bayesian networks are not offered; set prior.members = 1.")
+    model, own = build_model(config, federation), config.bnn
+    return BNNPrior(
+        model.network,
+        model.likelihood,
+        samples=own.draws,
+        spread=own.std_per,
+        objective=own.objective,
+        noise=own.noise,
+        initial_std=own.initial_std,
+        std_spread=own.std_spread,
+        inference=build_inference(config),
+    )
+
+
+def build_inference(config: Config) -> Inference:
+    own = config.posterior
+    return Inference(
+        own.inference,
+        own.networks,
+        own.adapt,
+        own.steps,
+        own.learning_rate,
+        own.temperature,
+        own.optimizer,
+        own.svgd_kernel,
+        own.batch,
+    )
+
+
+def build_vanilla_bnn(config: Config, federation: Federation) -> VanillaBNN:
+    return VanillaBNN(_without_federation(config, federation))
+
+
+def build_pooled_bnn(config: Config, federation: Federation) -> PooledBNN:
+    return PooledBNN(_without_federation(config, federation))
+
+
+def _without_federation(config: Config, federation: Federation) -> BNNPrior:
+    """A prior that knows no data: wide, and every layer adapts."""
+    alone, model = config.alone, build_model(config, federation)
+    inference = Inference(
+        alone.inference,
+        alone.networks,
+        "all",
+        alone.steps,
+        alone.learning_rate,
+        batch=alone.batch,
+    )
+    return BNNPrior(
+        model.network, model.likelihood, initial_std=alone.initial_std, inference=inference
+    )
+
+
+def build_optimizer(train: TrainConfig) -> optax.GradientTransformation:
+    rate, rounds = train.learning_rate, train.rounds
+    schedule = {
+        "constant": optax.constant_schedule(rate),
+        "cosine": optax.cosine_decay_schedule(rate, rounds),
+        "exponential": optax.exponential_decay(rate, rounds, 0.01),
+    }[train.schedule]
+    return getattr(optax, train.optimizer)(schedule)

@@ -1,0 +1,148 @@
+"""Cross-validation on training data only: what settings are chosen by.
+
+Every existing client's training samples are cut into parts. In fold f each client trains on all parts
+but its f-th, on which it is then measured. Test samples, samples gathered later, and new clients are
+dropped before anything else happens, so no setting can be chosen by them.
+
+A client's score is that of all its held-out samples together, in the target's own units, as if they
+were its test samples: parts may hold two samples, and neither a standard deviation nor a calibration
+curve means anything on two. The score of a setting is the mean over clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pacpfl import metrics
+from pacpfl.config import Config
+from pacpfl.data.check import check_federation
+from pacpfl.data.standardize import Scaler, fit_scaler, standardize_clients
+from pacpfl.data.store import from_clients
+from pacpfl.errors import InputError
+from pacpfl.studies.build import build_federation
+from pacpfl.studies.run import Watcher, run_method
+from pacpfl.types import Client, Federation, Samples
+
+
+class Score(NamedTuple):
+    """Means over clients of what their held-out samples say; smaller is better."""
+
+    rsmse: float
+    ce: float
+    nll: float
+
+
+class HeldOut(NamedTuple):
+    """What one fold says about one client, in the target's own units."""
+
+    y: np.ndarray
+    mean: np.ndarray
+    curve: np.ndarray  # of calibration
+    nll: float  # mean over the samples
+
+
+def raw_federation(config: Config) -> Federation:
+    """Samples in their own units: each fold is scaled by what it trains on."""
+    return build_federation(replace(config, data=replace(config.data, standardize="none")))
+
+
+def cross_validate(
+    method: str,
+    config: Config,
+    federation: Federation,
+    count: int = 5,
+    used: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Score:
+    """The score of `used` (default: all) of `count` folds of a federation in its own units.
+
+    Neighbours in time are alike, so the samples of houses are cut into blocks as they come. Folds of
+    equal shape compile once: the second takes the program from the cache of `runtime.configure`.
+    """
+    every = folds(federation, count, shuffled=config.data.name != "pv")
+    numbers = chosen_folds(count, count if used is None else used)
+    measured = [measure_fold(method, config, every[number], stop) for number in numbers]
+    clients = zip(federation.existing, zip(*measured, strict=True), strict=True)
+    scores = [pooled(found, float(np.std(client.train.y))) for client, found in clients]
+    return Score(*np.mean(scores, axis=0).tolist())
+
+
+def folds(federation: Federation, count: int, shuffled: bool) -> list[Federation]:
+    """`count` federations, whose clients are tested on one part of their training samples each."""
+    fewest = min(federation.existing, key=lambda client: len(client.train))
+    if not 2 <= count <= len(fewest.train) // 2:
+        raise InputError(
+            f"{count} folds are not possible with the {len(fewest.train)} training samples of client "
+            f"{fewest.name!r}; take 2 to {max(2, len(fewest.train) // 2)}."
+        )
+    cut = [
+        [_without(client, part) for part in parts(len(client.train), count, shuffled, number)]
+        for number, client in enumerate(federation.existing)
+    ]
+    return [replace(federation, existing=clients, new=()) for clients in zip(*cut, strict=True)]
+
+
+def parts(samples: int, count: int, shuffled: bool, seed: int) -> list[np.ndarray]:
+    """The samples' numbers in `count` parts whose sizes differ by one at most."""
+    order = np.arange(samples)
+    if shuffled:
+        order = np.random.default_rng([20240, seed]).permutation(samples)
+    return np.array_split(order, count)
+
+
+def chosen_folds(count: int, used: int) -> list[int]:
+    """`used` numbers below `count`, evenly spread: all of them, or 1 and 3 of 5."""
+    if not 1 <= used <= count:
+        raise InputError(f"{used} of {count} folds cannot be used; use 1 to {count}.")
+    return [int((number + 0.5) * count / used) for number in range(used)]
+
+
+def _without(client: Client, part: np.ndarray) -> Client:
+    """The client without a part of its samples, which it will be tested on instead."""
+    kept = np.setdiff1d(np.arange(len(client.train)), part)
+    x, y = client.train.x, client.train.y
+    return replace(
+        client, train=Samples(x[kept], y[kept]), later=None, test=Samples(x[part], y[part])
+    )
+
+
+def measure_fold(
+    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
+) -> list[HeldOut]:
+    """Train on the fold and predict what it holds out, client by client."""
+    check_federation(fold)
+    scaled, scalers = fold, [Scaler(np.zeros(1), np.ones(1), 0.0, 1.0)] * len(fold.existing)
+    if config.data.standardize == "client":
+        scaled, scalers = standardize_clients(fold), [fit_scaler(c.train) for c in fold.existing]
+    result = run_method(method, config, scaled, from_clients(scaled.existing), Watcher(stop=stop))
+    found = result.groups["existing"]
+    return [
+        HeldOut(
+            client.test.y,
+            scaler.target(found.means[index]),
+            found.calibration[index],
+            found.rows[index]["nll"] + float(np.log(scaler.y_std)),
+        )
+        for index, (client, scaler) in enumerate(zip(fold.existing, scalers, strict=True))
+        if client.test is not None
+    ]
+
+
+def pooled(found: Sequence[HeldOut], spread: float) -> Score:
+    """One client's score over all the samples that any fold held out.
+
+    `spread` is the standard deviation of all its training targets: where some folds are left out,
+    the few held-out targets may happen to be alike.
+    """
+    sizes = [len(part.y) for part in found]
+    errors = np.concatenate([part.y - part.mean for part in found])
+    curve = np.average([part.curve for part in found], axis=0, weights=sizes)
+    return Score(
+        float(np.sqrt(np.mean(errors**2)) / spread),
+        float(np.mean(np.abs(curve - metrics.calibration_levels()))),
+        float(np.average([part.nll for part in found], weights=sizes)),
+    )

@@ -1,0 +1,285 @@
+"""The rows of the regression table: which method each is, what it fixes, and what is searched.
+
+A space maps keys of the configuration to what they may be. The paper's: networks with the same number
+of neurons, 2 to 64, in each of 2 or 4 hidden layers; tau above the limit of the server-level theorem;
+spread of the hyper-prior; learning rate. PAC-PFL may also choose the shape of its prior and what is
+done with its particles, pFedGP with a mean and the Gaussian processes without a federation the shape
+of theirs.
+
+Ridge regression and the GP with one length scale per feature are not searched: they choose their
+penalty and their scales themselves, from each client's training samples.
+
+A file can take the place of these spaces, one table per row:
+
+    [pacpfl]
+    "prior.mean" = ["mlp", "linear"]                                   # one of these
+    "prior.mean_widths" = { neurons = [16, 32, 64], layers = [2, 4] }  # layers of equal width
+    "train.tau" = { low = 1e-3, high = 1.0, log = true }               # in between
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from pacpfl.config import Config, override
+from pacpfl.errors import InputError
+
+
+class Choice(NamedTuple):
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+
+class Range(NamedTuple):
+    """A number in between; whole where both ends are."""
+
+    low: float
+    high: float
+    log: bool = True
+
+
+class Widths(NamedTuple):
+    """Hidden layers that all have the same number of neurons."""
+
+    neurons: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    layers: tuple[int, ...] = (2, 4)
+
+
+Dimension = Choice | Range | Widths
+Space = Mapping[str, Dimension]
+
+
+class Row(NamedTuple):
+    """A row of the table: the method that is run, and what it fixes on top of the data set."""
+
+    title: str
+    method: str
+    settings: tuple[str, ...] = ()
+
+
+ROWS = {
+    "pacpfl": Row("PAC-PFL", "pacpfl"),
+    "pfedgp": Row("pFedGP, zero mean", "pfedgp", ("prior.mean=zero",)),
+    "pfedgp-nn": Row("pFedGP, learned mean", "pfedgp", ("prior.mean=mlp",)),
+    "mtl": Row("MTL", "mtl"),
+    "maml": Row("MAML", "maml"),
+    "fedavg": Row("FedAvg", "fedavg"),
+    "vanilla": Row("Vanilla (deep GP per client)", "vanilla-deep"),
+    "pooled": Row("Pooled (deep GP)", "pooled-deep"),
+    "ridge": Row("Ridge per client", "ridge"),
+    "ard": Row("ARD-GP per client", "ard"),
+}
+
+MEANS = Choice(("mlp", "linear", "linear+mlp"))
+SCALES = Choice(("fixed", "learned"))
+LEARNING_RATE = Range(1e-3, 1e-1)
+ALONE: Space = {
+    "prior.mean": MEANS,
+    "prior.mean_widths": Widths(),
+    "prior.kernel_widths": Widths(),
+    "alone.learning_rate": LEARNING_RATE,
+    "alone.hyper_std": Range(0.1, 2.0),
+    "alone.steps": Range(50, 1000),
+}
+LOCAL: Space = {
+    "network.widths": Widths(),
+    "local.learning_rate": Range(1e-3, 0.5),
+    "local.steps": Range(1, 10),
+    "local.optimizer": Choice(("sgd", "adam")),
+}
+SPACES: Mapping[str, Space] = {
+    "pacpfl": {
+        "prior.mean": MEANS,
+        "prior.mean_widths": Widths(),
+        "prior.kernel": Choice(("deep", "ard", "deep+ard")),
+        "prior.kernel_widths": Widths(),
+        "prior.output_scale": SCALES,
+        "prior.members": Choice((1, 2)),
+        "train.tau": Range(1e-4, 10.0),
+        "train.hyper_std": Range(0.1, 3.0),
+        "train.learning_rate": LEARNING_RATE,
+        "train.svgd_kernel": Choice(("rbf", "function")),
+        "personal.weights": Choice(("uniform", "stacking")),
+    },
+    "pfedgp": {
+        "prior.kernel_widths": Widths(),
+        "prior.output_scale": SCALES,
+        "train.learning_rate": LEARNING_RATE,
+    },
+    "pfedgp-nn": {
+        "prior.mean": MEANS,
+        "prior.mean_widths": Widths(),
+        "prior.kernel_widths": Widths(),
+        "prior.output_scale": SCALES,
+        "train.learning_rate": LEARNING_RATE,
+    },
+    "mtl": {**LOCAL, "mtl.coupling": Range(1e-3, 10.0)},
+    "maml": {
+        "network.widths": Widths(),
+        "maml.inner_learning_rate": Range(1e-3, 0.5),
+        "maml.inner_steps": Range(1, 5),
+        "maml.personal_steps": Range(1, 100),
+        "train.learning_rate": LEARNING_RATE,
+    },
+    "fedavg": LOCAL,
+    "vanilla": ALONE,
+    "pooled": {**ALONE, "alone.inducing": Choice((32, 64, 128, 256))},
+    "ridge": {},
+    "ard": {},
+}
+
+# Sections of the configuration that a regression can depend on, and those it cannot.
+RELEVANT = (
+    *("data", "pv", "prior", "network", "train", "local", "mtl", "maml", "alone", "personal"),
+)
+IRRELEVANT = ("images", "bnn", "pfedbayes", "pfedgp", "posterior", "run")
+
+# A key that only matters where another one has a certain part.
+NEEDS = {"prior.mean_widths": ("mean", "mlp"), "prior.kernel_widths": ("kernel", "deep")}
+
+
+class Suggester(Protocol):
+    """What proposes values: a trial of Optuna has these."""
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool) -> int: ...
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
+
+
+def row_named(name: str) -> str:
+    """The row of this name, or the one that runs the method of this name."""
+    if name in ROWS:
+        return name
+    for row, (_, method, _) in ROWS.items():
+        if method == name:
+            return row
+    raise InputError(f"There is no method {name!r} to tune; there are {', '.join(ROWS)}.")
+
+
+def prepare(row: str, config: Config) -> Config:
+    """The configuration with what the row fixes, and what follows from other keys."""
+    return complete(row, override(config, list(ROWS[row].settings)))
+
+
+def complete(row: str, config: Config) -> Config:
+    """A new client of MTL trains as long at home as the others have in all rounds."""
+    if ROWS[row].method == "mtl":
+        steps = config.train.rounds * config.local.steps
+        return override(config, [f"mtl.personal_steps={steps}"])
+    return config
+
+
+def identity(config: Config, *more: Any) -> str:
+    """Two runs of a regression with the same identity give the same numbers."""
+    sections = {name: asdict(getattr(config, name)) for name in RELEVANT}
+    parts = [sections, config.seed, config.run.precision, *more]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def suggest(trial: Suggester, row: str, space: Space, config: Config) -> Config:
+    """The configuration with a proposed value for every key of the space that matters."""
+    for key, dimension in space.items():
+        if _matters(key, config):
+            value = _suggest(trial, key, _within_limits(key, dimension, config))
+            config = override(config, [f"{key}={json.dumps(value)}"])
+    return complete(row, config)
+
+
+def _matters(key: str, config: Config) -> bool:
+    name, part = NEEDS.get(key, ("", ""))
+    return not name or part in getattr(config.prior, name).split("+")
+
+
+def _within_limits(key: str, dimension: Dimension, config: Config) -> Dimension:
+    if key == "train.tau" and isinstance(dimension, Range):
+        low = max(dimension.low, 1.01 * tau_limit(config))
+        return dimension._replace(low=low, high=max(low, dimension.high))
+    return dimension
+
+
+def tau_limit(config: Config) -> float:
+    """1 / (1 + n beta), beta = m_i unless given: above it lambda > n_2 + upsilon (server bound)."""
+    beta = config.train.beta or config.data.samples
+    return 1.0 / (1.0 + config.data.clients * beta)
+
+
+def _suggest(trial: Suggester, key: str, dimension: Dimension) -> Any:
+    if isinstance(dimension, Choice):
+        return trial.suggest_categorical(key, dimension.values)
+    if isinstance(dimension, Widths):
+        neurons = trial.suggest_categorical(f"{key}.neurons", dimension.neurons)
+        return [neurons] * trial.suggest_categorical(f"{key}.layers", dimension.layers)
+    low, high, log = dimension
+    if isinstance(low, int) and isinstance(high, int):
+        return trial.suggest_int(key, low, high, log=log)
+    # Three digits are enough, and what people read is what was measured.
+    return float(f"{trial.suggest_float(key, low, high, log=log):.3g}")
+
+
+def start(space: Space, config: Config) -> dict[str, Any]:
+    """The proposal that changes nothing, as far as the space holds what the configuration says."""
+    values: dict[str, Any] = {}
+    for key, dimension in space.items():
+        section, name = key.split(".")
+        now = getattr(getattr(config, section), name, None)
+        limited = _within_limits(key, dimension, config)
+        if now is None or not _matters(key, config):
+            continue
+        if isinstance(limited, Widths):
+            if len(set(now)) == 1 and now[0] in limited.neurons and len(now) in limited.layers:
+                values |= {f"{key}.neurons": now[0], f"{key}.layers": len(now)}
+        elif isinstance(limited, Choice):
+            values |= {key: now} if now in limited.values else {}
+        elif limited.low <= now <= limited.high:
+            values[key] = now
+    return values
+
+
+def read_spaces(path: Path) -> dict[str, Space]:
+    """Spaces from a file; rows that it does not name keep theirs."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a file of search spaces ({error}).") from error
+    spaces = dict(SPACES)
+    for row, table in tables.items():
+        if row not in ROWS or not isinstance(table, dict):
+            raise InputError(f"{path}: {row!r} is no method; name {', '.join(ROWS)}.")
+        spaces[row] = {key: _dimension(path, key, value) for key, value in table.items()}
+    return spaces
+
+
+def _dimension(path: Path, key: str, value: Any) -> Dimension:
+    wrong = InputError(
+        f"{path}: {key} must be a list of values, {{ neurons, layers }} or {{ low, high }}, "
+        f"not {value!r}."
+    )
+    if key.count(".") != 1:
+        raise InputError(f"{path}: {key} needs its section before it, as in train.tau.")
+    if isinstance(value, list) and value:
+        kind: Dimension = Choice(tuple(value))
+        examples: list[Any] = value
+    elif isinstance(value, dict) and set(value) == {"neurons", "layers"}:
+        if not all(isinstance(part, list) and part for part in value.values()):
+            raise wrong
+        kind = Widths(tuple(value["neurons"]), tuple(value["layers"]))
+        examples = [[n] * k for n in kind.neurons for k in kind.layers]
+    elif isinstance(value, dict) and {"low", "high"} <= set(value) <= {"low", "high", "log"}:
+        kind = Range(value["low"], value["high"], value.get("log", True))
+        if not kind.low <= kind.high or (kind.log and kind.low <= 0):
+            raise wrong
+        examples = [kind.low, kind.high]
+    else:
+        raise wrong
+    for example in examples:  # a key that does not exist, or a value it cannot have, is named here
+        override(Config(), [f"{key}={json.dumps(example)}"])
+    return kind

@@ -1,0 +1,229 @@
+"""Choose settings by cross-validation on training data (`crossval`), with Optuna.
+
+Appendix "Hyper-parameter tuning" of the paper: five folds, the same number of trials for every
+method. Proposals come from the tree-structured Parzen estimator; the first is the configuration
+itself. Every trial is kept in a journal, from which a search goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pacpfl import config as configuration
+from pacpfl.config import Config
+from pacpfl.engines import runtime
+from pacpfl.errors import InputError
+from pacpfl.studies import spaces
+from pacpfl.studies.crossval import Score, cross_validate, folds, raw_federation
+from pacpfl.studies.spaces import ROWS, Space
+from pacpfl.studies.workers import Ended, work
+from pacpfl.types import Federation
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and for how long."""
+
+    row: str
+    config: Config  # as `spaces.prepare` leaves it
+    space: Space
+    trials: int
+    folds: int = 5
+    used_folds: int | None = None
+
+    @property
+    def identity(self) -> str:
+        """Trials can be compared where this is the same; there may be more of them."""
+        space = [(key, repr(dimension)) for key, dimension in self.space.items()]
+        return spaces.identity(self.config, self.row, self.folds, self.used_folds, space)
+
+
+class Task(NamedTuple):
+    """One trial, as it travels to a worker."""
+
+    number: int
+    method: str
+    config: Config
+    folds: int
+    used_folds: int | None
+
+
+class Found(NamedTuple):
+    """The best settings so far, and how much was tried for them."""
+
+    config: Config
+    score: Score
+    trials: int  # that have ended, the failed ones included
+    failed: int
+
+
+def measure(task: Task, stop: Callable[[], bool]) -> Score:
+    """The job of a worker: the score of one proposal."""
+    config = task.config
+    federation = _federation(Config(seed=config.seed, data=config.data, pv=config.pv))
+    return cross_validate(task.method, config, federation, task.folds, task.used_folds, stop)
+
+
+@cache
+def _federation(config: Config) -> Federation:
+    """All trials of a search have the same data."""
+    return raw_federation(config)
+
+
+def tune(
+    search: Search,
+    journal: Path,
+    workers: int = 1,
+    seconds: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[Found], None] = lambda found: None,
+) -> Found | None:
+    """Go on until `search.trials` trials have ended, the time is over, or `stop` says so.
+
+    A trial that fails, or whose score is not finite, is kept as failed and counts. None: no trial
+    has ended well so far.
+    """
+    if not search.space:
+        raise InputError(
+            f"{ROWS[search.row].title} has nothing to tune: it makes its choices itself, from each "
+            "client's training samples; use it as it is."
+        )
+    folds(
+        raw_federation(search.config), search.folds, shuffled=False
+    )  # faults of the data show here
+    study = open_study(search, journal)
+    under_way: dict[int, Any] = {}
+
+    def tasks() -> Iterator[Task]:
+        while len(ended_trials(study)) + len(under_way) < search.trials:
+            trial = study.ask()
+            under_way[trial.number] = trial
+            config = spaces.suggest(trial, search.row, search.space, search.config)
+            method = ROWS[search.row].method
+            yield Task(trial.number, method, config, search.folds, search.used_folds)
+
+    for ended in work(measure, tasks(), workers, stop, seconds, search.config.run.precision):
+        tell(study, under_way.pop(ended.task.number), ended)
+        found = best(search, study)
+        if found is not None:
+            progress(found)
+    failures = [trial.user_attrs["failure"] for trial in ended_trials(study) if trial.value is None]
+    if len(failures) >= search.trials:
+        raise InputError(f"All {len(failures)} trials failed; the last one because: {failures[-1]}")
+    return best(search, study)
+
+
+def open_study(search: Search, journal: Path) -> Any:
+    """The search's study in the journal, new or as it was left; what was under way is given up."""
+    optuna = require_optuna()
+    state = optuna.trial.TrialState
+    try:
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        backend = optuna.storages.journal.JournalFileBackend(str(journal))
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            study_name=search.row,
+            load_if_exists=True,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{journal} cannot be used as a journal ({error}); name another with --study."
+        ) from error
+    if study.user_attrs.setdefault("identity", search.identity) != search.identity:
+        raise InputError(
+            f"{journal} holds a search for {search.row} with other data, settings, folds or space; "
+            "name another file with --study."
+        )
+    if not study.get_trials(deepcopy=False):
+        study.set_user_attr("identity", search.identity)
+        study.enqueue_trial(spaces.start(search.space, search.config))
+    for left in study.get_trials(deepcopy=False, states=(state.RUNNING,)):
+        study.tell(left.number, state=state.FAIL)
+    # Not the same seed each time: a search that goes on would repeat its first proposals.
+    seed = search.config.seed + len(study.get_trials(deepcopy=False))
+    study.sampler = optuna.samplers.TPESampler(seed=seed)
+    return study
+
+
+def tell(study: Any, trial: Any, ended: Ended) -> None:
+    """A trial that was stopped carries no reason, and does not count."""
+    state = require_optuna().trial.TrialState
+    score: Score | None = ended.result
+    if score is not None and math.isfinite(score.rsmse):
+        for name, value in score._asdict().items():
+            trial.set_user_attr(name, value)
+        study.tell(trial, score.rsmse)
+        return
+    failure = ended.failure if score is None else f"the RSMSE is {score.rsmse}"
+    if failure is not None:
+        trial.set_user_attr("failure", failure)
+    study.tell(trial, state=state.FAIL)
+
+
+def ended_trials(study: Any) -> list[Any]:
+    """Those that count: with a score, or with a reason for having none."""
+    trials = study.get_trials(deepcopy=False)
+    return [trial for trial in trials if trial.value is not None or "failure" in trial.user_attrs]
+
+
+def best(search: Search, study: Any) -> Found | None:
+    ended = ended_trials(study)
+    scored = [trial for trial in ended if trial.value is not None]
+    if not scored:
+        return None
+    winner = min(scored, key=lambda trial: trial.value)
+    fixed = require_optuna().trial.FixedTrial(winner.params)
+    return Found(
+        spaces.suggest(fixed, search.row, search.space, search.config),
+        Score(*(winner.user_attrs[name] for name in Score._fields)),
+        len(ended),
+        len(ended) - len(scored),
+    )
+
+
+def tuned_toml(search: Search, found: Found, command: str) -> str:
+    """The configuration, as far as it is not the default, below how it was found."""
+    used = search.used_folds or search.folds
+    which = f"all {used}" if used == search.folds else f"{used} of {search.folds}"
+    score = found.score
+    head = [
+        f"# {ROWS[search.row].title}, found by:",
+        f"#   {command}",
+        f"# The best of {found.trials} trials ({found.failed} failed) by cross-validation on training "
+        "data only,",
+        f"# {which} folds: RSMSE {score.rsmse:.4f}, CE {score.ce:.4f}, NLL {score.nll:.4f}.",
+        f"# {datetime.now(UTC):%Y-%m-%d}, {runtime.machine()}.",
+    ]
+    return "\n".join([*head, *_changed(found.config)]) + "\n"
+
+
+def _changed(config: Config) -> list[str]:
+    """The lines of a complete configuration that the default one does not have."""
+    default = set(configuration.dump(Config()).splitlines())
+    lines: list[str] = []
+    section: list[str] = []
+    for line in configuration.dump(config).splitlines():
+        if line.startswith("["):
+            section = ["", line]
+        elif line and line not in default:
+            lines += [*section, line]
+            section = []
+    return lines
+
+
+def require_optuna() -> Any:
+    """Optuna, silent; it is needed here only, and comes with an extra."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError(
+            "Tuning needs Optuna, which is not installed; install it with pip install pacpfl[study]."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna

@@ -1,0 +1,296 @@
+"""PAC-PFL with Bayesian neural networks: rounds, noise that clients share or not, personal models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.special import log_softmax, logsumexp, softmax
+
+from benchmarks.problem import svgd_direction
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical
+from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
+from pacpfl.personal import PersonalModel, mix
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Data, Probabilities
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+SIZES = (1, 2, 2)
+CLIENTS, SLOTS, PARTICLES, WEIGHTS = 3, 5, 2, 10
+LENGTHS = np.array([5, 3, 4])
+PRIOR = BNNPrior(
+    MLP(SIZES), Categorical(2), samples=2, initial_std=0.2, inference=Inference(networks=3, steps=2)
+)
+METHOD = PACPFL(
+    PRIOR,
+    CLIENTS,
+    optax.sgd(0.01),
+    PARTICLES,
+    tau=0.3,
+    hyper_std=0.7,
+    mixture_weights="evidence",
+    references=4,
+)
+OWN = replace(METHOD, prior=replace(PRIOR, noise="own"))
+KEY = jax.random.key(0)
+
+
+def make_clients() -> Data:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(CLIENTS, SLOTS, 1))
+    return Data(x, (x[..., 0] > 0).astype(float), np.arange(SLOTS) < LENGTHS[:, None])
+
+
+def play_eagerly(method: PACPFL, data: Data, key: jax.Array) -> tuple[State, Update, State]:
+    """One round: state, what clients send, next state."""
+    state = method.init(key, jax.tree.map(lambda a: a[0], data))
+    keys = jax.random.split(jax.random.fold_in(key, 5), CLIENTS)
+    updates, _ = jax.vmap(lambda d, k: method.client_update(state, (), d, k))(data, keys)
+    return (
+        state,
+        updates,
+        method.server_update(state, updates, jnp.ones(CLIENTS, data.x.dtype), key),
+    )
+
+
+play = jax.jit(play_eagerly, static_argnums=0, compiler_options=OPTIONS)
+
+
+def log_evidence(
+    phi: np.ndarray, noise: np.ndarray, x: np.ndarray, y: np.ndarray, oracle: SimpleNamespace
+) -> float:
+    """ln 1/L sum_l p(S | mu + sigma epsilon_l) in NumPy."""
+    weights = phi[:WEIGHTS] + np.exp(phi[WEIGHTS:]) * noise
+    each = [
+        log_softmax(oracle.network(row, SIZES, x), 1)[np.arange(len(y)), y.astype(int)].sum()
+        for row in weights
+    ]
+    return float(logsumexp(each) - np.log(len(each)))
+
+
+def noise_of(draw_key: jax.Array) -> np.ndarray:
+    """What the particles' evidence is estimated from, [k, L, weights]."""
+    return np.array([PRIOR.draw(key, jnp.float64) for key in jax.random.split(draw_key, PARTICLES)])
+
+
+@pytest.mark.parametrize("method", [METHOD, OWN], ids=["shared", "own"])
+def test_a_round_by_loops(method: PACPFL, oracle: SimpleNamespace) -> None:
+    """Gradients by differences with the round's noise, the sum over clients, SVGD, plain steps."""
+    data = make_clients()
+    state, updates, after = play(method, data, KEY)
+    particles = np.asarray(state.particles)
+    keys = jax.random.split(jax.random.fold_in(KEY, 5), CLIENTS)
+    total = np.zeros_like(particles)
+    for i in range(CLIENTS):
+        shared = method is METHOD
+        noise = noise_of(
+            jax.random.wrap_key_data(state.seed) if shared else jax.random.fold_in(keys[i], 1)
+        )
+        x, y = data.x[i, : LENGTHS[i]], data.y[i, : LENGTHS[i]]
+        for row, phi in enumerate(particles):
+            gradient = oracle.central_differences(
+                lambda p: log_evidence(p, noise[row], x, y, oracle),  # noqa: B023
+                phi,
+            )
+            np.testing.assert_allclose(updates.gradients[i, row], gradient, rtol=1e-6, atol=1e-8)
+            total[row] += gradient
+        values = [log_evidence(phi, noise[row], x, y, oracle) for row, phi in enumerate(particles)]
+        assert float(updates.log_evidence[i]) == pytest.approx(np.mean(values) / LENGTHS[i])
+    means = np.repeat([0.0, np.log(0.2)], WEIGHTS)
+    stds = np.repeat([0.7, 1.0], WEIGHTS)
+    scores = (means - particles) / stds**2 + 0.3 * total
+    expected = particles + 0.01 * svgd_direction(particles, scores)
+    np.testing.assert_allclose(after.particles, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_particles_start_where_training_of_networks_starts() -> None:
+    state, _, _ = play(METHOD, make_clients(), KEY)
+    means, log_std = np.split(np.asarray(state.particles), 2, axis=1)
+    np.testing.assert_allclose(log_std, np.log(0.2), rtol=1e-12)
+    assert np.abs(means[0] - means[1]).max() > 0.1
+    biases = [2, 3, 8, 9]
+    np.testing.assert_array_equal(means[:, biases], 0)
+
+
+def test_every_round_has_its_own_noise() -> None:
+    state, _, after = play(METHOD, make_clients(), KEY)
+    assert state.seed.shape == after.seed.shape == (2,) and state.seed.dtype == jnp.uint32
+    step = jax.jit(METHOD.server_update, compiler_options=OPTIONS)
+    updates = Update(jnp.zeros((CLIENTS, PARTICLES, PRIOR.size)), jnp.zeros(CLIENTS))
+    seeds = {tuple(np.asarray(after.seed).tolist())}
+    for number in range(3):
+        after = step(after, updates, jnp.ones(CLIENTS), jax.random.key(number + 1))
+        seeds.add(tuple(np.asarray(after.seed).tolist()))
+    assert len(seeds) == 4
+
+
+@pytest.mark.parametrize("method", [METHOD, OWN], ids=["shared", "own"])
+def test_padding_changes_nothing(method: PACPFL) -> None:
+    data = make_clients()
+    nonsense = Data(
+        np.where(data.mask[..., None], data.x, 30.0), np.where(data.mask, data.y, 9.0), data.mask
+    )
+    found, expected = play(method, nonsense, KEY), play(method, data, KEY)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+
+
+def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
+    """The mean loss of the batch gets temperature beta: its likelihoods are raised to beta / b."""
+    method = replace(METHOD, batch=2, beta=7.0, prior=replace(PRIOR, objective="elbo"))
+    state, _, _ = play(METHOD, make_clients(), KEY)
+    data = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
+    key = jax.random.key(3)
+    found, _ = jax.jit(lambda s: method.client_update(s, (), data, key), compiler_options=OPTIONS)(
+        state
+    )
+    batch = subsample(key, data, 2)
+    noise = np.asarray(noise_of(jax.random.wrap_key_data(state.seed)))
+    for row, phi in enumerate(np.asarray(state.particles)):
+        expected = oracle.central_differences(
+            lambda p: np.mean(
+                [
+                    3.5 * log_evidence(p, each[None], *map(np.asarray, batch[:2]), oracle)
+                    for each in noise[row]  # noqa: B023
+                ]
+            ),
+            phi,
+        )
+        np.testing.assert_allclose(found.gradients[row], expected, rtol=1e-6, atol=1e-8)
+
+
+def personalize_eagerly(method: PACPFL, state: State, data: Data, x: jax.Array) -> tuple[Any, Any]:
+    """All clients in one call."""
+    keys = jax.random.split(jax.random.key(8), CLIENTS)
+
+    def one(data: Data, key: jax.Array) -> tuple[PersonalModel, Probabilities]:
+        model = method.personalize(state, (), data, key)
+        return model, model(x)
+
+    return jax.vmap(one)(data, keys)
+
+
+personalize = jax.jit(personalize_eagerly, static_argnums=0, compiler_options=OPTIONS)
+
+
+def test_personal_models_are_mixtures_over_particles_and_networks(oracle: SimpleNamespace) -> None:
+    data = make_clients()
+    state, _, _ = play(METHOD, data, KEY)
+    x = data.x[0]
+    models, predictions = personalize(METHOD, state, data, x)
+    posteriors = models.posteriors
+    weights = np.concatenate([posteriors.body, posteriors.head], -1)
+    assert weights.shape == (CLIENTS, PARTICLES, 3, WEIGHTS)
+    for i in range(CLIENTS):
+        shares = softmax(logsumexp(posteriors.log_likelihoods[i], axis=-1))
+        assert abs(shares[0] - 0.5) > 1e-3
+        np.testing.assert_allclose(models.weights[i], shares, rtol=1e-10)
+        expected = np.zeros((SLOTS, 2))
+        for row in range(PARTICLES):
+            for one in weights[i, row]:
+                expected += shares[row] / 3 * softmax(oracle.network(one, SIZES, x), 1)
+        found = np.exp(predictions.log_probabilities[i])
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        np.testing.assert_allclose(found.sum(1), 1, rtol=1e-12)
+
+
+def test_clients_share_the_bodies_of_their_networks_or_not() -> None:
+    data = make_clients()
+    state, _, _ = play(METHOD, data, KEY)
+    own = replace(OWN, prior=replace(OWN.prior, inference=Inference(networks=3, steps=0)))
+    for method, equal in ((METHOD, True), (own, False)):
+        bodies = np.asarray(personalize(method, state, data, data.x[0])[0].posteriors.body)
+        assert (np.abs(bodies[0] - bodies[1]).max() == 0) == equal
+        assert np.abs(bodies[:, 0] - bodies[:, 1]).max() > 0.01
+
+
+def test_a_failed_particle_has_no_weight_and_harms_nobody() -> None:
+    data = make_clients()
+    state, _, _ = play(METHOD, data, KEY)
+    broken = state._replace(particles=state.particles.at[0].set(jnp.nan))
+    models, predictions = personalize(METHOD, broken, data, data.x[0])
+    np.testing.assert_array_equal(models.weights, np.tile([0.0, 1.0], (CLIENTS, 1)))
+    assert np.isfinite(predictions.log_probabilities).all()
+
+
+def test_mixing_probabilities() -> None:
+    probabilities = np.random.default_rng(2).dirichlet(np.ones(3), size=(2, 5))
+    weights = np.array([0.3, 0.7])
+    found = mix(jnp.asarray(weights), Probabilities(jnp.log(probabilities)))
+    assert isinstance(found, Probabilities)
+    expected = np.einsum("k,ktc->tc", weights, probabilities)
+    np.testing.assert_allclose(np.exp(found.log_probabilities), expected, rtol=1e-12)
+
+
+def test_stacking_is_refused() -> None:
+    data = make_clients()
+    state, _, _ = play(METHOD, data, KEY)
+    with pytest.raises(InputError, match="uniform"):
+        personalize(replace(METHOD, mixture_weights="stacking"), state, data, data.x[0])
+
+
+def test_precision_of_states_and_updates() -> None:
+    """Engines scan over rounds: shapes and types stay, in the data's precision."""
+    for dtype in (jnp.float32, jnp.float64):
+        with jax.enable_x64(dtype == jnp.float64):
+            data = jax.tree.map(jnp.asarray, make_clients())
+            data = data._replace(x=data.x.astype(dtype), y=data.y.astype(dtype))
+            before, updates, after = jax.eval_shape(partial(play_eagerly, METHOD), data, KEY)
+            assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
+                lambda a: (a.shape, a.dtype), after
+            )
+            model, _ = jax.eval_shape(partial(personalize_eagerly, METHOD), before, data, data.x[0])
+            leaves = jax.tree.leaves((before, updates, model))
+            kinds = {leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
+            assert kinds == {jnp.dtype(dtype)}
+
+
+def test_it_learns_what_clients_have_in_common() -> None:
+    """Twelve clients with six samples each: new ones are classified well from six of their own."""
+    rng = np.random.default_rng(3)
+
+    def make(count: int) -> tuple[np.ndarray, np.ndarray]:
+        x = rng.normal(size=(count, 2))
+        return x, (x[:, 0] * x[:, 1] > 0).astype(float)
+
+    data = Data(
+        *map(np.stack, zip(*[make(6) for _ in range(12)], strict=True)), np.ones((12, 6), bool)
+    )
+    prior = BNNPrior(MLP((2, 16, 2), "relu"), Categorical(2), inference=Inference(networks=3))
+    method = PACPFL(prior, 12, optax.adam(0.02), 2, references=4)
+
+    x, y = make(400)
+    few = Data(x[:6], y[:6], np.ones(6, bool))
+
+    @partial(jax.jit, compiler_options=OPTIONS)
+    def learn() -> tuple[jax.Array, ...]:
+        """Log evidence of each round, and predictions after training and before."""
+
+        def one_round(state: State, key: jax.Array) -> tuple[State, jax.Array]:
+            updates, _ = jax.vmap(lambda d: method.client_update(state, (), d, key))(data)
+            after = method.server_update(state, updates, jnp.ones(12), key)
+            return after, method.diagnostics(state, updates, jnp.ones(12))["log_evidence"]
+
+        start = method.init(KEY, jax.tree.map(lambda a: jnp.asarray(a[0]), data))
+        trained, curve = jax.lax.scan(one_round, start, jax.random.split(KEY, 120))
+        both = jax.tree.map(lambda *a: jnp.stack(a), trained, start)
+        predict = jax.vmap(lambda s: method.personalize(s, (), few, KEY)(x[6:]).log_probabilities)
+        return curve, predict(both)
+
+    curve, predictions = learn()
+    found, untrained = (np.asarray(p).argmax(1) == y[6:] for p in predictions)
+    assert curve[-20:].mean() > -0.2
+    assert found.mean() > 0.85
+    assert untrained.mean() < 0.75

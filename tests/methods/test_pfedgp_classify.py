@@ -1,0 +1,345 @@
+"""pFedGP with class labels, against nodes fitted one by one in NumPy, and scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.special import expit, log_expit
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+from pacpfl.errors import InputError
+from pacpfl.methods import pfedgp_classify
+from pacpfl.methods.pacpfl import subsample
+from pacpfl.methods.pfedgp_classify import ABSENT, PFedGPClassify, Update, half_of_each_class
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Data
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+CLASSES, SLOTS, COUNT = 5, 10, 8
+METHOD = PFedGPClassify(
+    MLP((2, 4, 3)), CLASSES, optax.adam(0.02), tree="number", iterations=6, personal_iterations=6
+)
+KEY = jax.random.key(0)
+
+
+def compiled(function: Callable[..., Any], static: tuple[int, ...] = ()) -> Callable[..., Any]:
+    return jax.jit(function, static_argnums=static, compiler_options=OPTIONS)
+
+
+def make_client(seed: int, absent: tuple[int, ...] = (3,)) -> Data:
+    """Classes are directions in the plane, turned by an angle that is the client's own."""
+    rng = np.random.default_rng(seed)
+    y = np.resize([c for c in range(CLASSES) if c not in absent], SLOTS)
+    angle = 2 * np.pi * (y / CLASSES + 0.1 * rng.normal()) + 0.15 * rng.normal(size=SLOTS)
+    x = rng.uniform(0.5, 2, SLOTS)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    mask = np.arange(SLOTS) < COUNT
+    return Data(np.where(mask[:, None], x, 7.0), np.where(mask, y, -3.0).astype(float), mask)
+
+
+CLIENT = make_client(0)
+OWN_X, OWN_Y = CLIENT.x[CLIENT.mask], CLIENT.y[CLIENT.mask].astype(int)
+PARAMETERS = np.asarray(METHOD.network.initial(KEY), float)
+PARAMETERS = np.concatenate([PARAMETERS, [np.log(5.0), np.log(0.6)]])
+AT = np.random.default_rng(1).normal(size=(SLOTS, 2))
+
+
+def kernel_of(a: np.ndarray, b: np.ndarray, oracle: SimpleNamespace) -> np.ndarray:
+    """v exp(-|u - u'|^2 / 2 l^2) on directions of the network's output, by differences."""
+    u, v = (oracle.network(PARAMETERS[:-2], (2, 4, 3), x) for x in (a, b))
+    u, v = (w / np.linalg.norm(w, axis=1, keepdims=True) for w in (u, v))
+    distances = ((u[:, None] - v[None, :]) ** 2).sum(-1)
+    return 5.0 * np.exp(-0.5 * distances / 0.6**2)
+
+
+def fit_node(
+    kernel: np.ndarray, labels: np.ndarray, cross: np.ndarray, iterations: int
+) -> tuple[float, np.ndarray]:
+    """Bound and p(+1) at other inputs of one node alone, with explicit inverses."""
+    c = np.sqrt(np.diag(kernel))
+    for _ in range(iterations):
+        omega = np.tanh(c / 2) / (2 * c)
+        spread = np.linalg.inv(np.linalg.inv(kernel) + np.diag(omega))
+        mean = spread @ labels / 2
+        c = np.sqrt(mean**2 + np.diag(spread))
+    omega = np.tanh(c / 2) / (2 * c)
+    spread = np.linalg.inv(np.linalg.inv(kernel) + np.diag(omega))
+    bound = np.sum(log_expit(c) - c / 2 + omega * c**2 / 2) + labels @ spread @ labels / 8
+    bound += 0.5 * (np.linalg.slogdet(spread)[1] - np.linalg.slogdet(kernel)[1])
+    noisy = np.linalg.inv(kernel + np.diag(1 / omega))
+    mean, variance = (
+        cross.T @ noisy @ (labels / (2 * omega)),
+        5.0 - np.sum(cross * (noisy @ cross), 0),
+    )
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    values = expit(mean[:, None] + np.sqrt(variance)[:, None] * nodes)
+    return float(bound), values @ weights / weights.sum()
+
+
+def node_by_node(oracle: SimpleNamespace, tree: Any, iterations: int) -> tuple[float, np.ndarray]:
+    """Total bound and class probabilities, following each class from the root to its leaf."""
+    kernel, cross = kernel_of(OWN_X, OWN_X, oracle), kernel_of(OWN_X, AT, oracle)
+    total, probabilities = 0.0, np.ones((len(AT), CLASSES))
+    nodes = [sorted(set(OWN_Y.tolist()))]
+    for side in np.asarray(tree.side):
+        children = []
+        for node in (node for node in nodes if len(node) > 1):
+            rows = np.flatnonzero(np.isin(OWN_Y, node))
+            part = kernel[np.ix_(rows, rows)]
+            bound, right = fit_node(part, side[OWN_Y[rows]], cross[rows], iterations)
+            total += bound
+            for one in node:
+                probabilities[:, one] *= right if side[one] > 0 else 1 - right
+            children += [[one for one in node if side[one] == s] for s in (-1, 1)]
+        nodes = children
+    return total, probabilities
+
+
+personalized = compiled(
+    lambda method, parameters, data, x: (lambda model: (model.tree, model(x).log_probabilities))(
+        method.personalize(method.init(KEY, data)._replace(parameters=parameters), (), data, KEY)
+    ),
+    (0,),
+)
+updated = compiled(
+    lambda method, parameters, data, key: method.client_update(
+        method.init(KEY, data)._replace(parameters=parameters), (), data, key
+    )[0],
+    (0,),
+)
+# So many iterations that the scales are at their fixed point.
+marginal = compiled(jax.value_and_grad(replace(METHOD, iterations=60).log_evidence_bound))
+
+
+def test_levels_are_nodes_fitted_one_by_one(oracle: SimpleNamespace) -> None:
+    tree, log_probabilities = personalized(METHOD, PARAMETERS, CLIENT, AT)
+    _, probabilities = node_by_node(oracle, tree, 6)
+    probabilities[:, 3] = 0  # nobody saw this class
+    expected = probabilities * (1 - ABSENT)
+    expected[:, 3] = ABSENT
+    np.testing.assert_allclose(np.exp(log_probabilities), expected, atol=1e-6)
+    np.testing.assert_allclose(np.exp(log_probabilities).sum(1), 1, atol=1e-9)
+    total, _ = node_by_node(oracle, tree, 60)
+    assert float(marginal(PARAMETERS, CLIENT)[0]) == pytest.approx(total, abs=1e-9)
+
+
+def test_similar_classes_share_a_side() -> None:
+    """Neighbouring directions of four: the first decision is between two pairs of neighbours."""
+    method = PFedGPClassify(MLP((2, 2)), CLASSES, optax.sgd(1.0))
+    data = make_client(3, absent=(4,))
+    unchanged = [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]  # the network's weights and biases
+    parameters = np.array([*unchanged, np.log(5.0), 0.0])
+    sides = {}
+    for name in pfedgp_classify.TREES:
+        samples = compiled(replace(method, tree=name).samples)
+        tree = samples(parameters, data).tree
+        sides[name] = np.asarray(tree.side[0])[:4].tolist()
+        assert tree.side[0, 4] == 0
+    first = sides["similarity"]
+    assert sorted(first) == [-1, -1, 1, 1] and first[0] != first[2] and first[1] != first[3]
+    assert sides["number"] in ([-1, -1, 1, 1], [1, 1, -1, -1])
+
+
+def test_two_classes_against_laplace_in_scikit_learn(oracle: SimpleNamespace) -> None:
+    rows = OWN_Y < 2
+    mask = CLIENT.mask & (CLIENT.y < 2)
+    _, log_probabilities = personalized(METHOD, PARAMETERS, CLIENT._replace(mask=mask), AT)
+    u, at = (oracle.network(PARAMETERS[:-2], (2, 4, 3), x) for x in (OWN_X[rows], AT))
+    u, at = (w / np.linalg.norm(w, axis=1, keepdims=True) for w in (u, at))
+    other = GaussianProcessClassifier(ConstantKernel(5.0) * RBF(0.6), optimizer=None)
+    expected = other.fit(u, OWN_Y[rows]).predict_proba(at)
+    np.testing.assert_allclose(np.exp(log_probabilities[:, :2]), expected, atol=0.06)
+    assert np.ptp(expected[:, 0]) > 0.4
+
+
+def test_predictive_objective_is_that_of_a_model_of_the_other_half() -> None:
+    """Both have the same tree, since it goes by number and every class keeps a sample."""
+    key = jax.random.key(5)
+    members = (CLIENT.y[:, None] == np.arange(CLASSES)) & CLIENT.mask[:, None]
+    asked = np.asarray(half_of_each_class(jax.random.split(key)[1], jnp.asarray(members, float)))
+    np.testing.assert_array_equal(members[asked].sum(0), members.sum(0) // 2)
+    support = CLIENT._replace(mask=CLIENT.mask & ~asked)
+    _, log_probabilities = personalized(METHOD, PARAMETERS, support, CLIENT.x)
+    own = np.take_along_axis(
+        np.asarray(log_probabilities)[asked], CLIENT.y[asked, None].astype(int), 1
+    )
+    expected = np.mean(own) - np.log1p(-ABSENT)
+    update = updated(METHOD, PARAMETERS, CLIENT, key)
+    assert float(update.log_evidence) == pytest.approx(expected, abs=1e-10)
+
+
+def test_gradient_of_the_marginal_objective(oracle: SimpleNamespace) -> None:
+    """At the scales' fixed point, where their own change counts for nothing."""
+    expected = oracle.central_differences(lambda p: float(marginal(p, CLIENT)[0]), PARAMETERS)
+    np.testing.assert_allclose(marginal(PARAMETERS, CLIENT)[1], expected, atol=1e-7)
+    assert np.abs(expected).max() > 0.5
+
+
+def test_gradient_of_the_predictive_objective(
+    oracle: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scales are held fixed, as the original holds its draws of omega."""
+    gradient = updated(METHOD, PARAMETERS, CLIENT, KEY).gradient
+    data, half = jax.tree.map(jnp.asarray, CLIENT), jax.random.split(KEY)[1]
+    original = pfedgp_classify.fit
+
+    def given(parameters: jax.Array, scales: jax.Array, use: bool) -> tuple[jax.Array, jax.Array]:
+        found = []
+
+        def fit(*arguments: Any) -> jax.Array:
+            found.append(jnp.where(use, scales, original(*arguments)))
+            return found[0]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pfedgp_classify, "fit", fit)
+            return METHOD.log_predictive(parameters, data, half), found[0]
+
+    call = compiled(given)
+    _, scales = call(PARAMETERS, np.zeros((3, SLOTS)), False)
+    expected = oracle.central_differences(lambda p: float(call(p, scales, True)[0]), PARAMETERS)
+    np.testing.assert_allclose(gradient, expected, atol=1e-8)
+    assert np.abs(expected).max() > 0.01
+
+
+def test_padding_changes_nothing() -> None:
+    """For the marginal objective, the nodes fitted one by one have shown it already."""
+    unpadded = Data(*(part[:COUNT] for part in CLIENT))
+    assert unpadded.mask.all()
+    short, long = (updated(METHOD, PARAMETERS, data, KEY) for data in (unpadded, CLIENT))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), short, long)
+    short, long = (personalized(METHOD, PARAMETERS, d, AT)[1] for d in (unpadded, CLIENT))
+    np.testing.assert_allclose(short, long, atol=1e-12)
+    broken = CLIENT._replace(x=np.where(CLIENT.mask[:, None], CLIENT.x, np.nan))
+    np.testing.assert_array_equal(
+        updated(METHOD, PARAMETERS, broken, KEY).gradient,
+        updated(METHOD, PARAMETERS, CLIENT, KEY).gradient,
+    )
+
+
+def test_half_of_each_class() -> None:
+    members = np.zeros((20, 4))
+    members[np.arange(17), np.repeat([0, 1, 3], [1, 5, 11])] = 1
+    seen = np.zeros(20)
+    choose = compiled(half_of_each_class)
+    for seed in range(30):
+        asked = np.asarray(choose(jax.random.key(seed), members))
+        np.testing.assert_array_equal(members[asked].sum(0), [0, 2, 0, 5])
+        assert asked.sum() == 7
+        seen += asked
+        longer = choose(jax.random.key(seed), np.pad(members, ((0, 3), (0, 0))))
+        np.testing.assert_array_equal(longer[:20], asked)
+    assert (seen[1:17] > 3).all() and (seen[1:17] < 27).all()
+
+
+def test_a_client_with_one_class_has_nothing_to_learn() -> None:
+    data = CLIENT._replace(y=np.where(CLIENT.mask, 2.0, 0.0))
+    update = updated(METHOD, PARAMETERS, data, KEY)
+    assert float(update.log_evidence) == 0 and not np.any(update.gradient)
+    _, log_probabilities = personalized(METHOD, PARAMETERS, data, AT)
+    expected = np.full(CLASSES, ABSENT)
+    expected[2] = 1 - 4 * ABSENT
+    np.testing.assert_allclose(np.exp(log_probabilities), np.tile(expected, (SLOTS, 1)), rtol=1e-9)
+
+
+def test_a_spoiled_update_is_left_out_and_counted() -> None:
+    state = compiled(METHOD.init)(KEY, CLIENT)
+    size = state.parameters.size
+    gradients = np.random.default_rng(0).normal(size=(3, size))
+    gradients[1, 4] = np.nan
+    updates = Update(jnp.asarray(gradients), jnp.array([-1.0, np.nan, -3.0]))
+    step = compiled(METHOD.server_update)
+    found = step(state, updates, jnp.array([1.0, 1.0, 3.0]), KEY)
+    mean = (gradients[0] + 3 * gradients[2]) / 4
+    change, _ = METHOD.optimizer.update(-jnp.asarray(mean), state.optimizer)
+    np.testing.assert_allclose(found.parameters, state.parameters + change, atol=1e-12)
+    assert int(found.skipped) == 1
+    curves = compiled(METHOD.diagnostics)(found, updates, jnp.array([1.0, 1.0, 3.0]))
+    assert float(curves["log_evidence"]) == pytest.approx(-2.5)
+    absent = step(state, updates, jnp.array([1.0, 0.0, 3.0]), KEY)
+    np.testing.assert_array_equal(absent.parameters, found.parameters)
+    assert int(absent.skipped) == 0
+    alone = step(state, updates, jnp.array([0.0, 1.0, 0.0]), KEY)
+    assert int(alone.skipped) == 1
+    jax.tree.map(np.testing.assert_array_equal, alone[:2], state[:2])
+
+
+def test_support_bounds_what_a_client_looks_at() -> None:
+    """Four samples, whose marginal likelihood per sample is the objective."""
+    method = replace(METHOD, support=4, personal_support=4, objective="marginal", iterations=60)
+    data = jax.tree.map(jnp.asarray, CLIENT)
+    model = jax.eval_shape(
+        lambda s, d: method.personalize(s, (), d, KEY), method.init(KEY, data), data
+    )
+    assert model.features.shape == (4, 3) and model.posteriors.inverse_factor.shape == (3, 4, 4)
+    update = updated(method, PARAMETERS, CLIENT, KEY)
+    chosen = subsample(jax.random.split(KEY)[0], data, 4)
+    assert chosen.mask.all()
+    padded = Data(*(np.resize(part, (SLOTS, *part.shape[1:])) for part in chosen))
+    padded = padded._replace(mask=np.arange(SLOTS) < 4)
+    value, gradient = marginal(PARAMETERS, padded)
+    assert float(update.log_evidence) == pytest.approx(float(value) / 4, abs=1e-12)
+    np.testing.assert_allclose(update.gradient, gradient / 4, atol=1e-12)
+
+
+def test_training_makes_predictions_better_for_new_clients() -> None:
+    """Three directions in the plane of the first two of eight features; the rest is noise."""
+    rng = np.random.default_rng(0)
+
+    def client(count: int) -> Data:
+        y = np.resize([0.0, 1.0, 2.0], count)
+        x = rng.normal(size=(count, 8))
+        angle = 2 * np.pi * y / 3 + 0.2 * x[:, 0]
+        x[:, :2] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        return Data(x, y, np.ones(count, bool))
+
+    train = jax.tree.map(lambda *a: jnp.stack(a), *[client(10) for _ in range(5)])
+    new, test = client(10), client(60)
+    method = PFedGPClassify(MLP((8, 2)), 3, optax.adam(0.05), iterations=4)
+
+    def run(rounds: int) -> tuple[jax.Array, jax.Array]:
+        def one(number: int, state: Any) -> Any:
+            keys = jax.random.split(jax.random.fold_in(KEY, number), 5)
+            updates, _ = jax.vmap(lambda d, k: method.client_update(state, (), d, k))(train, keys)
+            return method.server_update(state, updates, jnp.ones(5), KEY)
+
+        state = jax.lax.fori_loop(0, rounds, one, method.init(KEY, new))
+        return state.skipped, method.personalize(state, (), new, KEY)(test.x).log_probabilities
+
+    call = compiled(run)
+    correct = []
+    for rounds in (0, 100):
+        skipped, found = call(rounds)
+        assert skipped == 0
+        correct.append(np.mean(np.argmax(found, axis=1) == test.y))
+    assert correct[0] < 0.7 and correct[1] > 0.95
+
+
+def test_shapes_and_precision_are_those_of_the_data() -> None:
+    for double in (False, True):
+        with jax.enable_x64(double):
+            dtype = jnp.float64 if double else jnp.float32
+            data = Data(*(jnp.asarray(p, dtype) for p in CLIENT[:2]), jnp.asarray(CLIENT.mask))
+            state = jax.eval_shape(METHOD.init, KEY, data)
+            update, _ = jax.eval_shape(METHOD.client_update, state, (), data, KEY)
+            model = jax.eval_shape(METHOD.personalize, state, (), data, KEY)
+            assert update.gradient.dtype == state.parameters.dtype == dtype
+            assert jax.eval_shape(lambda m, d: m(d.x), model, data).log_probabilities.dtype == dtype
+    assert hash(METHOD) == hash(replace(METHOD)) and METHOD.central is False
+
+
+def test_names_that_do_not_exist() -> None:
+    with pytest.raises(InputError, match="objective 'evidence'; choose 'predictive' or 'marginal'"):
+        replace(METHOD, objective="evidence")
+    with pytest.raises(InputError, match="tree 'kmeans'; choose 'similarity' or 'number'"):
+        replace(METHOD, tree="kmeans")

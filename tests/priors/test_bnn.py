@@ -1,0 +1,519 @@
+"""Bayesian neural networks: evidence against quadrature, posteriors against exact ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, stats
+from scipy.special import log_softmax, logsumexp, softmax
+
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical, Gaussian
+from pacpfl.priors import bnn_inference, bnn_personal, bnn_posterior
+from pacpfl.priors.base import SampledPrior
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn_personal import BNNPosterior
+from pacpfl.priors.bnn_posterior import Inference, Problem
+from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.networks import MLP
+from pacpfl.priors.wrapped import WrappedNetwork
+from pacpfl.types import Data, Prediction, Probabilities
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+# Called a few times on a few numbers: compiling is what takes time.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+KEY = jax.random.key(0)
+
+
+@dataclass(frozen=True)
+class TwoWeights:
+    """Logits (w_0 tanh x, w_1 - x): few enough weights to integrate over all of them."""
+
+    size = 2
+
+    def initial(self, key: jax.Array) -> jax.Array:
+        return jnp.array([0.3, -0.2])
+
+    def __call__(self, parameters: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.concatenate([parameters[0] * jnp.tanh(x), parameters[1] - x], 1)
+
+
+SMALL = BNNPrior(TwoWeights(), Categorical(2))
+PHI = np.array([0.4, -0.6, np.log(0.8), np.log(0.5)])
+X = np.array([[-1.0], [0.3], [0.7], [2.0]])
+Y = np.array([0.0, 1.0, 0.0, 1.0])
+SEEN = Data(X, Y, np.ones(4, bool))
+
+
+def small_log_likelihood(weights: np.ndarray) -> np.ndarray:
+    """ln p(S | w) in NumPy for weights [..., 2]."""
+    logits = np.stack([weights[..., :1] * np.tanh(X[:, 0]), weights[..., 1:] - X[:, 0]], -1)
+    return np.sum(log_softmax(logits, -1)[..., np.arange(4), Y.astype(int)], -1)
+
+
+def small_quadrature(temperature: float) -> tuple[float, float]:
+    """ln E[p(S | w)^t] and E[t ln p(S | w)] over N(mu, sigma^2), by Gauss-Hermite quadrature."""
+    nodes, masses = np.polynomial.hermite_e.hermegauss(60)
+    grid = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1)
+    mass = np.outer(masses, masses) / masses.sum() ** 2
+    values = temperature * small_log_likelihood(PHI[:2] + np.exp(PHI[2:]) * grid)
+    return float(logsumexp(values, b=mass)), float(np.sum(mass * values))
+
+
+evidence = jax.jit(BNNPrior.log_evidence, static_argnums=0, compiler_options=OPTIONS)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_evidence_of_given_draws(temperature: float) -> None:
+    """LogSumExp of the draws (paper's formula), and their mean for the bound."""
+    noise = np.random.default_rng(0).normal(size=(7, 2))
+    values = temperature * small_log_likelihood(PHI[:2] + np.exp(PHI[2:]) * noise)
+    found = evidence(SMALL, PHI, SEEN, temperature, noise)
+    assert float(found) == pytest.approx(logsumexp(values) - np.log(7), rel=1e-12)
+    bound = evidence(replace(SMALL, objective="elbo"), PHI, SEEN, temperature, noise)
+    assert float(bound) == pytest.approx(values.mean(), rel=1e-12)
+    assert bound < found
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)
+def many_evidences(prior: BNNPrior, temperature: jax.Array) -> jax.Array:
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    return jax.vmap(
+        lambda key: prior.log_evidence(PHI, SEEN, temperature, prior.draw(key, jnp.float64))
+    )(keys)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_evidence_against_all_weights_there_are(temperature: float) -> None:
+    """exp of the estimate is unbiased, also from few draws; the bound is below, and unbiased itself."""
+    exact, bound = small_quadrature(temperature)
+    prior = replace(SMALL, samples=3)
+    ratios = np.exp(np.asarray(many_evidences(prior, temperature)) - exact)
+    assert abs(ratios.mean() - 1) < 4 * ratios.std() / np.sqrt(len(ratios)) < 0.05
+    bounds = np.asarray(many_evidences(replace(prior, objective="elbo"), temperature))
+    assert abs(bounds.mean() - bound) < 4 * bounds.std() / np.sqrt(len(bounds))
+    assert bounds.mean() < exact - 0.1
+
+
+@pytest.mark.parametrize("objective", ["evidence", "elbo"])
+def test_gradient_of_the_evidence(objective: str, oracle: SimpleNamespace) -> None:
+    """With the noise held fixed, in means and log standard deviations."""
+    prior = replace(SMALL, objective=objective)
+    noise = np.random.default_rng(2).normal(size=(3, 2))
+    found = jax.jit(jax.grad(prior.log_evidence), compiler_options=OPTIONS)(PHI, SEEN, 1.7, noise)
+
+    def peer(phi: np.ndarray) -> float:
+        values = 1.7 * small_log_likelihood(phi[:2] + np.exp(phi[2:]) * noise)
+        return float(logsumexp(values) - np.log(3) if objective == "evidence" else values.mean())
+
+    np.testing.assert_allclose(found, oracle.central_differences(peer, PHI), rtol=1e-7, atol=1e-9)
+
+
+def test_padding_adds_exactly_nothing() -> None:
+    """Also to the gradient, and whatever the padding holds: class 1000 does not exist."""
+    padded = Data(
+        np.concatenate([X, np.full((3, 1), 9.0)]),
+        np.append(Y, [1000.0, -3.0, 0.0]),
+        np.arange(7) < 4,
+    )
+    noise = np.random.default_rng(3).normal(size=(2, 2))
+    both = jax.jit(
+        jax.value_and_grad(lambda phi, data: SMALL.log_evidence(phi, data, 1.0, noise)),
+        compiler_options=OPTIONS,
+    )
+    for found, expected in zip(both(PHI, padded), both(PHI, SEEN), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+def test_one_spread_for_each_layer() -> None:
+    """Equals one for each weight where those of a layer are equal; the gradient adds up."""
+    network, rng = MLP((2, 3, 2)), np.random.default_rng(4)
+    by_layer = BNNPrior(network, Categorical(2), 2, spread="layer")
+    by_weight = replace(by_layer, spread="weight")
+    assert by_layer.size == 17 + 2 and by_weight.size == 34
+    means, log_std = rng.normal(size=17), np.log([0.2, 0.7])
+    phi, long = np.append(means, log_std), np.append(means, np.repeat(log_std, [9, 8]))
+    data = Data(rng.normal(size=(5, 2)), np.array([0.0, 1, 1, 0, 1]), np.ones(5, bool))
+    noise = by_layer.draw(KEY, jnp.float64)
+    assert noise.shape == (2, 17)
+    gradient = partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)(
+        lambda prior, phi: jax.value_and_grad(prior.log_evidence)(phi, data, 1.0, noise)
+    )
+    value, slope = gradient(by_layer, phi)
+    expected, long_slope = gradient(by_weight, long)
+    assert float(value) == pytest.approx(float(expected), rel=1e-12)
+    np.testing.assert_allclose(slope[:17], long_slope[:17], rtol=1e-12)
+    sums = [long_slope[17:26].sum(), long_slope[26:].sum()]
+    np.testing.assert_allclose(slope[17:], sums, rtol=1e-12)
+
+
+def test_hyper_prior_and_initial_values() -> None:
+    prior = BNNPrior(MLP((3, 4, 2)), Categorical(2), initial_std=0.05, std_spread=0.5)
+    means, log_std = prior.blocks
+    assert (means.size, means.mean, means.std) == (26, 0.0, None)
+    assert (log_std.size, log_std.mean, log_std.std) == (26, pytest.approx(np.log(0.05)), 0.5)
+    start = prior.initial(KEY, jnp.float32)
+    assert start.shape == (prior.size,) == (52,) and start.dtype == jnp.float32
+    np.testing.assert_array_equal(start[:26], prior.network.initial(KEY).astype(jnp.float32))
+    np.testing.assert_allclose(start[26:], np.log(0.05), rtol=1e-6)
+    assert np.abs(prior.initial(jax.random.key(1), jnp.float32) - start)[:26].max() > 0.1
+    assert isinstance(prior, SampledPrior) and not isinstance(GPPrior(1), SampledPrior)
+    assert prior.draw(KEY, jnp.float32).dtype == jnp.float32
+
+
+# A line with Gaussian noise: y = w_0 x + w_1 + N(0, 0.5^2), w ~ N(mu, sigma^2): the posterior is exact.
+LINE = BNNPrior(MLP((1, 1)), Gaussian(0.5))
+LINE_PHI = np.array([0.5, -1.0, np.log(0.8), np.log(1.5)])
+LINE_X = np.linspace(-1, 2, 6)[:, None]
+LINE_Y = np.array([-1.5, -0.9, 0.2, 0.4, 1.1, 2.2])
+LINE_DATA = Data(
+    np.concatenate([LINE_X, np.full((2, 1), 9.0)]), np.append(LINE_Y, [50, 50]), np.arange(8) < 6
+)
+
+
+def line_posterior(temperature: float = 1.0, count: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of (w_0, w_1): textbook Bayesian linear regression."""
+    design = np.column_stack([LINE_X[:count], np.ones(count)])
+    prior_precision = np.diag(np.exp(-2 * LINE_PHI[2:]))
+    precision = prior_precision + temperature / 0.25 * design.T @ design
+    covariance = np.linalg.inv(precision)
+    information = prior_precision @ LINE_PHI[:2] + temperature / 0.25 * design.T @ LINE_Y[:count]
+    return covariance @ information, covariance
+
+
+posterior_of = jax.jit(BNNPrior.posterior, static_argnums=0, compiler_options=OPTIONS)
+extended = jax.jit(BNNPrior.extend, static_argnums=0, compiler_options=OPTIONS)
+predicted = jax.jit(BNNPrior.predict, static_argnums=0, compiler_options=OPTIONS)
+
+
+def draws_of(prior: BNNPrior, phi: np.ndarray) -> np.ndarray:
+    """The networks that inference starts from, drawn from the prior."""
+    mean, log_std = np.split(phi, 2)
+    problem = Problem(prior.network, prior.likelihood, prior.inference, mean, np.exp(log_std))
+    return mean + np.exp(log_std) * np.asarray(bnn_personal.draws(problem, KEY))
+
+
+def test_svgd_finds_the_moments_of_the_exact_posterior() -> None:
+    prior = replace(LINE, inference=Inference("svgd", 60, "all", 300, 0.15))
+    found = np.asarray(posterior_of(prior, LINE_PHI, LINE_DATA, 0.4, KEY).head)
+    mean, covariance = line_posterior(0.4)
+    np.testing.assert_allclose(found.mean(0), mean, atol=0.02)
+    np.testing.assert_allclose(np.cov(found.T, bias=True), covariance, rtol=0.15, atol=0.004)
+
+
+def test_variational_finds_the_best_independent_gaussian_also_when_samples_come_later() -> None:
+    """Its mean is exact, its precision the diagonal of the exact one; two of six samples come later."""
+    inference = Inference("variational", 400, "all", 400, 0.05, temperature=0.7)
+    prior = replace(LINE, inference=inference)
+    first, later = (
+        Data(LINE_X[a:b], LINE_Y[a:b], np.ones(b - a, bool)) for a, b in ((0, 4), (4, 6))
+    )
+    before = posterior_of(prior, LINE_PHI, first, 1.0, KEY)
+    after = extended(prior, LINE_PHI, before, later)
+    sigma, weights = np.exp(LINE_PHI[2:]), draws_of(prior, LINE_PHI)
+    for found, count in ((before, 4), (after, 6)):
+        mean, covariance = line_posterior(0.7, count)
+        centre, log_std = map(np.asarray, found.reached)
+        np.testing.assert_allclose(LINE_PHI[:2] + sigma * centre, mean, atol=0.015)
+        stds = np.diag(np.linalg.inv(covariance)) ** -0.5
+        np.testing.assert_allclose(sigma * np.exp(log_std), stds, rtol=0.04)
+        np.testing.assert_allclose(np.std(found.head, axis=0), stds, rtol=0.15)
+        np.testing.assert_allclose(np.mean(found.head, axis=0), mean, atol=0.05)
+        lines = weights[:, :1] * LINE_X[:count, 0] + weights[:, 1:]
+        expected = 0.7 * stats.norm(lines, 0.5).logpdf(LINE_Y[:count]).sum(1)
+        np.testing.assert_allclose(found.log_likelihoods, expected, rtol=1e-10)
+        assert found.data.y.shape == (count,)
+
+
+def test_laplace_is_exact_for_a_line() -> None:
+    """One step of Newton's method reaches the mean; the networks are draws of the exact posterior."""
+    prior = replace(LINE, inference=Inference("laplace", 4000, "all", 1, temperature=2.0))
+    found = posterior_of(prior, LINE_PHI, LINE_DATA, 1.0, KEY)
+    mean, covariance = line_posterior(2.0)
+    reached = LINE_PHI[:2] + np.exp(LINE_PHI[2:]) * np.asarray(found.reached)
+    np.testing.assert_allclose(reached, np.tile(mean, (4000, 1)), rtol=1e-9)
+    white = (np.asarray(found.head) - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
+    for column in white.T:
+        assert stats.kstest(column, stats.norm.cdf).pvalue > 1e-3
+    np.testing.assert_allclose(np.cov(white.T), np.eye(2), atol=0.08)
+    # At temperature zero nothing is learned.
+    cold = posterior_of(prior, LINE_PHI, LINE_DATA, 0.0, KEY)
+    np.testing.assert_array_equal(cold.reached, 0)
+    np.testing.assert_allclose(cold.head, draws_of(prior, LINE_PHI), rtol=1e-12)
+    np.testing.assert_array_equal(cold.log_likelihoods, 0)
+
+
+def test_laplace_of_classes() -> None:
+    """Against scipy's optimum of the same log density, and its Hessian by differences."""
+    network, rng = MLP((2, 3)), np.random.default_rng(5)
+    prior = BNNPrior(network, Categorical(3), inference=Inference("laplace", 600, "all", 6))
+    x, y = rng.normal(size=(6, 2)), rng.integers(0, 3, 6)
+    data = Data(x, y.astype(float), np.ones(6, bool))
+    means, std = rng.normal(size=9), rng.uniform(0.5, 1.5, size=9)
+
+    def loss(z: np.ndarray) -> float:
+        weights = means + std * z
+        logits = x @ weights[:6].reshape(2, 3) + weights[6:]
+        return float(0.5 * z @ z - log_softmax(logits, 1)[np.arange(6), y].sum())
+
+    best = optimize.minimize(loss, np.zeros(9), options={"gtol": 1e-9}).x
+    found = posterior_of(prior, np.append(means, np.log(std)), data, 1.0, KEY)
+    np.testing.assert_allclose(found.reached[0], best, atol=1e-5)
+    step, eye = 1e-4, np.eye(9)
+    hessian = np.array(
+        [
+            [
+                (loss(best + a + b) - loss(best + a - b) - loss(best - a + b) + loss(best - a - b))
+                / (4 * step**2)
+                for b in step * eye
+            ]
+            for a in step * eye
+        ]
+    )
+    drawn = (np.asarray(found.head) - means) / std - best
+    white = drawn @ np.linalg.cholesky(hessian)
+    np.testing.assert_allclose(np.cov(white.T), eye, atol=0.25)
+    np.testing.assert_allclose(white.mean(0), 0, atol=0.16)
+
+
+def test_curvature_of_classes_is_the_hessian() -> None:
+    logits = np.random.default_rng(6).normal(size=(2, 4))
+    root = np.asarray(bnn_inference.curvature_root(Categorical(4), jnp.asarray(logits)))
+    for r, row in zip(root, logits, strict=True):
+        p = softmax(row)
+        np.testing.assert_allclose(r @ r.T, np.diag(p) - np.outer(p, p), atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["svgd", "variational", "laplace"])
+def test_without_steps_the_networks_are_draws_of_the_prior(kind: str) -> None:
+    prior = replace(LINE, inference=Inference(kind, 3000, "all", 0))
+    found = np.asarray(posterior_of(prior, LINE_PHI, LINE_DATA, 1.0, KEY).head)
+    for column, mean, log_std in zip(found.T, LINE_PHI[:2], LINE_PHI[2:], strict=True):
+        assert stats.kstest(column, stats.norm(mean, np.exp(log_std)).cdf).pvalue > 1e-3
+
+
+def test_log_evidence_of_a_posterior_is_that_of_draws_of_the_prior() -> None:
+    prior = replace(LINE, inference=Inference("svgd", 20_000, "all", 0))
+    found = prior.log_evidence_of(LINE_PHI, posterior_of(prior, LINE_PHI, LINE_DATA, 1.0, KEY))
+    design = np.column_stack([LINE_X, np.ones(6)])
+    covariance = design @ np.diag(np.exp(2 * LINE_PHI[2:])) @ design.T + 0.25 * np.eye(6)
+    exact = stats.multivariate_normal(design @ LINE_PHI[:2], covariance).logpdf(LINE_Y)
+    assert float(found) == pytest.approx(exact, abs=0.15)
+
+
+class Layers(eqx.Module):
+    """What MLP((2, 3, 2)) computes, with its parameters in the same order; cannot be cut in two."""
+
+    first: jax.Array
+    first_bias: jax.Array
+    inner: Any
+
+    def __init__(self, key: jax.Array) -> None:
+        self.first, self.first_bias = jnp.zeros((2, 3)), jnp.zeros(3)
+        self.inner = Last()
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden = jnp.tanh(x @ self.first + self.first_bias)
+        return hidden @ self.inner.weight + self.inner.bias
+
+
+class Last(eqx.Module):
+    weight: jax.Array
+    bias: jax.Array
+
+    def __init__(self) -> None:
+        self.weight, self.bias = jnp.zeros((3, 2)), jnp.zeros(2)
+
+
+def two_layers(kind: str, adapt: str, **settings: Any) -> tuple[BNNPrior, np.ndarray, Data]:
+    rng = np.random.default_rng(7)
+    inference = Inference(kind, 4, adapt, 3, 0.1, **settings)
+    prior = BNNPrior(MLP((2, 3, 2)), Categorical(2), inference=inference)
+    data = Data(rng.normal(size=(6, 2)), np.array([0.0, 1, 1, 0, 1, 0]), np.arange(6) < 5)
+    return prior, np.append(rng.normal(size=17), np.log(rng.uniform(0.1, 0.5, 17))), data
+
+
+@pytest.mark.parametrize("kind", ["svgd", "variational", "laplace"])
+def test_only_the_last_layer_adapts(kind: str) -> None:
+    """By features computed once, or through the whole network: the same."""
+    prior, phi, data = two_layers(kind, "last")
+    found = posterior_of(prior, phi, data, 1.0, KEY)
+    body, head = np.split(draws_of(prior, phi), [9], axis=1)
+    np.testing.assert_allclose(found.body, body, rtol=1e-12)
+    assert np.abs(found.head - head).max() > 1e-2
+    if kind == "svgd":
+        whole = replace(prior, network=WrappedNetwork(Layers))
+        other = posterior_of(whole, phi, data, 1.0, KEY)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9), found, other
+        )
+
+
+def test_prediction_of_classes_is_the_mixture_of_the_networks(oracle: SimpleNamespace) -> None:
+    prior, phi, data = two_layers("svgd", "last")
+    posterior = posterior_of(prior, phi, data, 1.0, KEY)
+    weights = np.concatenate([posterior.body, posterior.head], 1)
+    logits = np.array([oracle.network(row, (2, 3, 2), data.x) for row in weights])
+    for each in (prior, replace(prior, network=WrappedNetwork(Layers))):
+        prediction = predicted(each, phi, posterior, data.x)
+        assert isinstance(prediction, Probabilities)
+        probabilities = np.exp(prediction.log_probabilities)
+        np.testing.assert_allclose(probabilities, softmax(logits, -1).mean(0), rtol=1e-10)
+        np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "adapt"),
+    [("svgd", "last"), ("variational", "last"), ("laplace", "last"), ("svgd", "all")],
+)
+def test_padding_changes_no_posterior(kind: str, adapt: str) -> None:
+    prior, phi, data = two_layers(kind, adapt)
+    nonsense = Data(
+        np.where(data.mask[:, None], data.x, 40), np.where(data.mask, data.y, 77), data.mask
+    )
+    expected, found = (posterior_of(prior, phi, each, 1.0, KEY) for each in (data, nonsense))
+    for part in ("body", "head", "log_likelihoods"):
+        np.testing.assert_allclose(getattr(found, part), getattr(expected, part), rtol=1e-9)
+
+
+def test_svgd_step_by_step(oracle: SimpleNamespace) -> None:
+    """Two plain steps by loops: gradients by differences, the kernel's median rule, cosine schedule."""
+    prior, phi, data = two_layers("svgd", "all", optimizer="sgd")
+    prior = replace(prior, inference=replace(prior.inference, steps=2))
+    mean, std = phi[:17], np.exp(phi[17:])
+    z = (draws_of(prior, phi) - mean) / std
+
+    def log_density(z: np.ndarray) -> float:
+        weights, x = mean + std * z, data.x[:5]
+        logits = oracle.network(weights, (2, 3, 2), x)
+        return float(
+            1.5 * log_softmax(logits, 1)[np.arange(5), data.y[:5].astype(int)].sum() - 0.5 * z @ z
+        )
+
+    for rate in (0.1, 0.05):
+        scores = np.array([oracle.central_differences(log_density, row) for row in z])
+        squared = ((z[:, None] - z[None]) ** 2).sum(-1)
+        width = np.median(squared[~np.eye(4, dtype=bool)]) / np.log(5)
+        kernel = np.exp(-squared / width)
+        step = np.zeros_like(z)
+        for i in range(4):
+            for j in range(4):
+                step[i] += kernel[j, i] * scores[j] + kernel[j, i] * 2 / width * (z[i] - z[j])
+        z = z + rate * step / 4
+    found = posterior_of(prior, phi, data, 1.5, KEY)
+    np.testing.assert_allclose(found.reached, z, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(found.head, mean + std * z, rtol=1e-7, atol=1e-8)
+
+
+def test_batches_are_unbiased_and_without_padding() -> None:
+    """The mean over all batches of two is the log likelihood of all five samples."""
+    prior, phi, data = two_layers("svgd", "all", batch=2)
+    problem = Problem(prior.network, prior.likelihood, prior.inference, phi[:17], np.exp(phi[17:]))
+    data = Data(*map(jnp.asarray, data))
+    target = bnn_posterior.make_target(problem, jnp.zeros((4, 0)), data, jnp.asarray(0.7))
+    z = np.random.default_rng(8).normal(size=(4, 17))
+    batches = jnp.array(list(combinations(range(5), 2)))
+    parts, whole, rows = jax.jit(
+        lambda z: (
+            jax.vmap(lambda rows: target.log_likelihoods(z, rows))(batches),
+            target.log_likelihoods(z),
+            jax.vmap(target.rows)(jax.random.split(KEY, 40)),
+        ),
+        compiler_options=OPTIONS,
+    )(z)
+    np.testing.assert_allclose(parts.mean(0), whole, rtol=1e-12)
+    rows = np.asarray(rows)
+    assert rows.shape == (40, 2) and set(rows.ravel()) == set(range(5))
+    assert (rows[:, 0] != rows[:, 1]).all()
+    large = problem._replace(inference=replace(prior.inference, batch=6))
+    assert target._replace(problem=large).rows(KEY) == slice(None)
+
+
+def test_a_step_that_is_not_finite_is_not_taken() -> None:
+    def gradient(place: jax.Array, key: jax.Array) -> jax.Array:
+        return jnp.where(place > 0.5, jnp.nan, 1.0)
+
+    inference = Inference(steps=30, learning_rate=0.1, optimizer="sgd")
+    found = bnn_inference.ascend(gradient, jnp.zeros(2), inference, KEY)
+    assert np.isfinite(found).all() and (found > 0.5).all() and (found < 0.65).all()
+
+
+def test_prediction_of_numbers_is_the_mixture_of_the_networks() -> None:
+    prior = replace(LINE, inference=Inference("svgd", 3, "all", 0))
+    posterior = posterior_of(prior, LINE_PHI, LINE_DATA, 1.0, KEY)
+    assert isinstance(posterior, BNNPosterior) and prior.components == 3
+    prediction = predicted(prior, LINE_PHI, posterior, LINE_X)
+    assert isinstance(prediction, Prediction)
+    head = np.asarray(posterior.head)
+    np.testing.assert_allclose(
+        prediction.means, head[:, :1] * LINE_X[:, 0] + head[:, 1:], rtol=1e-12
+    )
+    np.testing.assert_allclose(prediction.stds, 0.5)
+    np.testing.assert_allclose(prediction.weights, 1 / 3)
+
+
+def test_fingerprint_is_what_the_mean_network_predicts() -> None:
+    fingerprint = jax.jit(BNNPrior.fingerprint, static_argnums=0, compiler_options=OPTIONS)
+    found = fingerprint(SMALL, PHI, X)
+    logits = np.column_stack([PHI[0] * np.tanh(X[:, 0]), PHI[1] - X[:, 0]])
+    np.testing.assert_allclose(found, softmax(logits, 1).ravel() / np.sqrt(8), rtol=1e-12)
+    line = fingerprint(LINE, LINE_PHI, LINE_X)
+    np.testing.assert_allclose(line, (0.5 * LINE_X[:, 0] - 1.0) / np.sqrt(6), rtol=1e-12)
+    np.testing.assert_array_equal(SMALL.responsibilities(PHI, None), 1)
+
+
+def test_stacking_is_refused() -> None:
+    with pytest.raises(InputError, match="uniform"):
+        SMALL.leave_one_out(PHI, None)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spread": "neuron"},
+        {"objective": "bound"},
+        {"noise": "none"},
+        {"samples": 0},
+        {"initial_std": 0.0},
+        {"std_spread": -1.0},
+        {"initial_std": float("nan")},
+    ],
+)
+def test_priors_that_cannot_be(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(settings))):
+        replace(SMALL, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "mcmc"},
+        {"adapt": "first"},
+        {"optimizer": "lion"},
+        {"kernel": "function"},
+        {"networks": 0},
+        {"steps": -1},
+        {"batch": 0},
+        {"temperature": -0.1},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("nan")},
+    ],
+)
+def test_inferences_that_cannot_be(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(settings))):
+        Inference(**settings)
+
+
+def test_laplace_needs_a_known_curvature() -> None:
+    with pytest.raises(InputError, match="svgd"):
+        bnn_inference.curvature_root(object(), jnp.zeros((1, 1)))  # type: ignore[arg-type]

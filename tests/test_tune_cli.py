@@ -1,0 +1,205 @@
+"""`pacpfl tune` and `pacpfl reproduce` as people meet them: real processes, and faults in one sentence."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pacpfl import cli
+from pacpfl import config as configuration
+
+LIMIT = 240  # seconds after which a process counts as hanging
+CONFIG = """
+seed = 5
+[data]
+clients = 3
+new_clients = 0
+samples = 6
+test_samples = 4
+[train]
+rounds = 2
+"""
+SPACE = """
+[fedavg]
+"network.widths" = { neurons = [2, 4], layers = [2] }
+"local.learning_rate" = { low = 0.01, high = 0.1 }
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    output: str
+    errors: str
+
+
+def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pacpfl", *arguments],
+        cwd=folder,
+        env=os.environ
+        | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"}
+        | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs run once or twice on a few numbers
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Ended:
+    output, errors = process.communicate(timeout=LIMIT)
+    return Ended(process.returncode, output, errors)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+    """Within this process, for what never reaches the training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["pacpfl", *arguments])
+        try:
+            cli.main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+    captured = capsys.readouterr()
+    assert isinstance(code, int)
+    return Ended(code, captured.out, captured.err)
+
+
+def assert_one_sentence(ended: Ended, *words: str) -> None:
+    assert ended.code == 2, ended
+    assert ended.errors.startswith("pacpfl: ") and ended.errors.count("\n") == 1, ended.errors
+    for word in words:
+        assert word in ended.errors
+
+
+def completed(journal: Path) -> int:
+    """Trials that have a value, from the journal itself."""
+    text = journal.read_text() if journal.exists() else ""
+    return len(re.findall(r'"values": ?\[', text))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """A search in two processes that is interrupted as soon as a trial has ended."""
+    folder = tmp_path_factory.mktemp("tune")
+    (folder / "small.toml").write_text(CONFIG)
+    (folder / "space.toml").write_text(SPACE)
+    process = begin(folder, *COMMAND, "--trials", "500", "--jobs", "2")
+    until = time.monotonic() + LIMIT
+    while not completed(folder / "out" / "best.journal") and time.monotonic() < until:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    return folder, finish(process)
+
+
+COMMAND = (
+    *(
+        "tune",
+        "small.toml",
+        "--method",
+        "fedavg",
+        "--out",
+        "out/best.toml",
+        "--space",
+        "space.toml",
+    ),
+    *("--folds", "3", "--use-folds", "1", "--set", "local.steps=1"),
+)
+
+
+def test_a_search_that_is_interrupted_keeps_what_it_has_and_says_how_to_go_on(stopped):
+    folder, ended = stopped
+    assert ended.code == 130, ended
+    assert "of 500 trials are done; the same command goes on." in ended.errors
+    assert "Traceback" not in ended.errors
+    found = re.search(r"RSMSE (\d+\.\d{4}) after (\d+) trials \((\d+) failed\)", ended.output)
+    assert found and int(found[2]) == completed(folder / "out" / "best.journal") >= 1
+    text = (folder / "out" / "best.toml").read_text()
+    assert f"pacpfl {' '.join(COMMAND)} --trials 500 --jobs 2" in text
+    assert f"RSMSE {found[1]}" in text and "1 of 3 folds" in text
+    config = configuration.load(text, "best.toml")
+    assert config.network.widths in ((2, 2), (4, 4)) and config.local.steps == 1
+    assert (config.seed, config.data.clients, config.train.rounds) == (5, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.toml", "--method", "mtl"], ["nothing.toml"]),
+        (["nothing", "--method", "mtl"], ["'nothing'", "polynomial"]),
+        (["polynomial", "--method", "mlt"], ["'mlt'", "mtl"]),
+        (["polynomial", "--method", "ridge"], ["nothing to tune"]),
+        (["polynomial", "--method", "mtl", "--set", "roundz=3"], ["roundz"]),
+        (["polynomial", "--method", "mtl", "--folds", "6"], ["6 folds"]),
+        (["polynomial", "--method", "mtl", "--space", "none.toml"], ["none.toml"]),
+        (["pv-ew-610", "--method", "mtl", "--weather", "none.csv"], ["none.csv"]),
+    ],
+)
+def test_a_search_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path, capsys):
+    out = tmp_path / "out" / "x.toml"
+    assert_one_sentence(called(capsys, "tune", *arguments, "--out", str(out)), *words)
+    assert not out.parent.exists()
+
+
+def test_the_data_sets_of_the_study_can_be_named():
+    from pacpfl.cli_tune import _configuration
+
+    assert _configuration("pv-s-610", ["rounds=3"]).data.samples == 610
+    assert _configuration("polynomial-opposite", []).data.opposite
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """A part of the quick study."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    command = ("reproduce", "regression", "--quick", "--out", "r", "--only", "polynomial,ridge")
+    return folder, finish(begin(folder, *command))
+
+
+def test_a_part_of_the_study_is_run_kept_and_shown(studied):
+    folder, ended = studied
+    assert ended.code == 0 and ended.errors == "", ended
+    lines = (folder / "r" / "outcomes.jsonl").read_text().splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["ridge"]
+    with (folder / "r" / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(r["dataset"], r["method"]) for r in rows} == {("polynomial", "ridge")}
+    assert {r["group"] for r in rows} == {"existing", "new"}
+    for name in ("report.html", "README.md", "study.json", "figures/boxes_1.png"):
+        assert (folder / "r" / name).exists()
+    assert "nothing to compare PAC-PFL with" in ended.output
+    record = json.loads((folder / "r" / "study.json").read_text())
+    assert record["command"].endswith("--only polynomial,ridge") and record["seeds"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["regresion"], ["'regresion'", "polynomial, regression, ablation"]),
+        (["regression", "--only", "mlt"], ["mlt", "mtl"]),
+        (["regression", "--weather", "none.csv"], ["none.csv"]),
+        (["ablation", "--only", "mtl"], ["mtl", "k1"]),
+        (["polynomial", "--jobs", "2"], ["--jobs"]),
+    ],
+)
+def test_a_study_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert_one_sentence(called(capsys, "reproduce", *arguments, "--out", str(out)), *words)
+    assert not out.exists()
+
+
+def test_time_that_is_over_leaves_the_rest_for_the_next_call(tmp_path, capsys):
+    where = ("--out", str(tmp_path / "out"))
+    ended = called(capsys, "reproduce", "ablation", "--quick", "--seconds", "0", *where)
+    assert ended.code == 0 and "20 of 20 runs are missing; the same command goes on" in ended.errors
