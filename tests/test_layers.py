@@ -36,7 +36,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"methods", "personal"}),
     frozenset({"engines"}),
     frozenset({"config", "studies"}),
-    frozenset({"cli", "cli_tune", "cli_reproduce", "report", "__main__", "__init__"}),
+    frozenset({"cli", "cli_tune", "cli_reproduce", "cli_classification", "report", "__main__", "__init__"}),
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
@@ -150,7 +150,7 @@ def part_of(name: str) -> str:
 
 
 def belongs(module: Module, owners: frozenset[str]) -> bool:
-    return any(f"{module.name}.".startswith(f"{owner}.") for owner in owners)
+    return any(f"{module.name}.".startswith((f"{owner}.", f"{owner}_")) for owner in owners)
 
 
 def violations(module: Module) -> list[str]:

@@ -257,6 +257,7 @@ class AloneConfig:
     )
     networks: int = key(5, "networks in its mixture", least=1)
     initial_std: float = key(0.1, "standard deviation of its prior, which knows no data", above=0)
+    temperature: float = key(1000.0, "weight of the samples against that prior", above=0)
     batch: int | None = key(None, "samples per step of its fit; unset: all", least=1)
 
 

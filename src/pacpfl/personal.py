@@ -78,9 +78,8 @@ def personal_model(
 def mix(weights: Float[Array, " k"], each: Mixture | Probabilities) -> Prediction | Probabilities:
     """One mixture of k predictions (leading axis k). What has weight 0 may be NaN: it is not used."""
     if isinstance(each, Probabilities):
-        used = (weights > 0)[:, None, None]
-        safe = jnp.where(used, each.log_probabilities, 0)
-        return Probabilities(jax.nn.logsumexp(safe, axis=0, b=weights[:, None, None]))
+        together = jax.nn.logsumexp(each.log_probabilities, axis=0, b=weights[:, None, None])
+        return Probabilities(together)
     inner, means, stds = each
     joint = weights[:, None] * inner
     used = joint[..., None] > 0

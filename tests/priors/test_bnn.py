@@ -213,7 +213,7 @@ def test_svgd_finds_the_moments_of_the_exact_posterior() -> None:
 
 def test_variational_finds_the_best_independent_gaussian_also_when_samples_come_later() -> None:
     """Its mean is exact, its precision the diagonal of the exact one; two of six samples come later."""
-    inference = Inference("variational", 400, "all", 400, 0.05, temperature=0.7)
+    inference = Inference("variational", 400, "all", 400, 0.05, temperature=0.05)
     prior = replace(LINE, inference=inference)
     first, later = (
         Data(LINE_X[a:b], LINE_Y[a:b], np.ones(b - a, bool)) for a, b in ((0, 4), (4, 6))
@@ -222,15 +222,15 @@ def test_variational_finds_the_best_independent_gaussian_also_when_samples_come_
     after = extended(prior, LINE_PHI, before, later)
     sigma, weights = np.exp(LINE_PHI[2:]), draws_of(prior, LINE_PHI)
     for found, count in ((before, 4), (after, 6)):
-        mean, covariance = line_posterior(0.7, count)
+        mean, covariance = line_posterior(0.05, count)
         centre, log_std = map(np.asarray, found.reached)
-        np.testing.assert_allclose(LINE_PHI[:2] + sigma * centre, mean, atol=0.015)
+        np.testing.assert_allclose(LINE_PHI[:2] + sigma * centre, mean, atol=0.03)
         stds = np.diag(np.linalg.inv(covariance)) ** -0.5
         np.testing.assert_allclose(sigma * np.exp(log_std), stds, rtol=0.04)
         np.testing.assert_allclose(np.std(found.head, axis=0), stds, rtol=0.15)
-        np.testing.assert_allclose(np.mean(found.head, axis=0), mean, atol=0.05)
+        np.testing.assert_allclose(np.mean(found.head, axis=0), mean, atol=0.2)
         lines = weights[:, :1] * LINE_X[:count, 0] + weights[:, 1:]
-        expected = 0.7 * stats.norm(lines, 0.5).logpdf(LINE_Y[:count]).sum(1)
+        expected = 0.05 * stats.norm(lines, 0.5).logpdf(LINE_Y[:count]).sum(1)
         np.testing.assert_allclose(found.log_likelihoods, expected, rtol=1e-10)
         assert found.data.y.shape == (count,)
 
@@ -300,6 +300,16 @@ def test_without_steps_the_networks_are_draws_of_the_prior(kind: str) -> None:
     found = np.asarray(posterior_of(prior, LINE_PHI, LINE_DATA, 1.0, KEY).head)
     for column, mean, log_std in zip(found.T, LINE_PHI[:2], LINE_PHI[2:], strict=True):
         assert stats.kstest(column, stats.norm(mean, np.exp(log_std)).cdf).pvalue > 1e-3
+
+
+def test_inference_goes_on_from_where_it_stands() -> None:
+    """Without steps it stays there, whatever the new samples say."""
+    prior = replace(LINE, inference=Inference("svgd", 3, "all", 0))
+    first, later = (Data(LINE_X[a:b], LINE_Y[a:b], np.ones(3, bool)) for a, b in ((0, 3), (3, 6)))
+    before = posterior_of(prior, LINE_PHI, first, 1.0, KEY)
+    stands = np.arange(6.0).reshape(3, 2)
+    after = extended(prior, LINE_PHI, before._replace(reached=stands), later)
+    np.testing.assert_allclose(after.head, LINE_PHI[:2] + np.exp(LINE_PHI[2:]) * stands, rtol=1e-12)
 
 
 def test_log_evidence_of_a_posterior_is_that_of_draws_of_the_prior() -> None:

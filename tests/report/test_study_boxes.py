@@ -43,7 +43,8 @@ PANEL: dict[str, Any] = {
     },
 }  # fmt: skip
 RECORD: dict[str, Any] = {
-    "title": "Boxes", "summary": [], "command": "pacpfl x", "seeds": [0, 1, 2], "methods": METHODS, "notes": [],
+    "title": "Boxes", "summary": [], "command": "pacpfl x", "seeds": [0, 1, 2], "notes": [],
+    "methods": METHODS,
     "datasets": {"solar": "Solar", "wind": "Wind"}, "overview": ["rsmse"], "panels": [PANEL],
 }  # fmt: skip
 

@@ -50,33 +50,39 @@ def test_a_quick_look_is_small():
     [
         # std 0.01 at both ends: 0.500 - 0.01 > 0.450 + 0.01; seed by seed 0.05, always
         (
-            {1: {0: 0.49, 1: 0.50, 2: 0.51}, 2: {0: 0.44, 1: 0.45, 2: 0.46}},
-            "RSMSE falls from 0.500 at k = 1 to 0.450 at k = 2, beyond the error bars; seed by seed by "
+            {1: {0: 0.49, 1: 0.50, 2: 0.51}, 4: {0: 0.44, 1: 0.45, 2: 0.46}},
+            "RSMSE falls from 0.500 at k = 1 to 0.450 at k = 4, beyond the error bars; seed by seed by "
             "0.050 ± 0.000.",
         ),
-        # the bars touch: 0.500 - 0.01 < 0.485 + 0.01; differences 0.00, 0.01, 0.035
+        # the bars touch: 0.500 - 0.01 < 0.485 + 0.009; differences 0.00, 0.01, 0.035
         (
             {1: {0: 0.49, 1: 0.50, 2: 0.51}, 4: {0: 0.49, 1: 0.49, 2: 0.475}},
             "RSMSE falls from 0.500 at k = 1 to 0.485 at k = 4, but not beyond the error bars; seed by "
             "seed by 0.015 ± 0.018.",
         ),
+        # the best value is not picked out afterwards
         (
-            {1: {0: 0.4, 1: 0.4}, 2: {0: 0.6, 1: 0.6}, 4: {0: 0.5, 1: 0.5}},
-            "RSMSE does not fall: at best it goes from 0.400 at k = 1 to 0.500 at k = 4.",
+            {1: {0: 0.4, 1: 0.4}, 2: {0: 0.1, 1: 0.1}, 4: {0: 0.5, 1: 0.5}, 8: {0: 0.6, 1: 0.6}},
+            "RSMSE does not fall: it goes from 0.400 at k = 1 to 0.500 at k = 4 (and 0.100 at k = 2, "
+            "0.600 at k = 8).",
         ),
         (
             {1: {0: 0.4}, 2: {0: 0.3}, 4: {0: 0.35}},
-            "RSMSE falls from 0.400 at k = 1 to 0.300 at k = 2, on one seed.",
+            "RSMSE falls from 0.400 at k = 1 to 0.350 at k = 4, on one seed (and 0.300 at k = 2).",
+        ),
+        (
+            {1: {0: 0.4, 1: 0.42}, 2: {0: math.nan, 1: 0.3}},
+            "RSMSE falls from 0.410 at k = 1 to 0.300 at k = 2, but not beyond the error bars; seed by "
+            "seed by 0.120 ± nan.",
+        ),
+        (
+            {1: {0: 0.4, 1: 0.42}, 4: {0: math.nan, 1: math.nan}},
+            "RSMSE does not fall: it goes from 0.410 at k = 1 to nan at k = 4.",
         ),
     ],
 )
 def test_the_verdict_is_computed(sweep, words):
-    assert ablation.verdict(sweep, "k") == words
-
-
-def test_values_that_are_not_finite_are_left_out_of_a_verdict():
-    sweep = {1: {0: 0.4, 1: 0.42}, 2: {0: math.nan, 1: 0.3}, 4: {0: math.nan, 1: math.nan}}
-    assert "to 0.300 at k = 2" in ablation.verdict(sweep, "k")
+    assert ablation.verdict(sweep, "k", 4) == words
 
 
 @pytest.fixture(scope="module")

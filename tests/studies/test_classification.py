@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pacpfl.config import CLASS_METHODS, Config, override
+from pacpfl.config import CLASS_METHODS, Config, identity, override
 from pacpfl.data.store import from_clients
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
@@ -176,6 +176,14 @@ def test_settings_reach_the_prior_and_its_inference() -> None:
     assert (found.optimizer, found.kernel) == ("sgd", "imq")
 
 
+def test_how_clients_infer_changes_nothing_about_the_training() -> None:
+    base = identity(Config())
+    for name in ("steps=9", "inference=laplace", "networks=2", "temperature=0.5"):
+        assert identity(override(Config(), [f"posterior.{name}"])) == base, name
+    for name in ("bnn.draws=3", "network.hidden=9", "pfedbayes.zeta=3", "pfedgp.features=9"):
+        assert identity(override(Config(), [name])) != base, name
+
+
 def test_settings_reach_the_baselines() -> None:
     settings = [
         *("local.steps=7", "local.batch=3", "pfedbayes.zeta=2", "pfedbayes.mixing=0.5"),
@@ -316,9 +324,9 @@ def test_a_run_is_known_by_what_its_numbers_depend_on(
 def kept(
     tiny: Callable[..., list[Cell]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Cell], list[str]]:
-    """Two rows, run; where they are kept, which they were, and what was said meanwhile."""
+    """One row, run; where it is kept, which it was, and what was said meanwhile."""
     path = tmp_path_factory.mktemp("study") / "outcomes.jsonl"
-    every, told = tiny("fedavg", "maml"), list[str]()
+    every, told = tiny("fedavg"), list[str]()
 
     def tell(now: Progress) -> None:
         told.append(f"{now.done} of {now.total}: {now.latest}")
@@ -328,7 +336,7 @@ def kept(
 
 
 def test_the_study_runs_what_a_single_run_runs(kept: tuple[Path, list[Cell], list[str]]) -> None:
-    path, (fedavg, _), _ = kept
+    path, (fedavg,), _ = kept
     federation = build_federation(fedavg.config)
     store = from_clients(federation.existing)
     alone = run_method("fedavg", fedavg.config, federation, store, Watcher())
@@ -356,8 +364,8 @@ def test_what_is_kept_is_not_run_again(
     kept: tuple[Path, list[Cell], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, every, told = kept
-    assert told[0].startswith("0 of 2: FEMNIST (20), seed 0, FedAvg: training")
-    assert told[-1] == "2 of 2: done"
+    assert told[0].startswith("0 of 1: FEMNIST (20), seed 0, FedAvg: training")
+    assert told[-1] == "1 of 1: done"
     before = path.read_bytes()
 
     def refuse(cell: Cell, watcher: Watcher) -> Kept:
@@ -389,11 +397,8 @@ def test_a_study_that_is_stopped_keeps_what_it_has(
     assert len(read_outcomes(path, every)) == 3
 
 
-@pytest.mark.parametrize("name", ["vanilla", "pooled"])
-def test_models_without_a_federation_are_fitted_in_one_go(
-    name: str, tiny: Callable[..., list[Cell]]
-) -> None:
-    (cell,) = tiny(name, settings=("data.new_clients=0",))
+def test_a_model_without_a_federation_is_fitted_in_one_go(tiny: Callable[..., list[Cell]]) -> None:
+    (cell,) = tiny("pooled", settings=("data.new_clients=0",))
     outcome, _ = run_cell(cell, Watcher())
     assert outcome.seconds == outcome.groups["existing"]["train_seconds"] > 0
     assert "compile_seconds" not in outcome.groups["existing"]

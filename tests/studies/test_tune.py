@@ -352,7 +352,7 @@ def test_the_file_says_how_it_was_found_and_gives_the_configuration_back(measure
 
 def job(task: str, stop: Callable[[], bool]) -> str:
     """Module level: workers import it by name."""
-    if task == "die":
+    if task.startswith("die"):
         os._exit(3)
     if task == "fail":
         raise InputError("This cannot be.")
@@ -366,14 +366,15 @@ def test_processes_do_the_work_and_survive_what_happens_to_them():
     given: list[str] = []
 
     def tasks():
-        for task in ("die", "fail", "a", "b", "wait", "never"):
+        for task in ("die", "die too", "fail", "a", "b", "wait", "never"):
             given.append(task)
             yield task
 
     ended: dict[str, Ended] = {}
-    for each in work(job, tasks(), 2, stop=lambda: {"a", "b", "fail", "die"} <= ended.keys()):
+    awaited = {"a", "b", "fail", "die", "die too"}
+    for each in work(job, tasks(), 2, stop=lambda: awaited <= ended.keys()):
         ended[each.task] = each
-    assert ended["die"].failure == "its process ended unexpectedly"
+    assert ended["die"].failure == ended["die too"].failure == "its process ended unexpectedly"
     assert ended["fail"].failure == "This cannot be."
     for task in ("a", "b"):
         word, _, process, _, cores = ended[task].result.split(" ", 4)

@@ -116,8 +116,9 @@ def predict_all(
     """Predictions at all test inputs, leading axis clients."""
     n = tests.clients
 
-    def one(client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
-        model = shared
+    # What differs from seed to seed is an argument, or every seed would compile anew.
+    def one(common: Any, client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
+        state, model, key = common
         if model is None:
             model = method.personalize(state, client_state, data, jax.random.fold_in(key, client))
         details = None
@@ -125,13 +126,14 @@ def predict_all(
             details = Details(model.weights, model.responsibilities())
         return model(x), details
 
-    many = jax.jit(jax.vmap(one))
+    many = jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0)))
     parts = []
     for start in range(0, n, block):
         chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
         own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
         data = to_device(owners.gather(chosen, dtype))
-        parts.append(many(own, data, to_device(tests.gather(chosen, dtype).x), chosen))
+        x = to_device(tests.gather(chosen, dtype).x)
+        parts.append(many((state, shared, key), own, data, x, chosen))
     whole: tuple[Prediction | Probabilities, Details | None] = jax.tree.map(
         lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
     )

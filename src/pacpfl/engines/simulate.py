@@ -245,8 +245,11 @@ def make_call(
         )
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.lax.map(update, in_blocks))
 
-    def one_round(number: Any, state: Any, client_states: Any, inputs: RoundInputs) -> Any:
-        round_key = jax.random.fold_in(jax.random.fold_in(base, 1), number)
+    def one_round(
+        seed: Any, number: Any, state: Any, client_states: Any, inputs: RoundInputs
+    ) -> Any:
+        rounds_key = jax.random.fold_in(jax.random.wrap_key_data(seed), 1)
+        round_key = jax.random.fold_in(rounds_key, number)
         share = updates_of_share(state, client_states, inputs, round_key)
         updates, own, chosen, weights = gather(
             (*share, inputs.chosen, inputs.weights), layout.devices
@@ -265,6 +268,7 @@ def make_call(
         start: Any,
         count: Any,
         samples: Resident | None,
+        seed: Any,
     ) -> Any:
         def pick(index: Any) -> RoundInputs:
             place = 0 if everyone else index
@@ -273,22 +277,24 @@ def make_call(
                 return picked
             return picked._replace(data=look_up(samples, picked.data, longest))
 
-        shapes = jax.eval_shape(one_round, start, state, client_states, pick(0))[2]
+        shapes = jax.eval_shape(one_round, seed, start, state, client_states, pick(0))[2]
         curves = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
 
         def body(index: Any, carry: Any) -> Any:
             state, client_states, curves = carry
             state, client_states, values = one_round(
-                start + index, state, client_states, pick(index)
+                seed, start + index, state, client_states, pick(index)
             )
             curves = jax.tree.map(lambda c, v: c.at[index].set(v), curves, values)
             return state, client_states, curves
 
         return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
 
+    # The key is an argument: as a constant it would make every seed compile anew.
+    seed = jax.random.key_data(base)
     if layout.devices == 1:
         compiled_alone = jax.jit(call)
-        return lambda *arguments: compiled_alone(*arguments, resident)
+        return lambda *arguments: compiled_alone(*arguments, resident, seed)
     mesh = jax.make_mesh(
         (layout.devices,),
         ("clients",),
@@ -297,12 +303,12 @@ def make_call(
     )
     rows = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
     everywhere = PartitionSpec()
-    specs = (everywhere, everywhere, rows, everywhere, everywhere, everywhere)
+    specs = (everywhere, everywhere, rows, *[everywhere] * 4)
     compiled = jax.jit(
         jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
     )
 
-    held = jax.device_put(resident, jax.NamedSharding(mesh, everywhere))
+    held = jax.device_put((resident, seed), jax.NamedSharding(mesh, everywhere))
 
     def placed(state: Any, client_states: Any, inputs: RoundInputs, start: Any, count: Any) -> Any:
         """Arguments that lie where the results of the call before lie: else it compiles twice."""
@@ -311,7 +317,7 @@ def make_call(
             jax.NamedSharding(mesh, everywhere),
         )
         dealt = jax.device_put(inputs, jax.NamedSharding(mesh, rows))
-        return compiled(shared[0], shared[1], dealt, *shared[2:], held)
+        return compiled(shared[0], shared[1], dealt, *shared[2:], *held)
 
     return placed
 
@@ -408,14 +414,15 @@ def initial_client_states(
 
     clients_key = jax.random.fold_in(base, 3)  # 0 to 2: server, rounds, personalisation
 
-    def one(data: Data, client: Any) -> Any:
-        return method.init_client(state, data, jax.random.fold_in(clients_key, client))
+    def one(state: Any, key: Any, data: Data, client: Any) -> Any:
+        return method.init_client(state, data, jax.random.fold_in(key, client))
 
     example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
-    if not jax.tree.leaves(jax.eval_shape(one, example, 0)):
-        return one(example, 0)
+    if not jax.tree.leaves(jax.eval_shape(one, state, clients_key, example, 0)):
+        return one(state, clients_key, example, 0)
     everyone = np.arange(store.clients)
-    return jax.jit(jax.vmap(one))(store.gather(everyone, dtype), everyone)
+    many = jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
+    return many(state, clients_key, store.gather(everyone, dtype), everyone)
 
 
 def to_device(tree: Any) -> Any:

@@ -164,7 +164,11 @@ def build_pooled_bnn(config: Config, federation: Federation) -> PooledBNN:
 
 
 def _without_federation(config: Config, federation: Federation) -> BNNPrior:
-    """A prior that knows no data: wide, and every layer adapts."""
+    """A prior that knows no data: wide, and every layer adapts.
+
+    Half a million weights against a few samples: at temperature 1 the prior drowns the data and nothing
+    is learned, so the samples get the weight that a baseline worth beating needs.
+    """
     alone, model = config.alone, build_model(config, federation)
     inference = Inference(
         alone.inference,
@@ -172,6 +176,7 @@ def _without_federation(config: Config, federation: Federation) -> BNNPrior:
         "all",
         alone.steps,
         alone.learning_rate,
+        alone.temperature,
         batch=alone.batch,
     )
     return BNNPrior(

@@ -21,6 +21,7 @@ from pacpfl.engines import runtime
 from pacpfl.engines.checkpoint import write_bytes_atomically
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
@@ -196,6 +197,8 @@ def figure_arrays(
         if evaluation.responsibilities is not None:
             arrays[f"responsibilities/{group}"] = evaluation.responsibilities
         if evaluation.log_probabilities:
+            clients, shape = federation.groups()[group], federation.shape
+            arrays |= examples(group, clients, evaluation, shape or ())
             continue
         order = np.argsort([row["rsmse"] for row in evaluation.rows])
         places = np.unique(np.linspace(0, len(order) - 1, 4).round().astype(int))

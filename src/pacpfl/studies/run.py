@@ -23,7 +23,7 @@ from pacpfl.engines.simulate import Progress, Saving, Trained, train
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.studies.blocks import clients_at_once
-from pacpfl.studies.build import METHODS, TITLES, build_federation, build_method, temperatures
+from pacpfl.studies.build import build_federation, build_method, entry, temperatures
 from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder
 from pacpfl.types import Federation
 
@@ -76,11 +76,12 @@ def run_method(
     method = build_method(name, config, federation)
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     began = time.monotonic()
-    about: dict[str, Any] = {"title": TITLES[name]}
+    title, in_rounds, _ = entry(name, federation)
+    about: dict[str, Any] = {"title": title}
     trained = None
     extra: dict[str, np.ndarray] = {}
-    if METHODS[name].rounds:
-        watcher.stage(f"{TITLES[name]}: training")
+    if in_rounds:
+        watcher.stage(f"{title}: training")
         trained = train(
             method,
             store,
@@ -103,7 +104,7 @@ def run_method(
         if isinstance(method, PACPFL):
             described, extra = describe(method, trained, config, federation)
             about |= described
-    watcher.stage(f"{TITLES[name]}: personalising and measuring")
+    watcher.stage(f"{title}: personalising and measuring")
     if trained:
         state = trained.state
     else:
