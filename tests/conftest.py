@@ -92,11 +92,13 @@ def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
         "mlp": network_size(prior.mean_widths, 1),
         "deep": network_size(prior.kernel_widths, prior.kernel_outputs),
         "ard": d,
+        "kernel linear": d + 1,
         "scale": len(prior.kernel) if prior.learn_output_scale else 0,
         "noise": 1,
     }
     pieces, start = {}, 0
-    for name in (*prior.mean, *prior.kernel, "scale", "noise"):
+    kernels = ["kernel linear" if part == "linear" else part for part in prior.kernel]
+    for name in (*prior.mean, *kernels, "scale", "noise"):
         pieces[name] = np.asarray(phi)[start : start + lengths[name]]
         start += lengths[name]
     assert start == len(phi)
@@ -120,9 +122,13 @@ def _kernel(prior: GPPrior, phi: np.ndarray, a: np.ndarray, b: np.ndarray) -> np
         if part == "deep":
             sizes = (prior.features, *prior.kernel_widths, prior.kernel_outputs)
             u, v = (_network(pieces["deep"], sizes, x) for x in (a, b))
-        else:
+        elif part == "ard":
             u, v = (x / np.exp(pieces["ard"]) for x in (a, b))
         scale = np.exp(pieces["scale"][index]) if prior.learn_output_scale else 1.0
+        if part == "linear":
+            *slopes, intercept = np.exp(2 * pieces["kernel linear"])
+            total = total + scale**2 * (a @ np.diag(slopes) @ b.T + intercept)
+            continue
         difference = u[:, None, :] - v[None, :, :]
         total = total + scale**2 * np.exp(-np.sum(difference**2, axis=2) / 2)
     return total

@@ -77,7 +77,7 @@ class PriorConfig:
         "mlp", "mean function: zero, constant, linear, mlp, or a sum such as linear+mlp"
     )
     mean_widths: tuple[int, ...] = key((32, 32), "neurons of the mean network's hidden layers")
-    kernel: str = key("deep", "kernel: deep, ard, or deep+ard")
+    kernel: str = key("deep", "kernel: deep, ard, linear, or a sum such as deep+linear")
     kernel_widths: tuple[int, ...] = key((32, 32), "neurons of the kernel network's hidden layers")
     kernel_outputs: int = key(2, "outputs of the kernel network", least=1)
     output_scale: str = key("fixed", "fixed at 1 (paper) or learned", choices=("fixed", "learned"))
@@ -391,7 +391,7 @@ def check(config: Config, origin: str) -> None:
         )
     for name, allowed in (
         ("mean", ("zero", "constant", "linear", "mlp")),
-        ("kernel", ("deep", "ard")),
+        ("kernel", ("deep", "ard", "linear")),
     ):
         for part in getattr(prior, name).split("+"):
             if part not in allowed:

@@ -33,6 +33,9 @@ KINDS = {
         2, ("constant", "linear", "mlp"), ("deep", "ard"), **WIDTHS, learn_output_scale=True
     ),
 }
+KINDS["linear-deep-linear-scaled"] = GPPrior(
+    2, ("linear",), ("deep", "linear"), **WIDTHS, learn_output_scale=True
+)
 SLOTS = 12  # more than one leaf of the factorisation
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -77,7 +80,7 @@ def test_evidence_and_posterior_against_scipy(
     np.testing.assert_array_equal(found["responsibilities"], [1.0])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sums-scaled"])
+@pytest.mark.parametrize("kind", [kind for kind, prior in KINDS.items() if len(prior.kernel) == 1])
 def test_evidence_and_posterior_against_scikit_learn(
     kind: str, everything: Everything, oracle: SimpleNamespace
 ) -> None:
@@ -325,3 +328,20 @@ def test_squared_distances(features: int) -> None:
         squared_distances(jnp.asarray(a), jnp.asarray(b)), expected, rtol=1e-9
     )
     assert np.all(squared_distances(jnp.asarray(a), jnp.asarray(a)) >= 0)
+
+
+def test_a_linear_kernel_is_bayesian_linear_regression(everything: Everything) -> None:
+    """In weight space: slopes and intercept N(0, s_j^2), conditioned by the normal equations."""
+    prior = GPPrior(3, ("zero",), ("linear",))
+    phi = make_particle(prior, seed=8)
+    x, y = make_samples(prior, SLOTS, seed=9)
+    at = make_samples(prior, SLOTS, seed=10)[0]
+    found = everything(prior, phi, Data(x, y, np.ones(SLOTS, bool)), at=at)
+    noise = np.log1p(np.exp(phi[-1])) ** 2
+    penalties = noise / np.exp(2 * phi[:-1])
+    design, design_at = (np.column_stack([rows, np.ones(len(rows))]) for rows in (x, at))
+    precision = design.T @ design + np.diag(penalties)
+    weights = np.linalg.solve(precision, design.T @ y)
+    np.testing.assert_allclose(found["means"][0], design_at @ weights, rtol=1e-7, atol=1e-9)
+    spread = noise * np.einsum("ij,jk,ik->i", design_at, np.linalg.inv(precision), design_at)
+    np.testing.assert_allclose(found["stds"][0] ** 2, spread + noise, rtol=1e-7)

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 KINDS = {
     "linear-ard-scaled": GPPrior(2, ("linear",), ("ard",), learn_output_scale=True),
     "mlp-deep": GPPrior(6, mean_widths=(2,), kernel_widths=(3,)),
+    "zero-ard-linear": GPPrior(2, ("zero",), ("ard", "linear")),
 }
 COUNT, SLOTS, INDUCING, TEST = 11, 14, 4, 6
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -82,7 +82,7 @@ def test_one_decomposition_gives_the_textbook_posterior_at_every_temperature() -
     cross = np.stack([np.exp(-0.5 * (at - x.T) ** 2 / c) for c in (1.0, 0.2)])
     mean, y, noise = rng.normal(size=(2, 9)), rng.normal(size=9), np.array([0.3, 0.7])
     spectrum = tempered.decompose(kernel, mean, y, noise)
-    inputs = tempered.Inputs(rng.normal(size=(2, 4)), cross, np.ones(2))
+    inputs = tempered.Inputs(rng.normal(size=(2, 4)), cross, np.ones((2, 4)))
     powers = np.array([0.1, 1.0, 2.0])
     kls = tempered.divergence(spectrum, powers)
     own, other = tempered.at_samples(spectrum, powers), tempered.at_inputs(spectrum, inputs, powers)

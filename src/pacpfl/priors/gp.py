@@ -3,9 +3,13 @@
     h ~ GP(m_phi, k_phi),   y = h(x) + N(0, sigma_phi^2),
     k_phi(x, x') = exp(-|f_phi(x) - f_phi(x')|^2 / 2).
 
-Means and kernels are sums of parts: `mlp`, `linear`, `constant`, `zero` for the mean, `deep`
-(squared exponential on a network's output) and `ard` (one length scale per feature) for the
-kernel. With temperature t the likelihood is taken to the power t, which stays Gaussian:
+Means and kernels are sums of parts: `mlp`, `linear`, `constant`, `zero` for the mean; `deep`
+(squared exponential on a network's output), `ard` (one length scale per feature) and `linear` for the
+kernel. A linear mean is the line all clients share, a linear kernel how far a client's own line may be
+from it: the sum of s_j^2 x_j x'_j over the features, and of s_0^2 for the intercept, is ridge
+regression with a penalty of its own for each slope.
+
+With temperature t the likelihood is taken to the power t, which stays Gaussian:
 
     N(y | h, s^2)^t = c_t N(y | h, s^2 / t),   c_t = (2 pi s^2)^((1 - t) / 2) t^(-1/2),
 
@@ -28,7 +32,7 @@ from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
 MEANS = ("zero", "constant", "linear", "mlp")
-KERNELS = ("deep", "ard")
+KERNELS = ("deep", "ard", "linear")
 
 
 class GPPosterior(NamedTuple):
@@ -71,19 +75,23 @@ class GPPrior:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        parts = {
+        means = {
             "zero": Block("mean.zero", 0),
             "constant": Block("mean.constant", 1),
             "linear": Block("mean.linear", self.features + 1),
             "mlp": Block("mean.mlp", self.mean_network.size),
+        }
+        kernels = {
             "deep": Block("kernel.deep", self.kernel_network.size),
             # Features are standardised: a length of sqrt(d) makes typical points neighbours.
             "ard": Block("kernel.ard", self.features, 0.5 * math.log(self.features), 1.0),
+            "linear": Block("kernel.linear", self.features + 1, math.log(0.1), 1.0),
         }
         scales = (Block("kernel.scale", len(self.kernel), 0.0, 0.5),)
         noise = Block("noise", 1, _inverse_softplus(self.noise), self.noise_spread)
         return (
-            *(parts[part] for part in (*self.mean, *self.kernel)),
+            *(means[part] for part in self.mean),
+            *(kernels[part] for part in self.kernel),
             *(scales if self.learn_output_scale else ()),
             noise,
         )
@@ -126,17 +134,24 @@ class GPPrior:
         for index, part in enumerate(self.kernel):
             a = self._embed(part, pieces, x)
             b = a if other is None else self._embed(part, pieces, other)
-            value = jnp.exp(-0.5 * squared_distances(a, b))
+            value = similarity(part, a, b)
             if self.learn_output_scale:
                 value *= jnp.exp(2 * pieces["kernel.scale"][index])
             total += value
         return total
 
-    def variance(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
-        """k_phi(x, x): the kernel is stationary on its embedding, so it is the same everywhere."""
-        if self.learn_output_scale:
-            return jnp.exp(2 * self.split(phi)["kernel.scale"]).sum()
-        return jnp.asarray(float(len(self.kernel)), phi.dtype)
+    def variance(self, phi: Float[Array, " size"], x: Float[Array, "t d"]) -> Float[Array, " t"]:
+        """k_phi(x, x): 1 for each squared exponential part, |embedding|^2 for the linear one."""
+        pieces = self.split(phi)
+        total = jnp.zeros(x.shape[0], x.dtype)
+        for index, part in enumerate(self.kernel):
+            value = jnp.ones((), x.dtype)
+            if part == "linear":
+                value = jnp.sum(self._embed(part, pieces, x) ** 2, axis=-1)
+            if self.learn_output_scale:
+                value *= jnp.exp(2 * pieces["kernel.scale"][index])
+            total += value
+        return total
 
     def noise_variance(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
         return jax.nn.softplus(phi[-1]) ** 2
@@ -144,6 +159,9 @@ class GPPrior:
     def _embed(self, part: str, pieces: dict[str, Array], x: Array) -> Array:
         if part == "deep":
             return self.kernel_network(pieces["kernel.deep"], x)
+        if part == "linear":
+            scales = jnp.exp(pieces["kernel.linear"])
+            return jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1) * scales
         return x * jnp.exp(-pieces["kernel.ard"])
 
     def log_evidence(
@@ -231,7 +249,7 @@ class GPPrior:
         )
         mean = self.mean_function(phi, x) + matmul(posterior.alpha, cross)
         explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
-        return mean, jnp.maximum(self.variance(phi) - explained, 0)
+        return mean, jnp.maximum(self.variance(phi, x) - explained, 0)
 
     def leave_one_out(
         self, phi: Float[Array, " size"], posterior: GPPosterior
@@ -261,6 +279,13 @@ class GPPrior:
         return jnp.concatenate(
             [mean / math.sqrt(mean.size), pairs / math.sqrt(pairs.size), noise[None]]
         )
+
+
+def similarity(part: str, a: Float[Array, "m e"], b: Float[Array, "t e"]) -> Float[Array, "m t"]:
+    """The kernel of one part, from embeddings."""
+    if part == "linear":
+        return matmul(a, transpose(b))
+    return jnp.exp(-0.5 * squared_distances(a, b))
 
 
 def squared_distances(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:

@@ -55,7 +55,7 @@ def _project(prior: GPPrior, phi: Array, inducing: Array, data: Data) -> _Projec
     """Padding is a column of zeros in A and a residual of zero: it adds exactly nothing."""
     std = jnp.sqrt(prior.noise_variance(phi))
     eye = jnp.eye(inducing.shape[0], dtype=phi.dtype)
-    jitter = JITTER[phi.dtype.name] * prior.variance(phi)
+    jitter = JITTER[phi.dtype.name] * prior.variance(phi, inducing).mean()
     prior_factor = inverse_factor(prior.covariance(phi, inducing) + jitter * eye)
     cross = jnp.where(data.mask, prior.covariance(phi, inducing, data.x), 0)
     projected = matmul(prior_factor, cross) / std
@@ -71,14 +71,15 @@ def bound(
     """The lower bound on ln Z of the samples where the mask is true:
 
     -n/2 ln(2 pi s^2) - 1/2 ln|B| - (|r|^2 / s^2 - |V A r / s|^2) / 2
-    - (n k(x, x) / s^2 - tr A A^T) / 2.
+    - (sum_j k(x_j, x_j) / s^2 - tr A A^T) / 2.
     """
     parts = _project(prior, phi, inducing, data)
     count = data.mask.sum()
     noise = prior.noise_variance(phi)
     log_determinant = -2 * jnp.log(jnp.diagonal(parts.inner_factor)).sum()
     misfit = jnp.sum(parts.residual**2) - jnp.sum(parts.explained**2)
-    unexplained = count * prior.variance(phi) / noise - jnp.sum(parts.projected**2)
+    variances = jnp.where(data.mask, prior.variance(phi, data.x), 0)
+    unexplained = variances.sum() / noise - jnp.sum(parts.projected**2)
     constant = count * (math.log(2 * math.pi) + jnp.log(noise))
     return -0.5 * (constant + log_determinant + misfit + unexplained)
 
@@ -102,7 +103,7 @@ def predict(
     mean = prior.mean_function(phi, x) + matmul(posterior.alpha, cross)
     before = jnp.sum(matmul(posterior.prior_factor, cross) ** 2, axis=0)
     after = jnp.sum(matmul(posterior.posterior_factor, cross) ** 2, axis=0)
-    variance = jnp.maximum(prior.variance(phi) - before, 0) + after
+    variance = jnp.maximum(prior.variance(phi, x) - before, 0) + after
     return mean, jnp.sqrt(variance + prior.noise_variance(phi))
 
 

@@ -86,7 +86,7 @@ class Inputs(NamedTuple):
 
     mean: np.ndarray  # [c, t]
     cross: np.ndarray  # [c, t, m] kernel between them and the samples
-    variance: np.ndarray  # [c] prior variance
+    variance: np.ndarray  # [c, t] prior variance
 
 
 def decompose(
@@ -124,7 +124,7 @@ def at_inputs(
     rotated = inputs.cross @ spectrum.vectors
     mean = inputs.mean + np.einsum("cij,tcj->tci", rotated, spectrum.residual / total)
     explained = np.einsum("cij,tcj->tci", rotated**2, 1 / total)
-    return mean, np.maximum(inputs.variance[:, None] - explained, 0.0)
+    return mean, np.maximum(inputs.variance - explained, 0.0)
 
 
 def risks(

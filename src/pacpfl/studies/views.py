@@ -80,7 +80,7 @@ def _crossed(prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array
 
     def member(part: jax.Array) -> Any:
         cross = base.covariance(part, others, x)
-        return base.mean_function(part, others), cross, base.variance(part)
+        return base.mean_function(part, others), cross, base.variance(part, others)
 
     return jax.vmap(lambda phi: jax.vmap(member)(_members(prior, phi)[1]))(particles)
 
