@@ -36,7 +36,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"methods", "personal"}),
     frozenset({"engines"}),
     frozenset({"config", "studies"}),
-    frozenset({"cli", "cli_tune", "cli_reproduce", "cli_classification", "report", "__main__", "__init__"}),
+    frozenset(
+        {"cli", "cli_tune", "cli_reproduce", "cli_classification", "report", "__main__", "__init__"}
+    ),
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
