@@ -154,11 +154,19 @@ def certify(
         float, typer.Option(help="Probability with which each certificate may fail.")
     ] = 0.05,
     loss: Annotated[
-        str, typer.Option(help="What is bounded: clipped-nll or clipped-squared.")
-    ] = "clipped-nll",
+        str | None,
+        typer.Option(
+            help="What is bounded: clipped-nll or clipped-squared; for classes zero-one, brier or "
+            "clipped-nll [clipped-nll; for classes zero-one].",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[
         float | None,
-        typer.Option(help="Where the loss is clipped [2 for clipped-nll, 1 for clipped-squared]."),
+        typer.Option(
+            help="Where the loss is clipped [2 for clipped-nll, for classes ln(their number); 1 for "
+            "clipped-squared]."
+        ),
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -174,7 +182,8 @@ def certify(
 
     Writes certificates.json into the run folder and draws its report again. Clients who joined after
     the training have certificates that are proved; for the others the training's privacy is a
-    premise. docs/certificates.md tells how to read one.
+    premise. Of Bayesian networks, the Gaussian variational posterior is certified.
+    docs/certificates.md tells how to read one.
     """
     from pacpfl import config as configuration
     from pacpfl.engines import runtime

@@ -183,6 +183,11 @@ def sentences(document: dict[str, Any]) -> list[str]:
                 f" Against test samples {facts['covered']} of {facts['tested']} bounds hold; at "
                 f"least {100 * (1 - document['delta']):g}% of them should."
             )
+        if facts.get("networks_test_risk") is not None:
+            text += (
+                " The networks in use are not what is certified: drawn from a client's mixture, one "
+                f"has a median test risk of {number(facts['networks_test_risk'])}."
+            )
         found.append(text)
     found += [document["federation"]["verdict"], document["newcomers"]["verdict"]]
     return found

@@ -5,7 +5,7 @@ with weights of its own and then a network from that particle's Gaussian (`gauss
 by variational inference, whose divergence from the prior is exact. The client-level bound holds for every
 posterior at once: it does not matter how well the inference went, only what came out.
 
-Draws serve once. The first ones (PILOT_DRAWS) choose the likelihood's temperature and the particles'
+Draws serve once. The first ones, of `search`, choose the likelihood's temperature and the particles'
 weights; then the posterior is fixed, and new draws (DRAWS) give its risk on the client's samples, with the
 upper bound of `losses.monte_carlo_upper` that a fifth of delta pays for.
 """
@@ -40,28 +40,21 @@ from pacpfl.studies.certify_clients import (
 )
 from pacpfl.studies.gaussian_networks import (
     ClassLoss,
+    Found,
     Gaussian,
     drawn_risks,
-    fit,
+    fixed_weights,
     in_use,
+    search,
     variational,
 )
 from pacpfl.studies.trained import Trained
 from pacpfl.types import Client, Data, Samples
 
 TEMPERATURES = (0.0, 1 / 16, 1 / 4, 1.0, 4.0)  # powers of the likelihood; 0 is the prior itself
-PILOT_DRAWS = 128
 DRAWS = 2000
 DRAWS_ALONE = 4  # priors drawn from the hyper-prior, to tell what a client could do alone
-MOST_NUMBERS = 2e7  # of all posteriors that are fitted together
-
-
-class Found(NamedTuple):
-    """Posteriors of some clients, from several priors: one row for each temperature."""
-
-    posteriors: list[Gaussian]  # of each prior, [rows, clients, p]
-    kl: np.ndarray  # [rows, priors, clients]
-    risk: np.ndarray  # [rows, priors, clients], from the pilot's draws
+MOST_CLIENTS, MOST_NUMBERS = 64, 2e7  # that are fitted together, and numbers of their posteriors
 
 
 class Used(NamedTuple):
@@ -118,7 +111,7 @@ def certify_class_clients(
         fitted = TEMPERATURES if used.gaussians else labels
         keys = (fit_key, pilot_key)
         here = search(family, loss, trained.particles, data, fitted, keys, used.gaussians)
-        others = search(family, loss, alone, data, TEMPERATURES, keys)
+        others = search(family, loss, alone, data, fitted, keys)
         numbers = [
             Numbers(
                 here.risk[:, :, i], here.kl[:, :, i], others.risk[:, :, i], others.kl[:, :, i],
@@ -157,9 +150,11 @@ def _blocks(
         from_samples([client.personal for _, client in members]),
         from_samples([empty if client.test is None else client.test for _, client in members]),
     ]
-    rows = len(TEMPERATURES) + 1
-    weights = trained.method.prior.size
-    block = int(np.clip(MOST_NUMBERS / (rows * weights), 1, min(64, len(members))))
+    prior = trained.method.prior
+    assert isinstance(prior, BNNPrior)
+    numbers = (len(TEMPERATURES) + 1) * (prior.network.size - fixed_weights(prior))
+    most = int(np.clip(MOST_NUMBERS / numbers, 1, MOST_CLIENTS))
+    block = math.ceil(len(members) / math.ceil(len(members) / most))
     for start in range(0, len(members), block):
         places = np.minimum(np.arange(start, start + block), len(members) - 1)
         data, tests = (_gather(store, places, trained.dtype) for store in stores)
@@ -185,30 +180,6 @@ def _used(trained: Trained, loss: ClassLoss, data: Data, tests: Data, places: np
             for j in range(weights.shape[1])
         ]
     return Used(weights / weights.sum(1, keepdims=True), gaussians, np.asarray(model.test_risk))
-
-
-def search(
-    family: BNNPrior,
-    loss: ClassLoss,
-    particles: jax.Array,
-    data: Data,
-    temperatures: tuple[float, ...],
-    keys: tuple[jax.Array, jax.Array],
-    more: list[Gaussian] | None = None,
-) -> Found:
-    """Each prior's posteriors at all temperatures, and `more` of them, with what they cost and risk."""
-    powers = jnp.asarray(temperatures, particles.dtype)
-    posteriors, kls, risks = [], [], []
-    for j, phi in enumerate(particles):
-        fitted = fit(family, phi, data, powers, jax.random.fold_in(keys[0], j))
-        if more is not None:
-            fitted = Gaussian(*map(jnp.concatenate, zip(fitted, more[j], strict=True)))
-        draws = jax.random.split(jax.random.fold_in(keys[1], j), PILOT_DRAWS)
-        (risk,) = drawn_risks(family, loss, phi, fitted, (data,), draws)
-        posteriors.append(fitted)
-        kls.append(fitted.divergence())
-        risks.append(np.asarray(risk, np.float64).mean(0))
-    return Found(posteriors, np.stack(kls, 1), np.stack(risks, 1))
 
 
 def choose(

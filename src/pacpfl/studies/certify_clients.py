@@ -43,7 +43,8 @@ class ClientCertificate:
 
     `certificate` is for the posterior with the tightest bound, `in_use` for the model the client
     predicts with (temperature 1, the run's mixture weights). Both hold at once: the theorem is for
-    all posteriors at the same time. Test risks are measured, and None without test samples.
+    all posteriors at the same time, though each pays for its own draws where there are any. Test
+    risks are measured, and None without test samples.
     """
 
     client: str

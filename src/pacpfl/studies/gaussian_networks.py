@@ -37,6 +37,7 @@ CLASS_LOSSES = ("zero-one", "brier", "clipped-nll")
 # How `certify` looks for posteriors. The theorem holds for whatever it finds; more steps, or more
 # networks in each, only find better ones.
 STEPS, STEP_SIZE, NETWORKS = 150, 0.1, 4
+PILOT_DRAWS = 128
 
 
 @dataclass(frozen=True)
@@ -180,12 +181,45 @@ def _outputs(
     network = prior.network
     if body.size and has_features(network):
         rows = by_rows(lambda rows: features(network, body, rows), x.reshape(-1, x.shape[-1]))
-        return jax.vmap(jax.vmap(affine), (0, None))(heads, rows.reshape(*x.shape[:2], -1))
+        seen = rows.reshape(*x.shape[:2], rows.shape[-1])
+        return jax.vmap(jax.vmap(affine), (0, None))(heads, seen)
 
     def one(head: Array, x: Array) -> Array:
         return network(jnp.concatenate([body, head]), x)
 
     return jax.vmap(jax.vmap(one), (0, None))(heads, x)
+
+
+class Found(NamedTuple):
+    """Posteriors of some clients, from several priors: one row for each temperature."""
+
+    posteriors: list[Gaussian]  # of each prior, [rows, clients, p]
+    kl: np.ndarray  # [rows, priors, clients]
+    risk: np.ndarray  # [rows, priors, clients], from the pilot's draws
+
+
+def search(
+    family: BNNPrior,
+    loss: ClassLoss,
+    particles: jax.Array,
+    data: Data,
+    temperatures: tuple[float, ...],
+    keys: tuple[jax.Array, jax.Array],
+    more: list[Gaussian] | None = None,
+) -> Found:
+    """Each prior's posteriors at all temperatures, and `more` of them, with what they cost and risk."""
+    powers = jnp.asarray(temperatures, particles.dtype)
+    posteriors, kls, risks = [], [], []
+    for j, phi in enumerate(particles):
+        fitted = fit(family, phi, data, powers, jax.random.fold_in(keys[0], j))
+        if more is not None:
+            fitted = Gaussian(*map(jnp.concatenate, zip(fitted, more[j], strict=True)))
+        draws = jax.random.split(jax.random.fold_in(keys[1], j), PILOT_DRAWS)
+        (risk,) = drawn_risks(family, loss, phi, fitted, (data,), draws)
+        posteriors.append(fitted)
+        kls.append(fitted.divergence())
+        risks.append(np.asarray(risk, np.float64).mean(0))
+    return Found(posteriors, np.stack(kls, 1), np.stack(risks, 1))
 
 
 class InUse(NamedTuple):

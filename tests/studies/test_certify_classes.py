@@ -1,0 +1,561 @@
+"""Certificates of networks against oracles: a classifier with two weights has everything exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax, logsumexp
+
+from pacpfl import losses
+from pacpfl.bounds import particle_cloud_kl, privacy_cost
+from pacpfl.certificate import Privacy
+from pacpfl.config import Config, TrainConfig
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.networks import MLP
+from pacpfl.studies import certify_average, certify_classes, gaussian_networks
+from pacpfl.studies.certify_average import network_pairs
+from pacpfl.studies.certify_classes import certify_class_clients, choose
+from pacpfl.studies.certify_clients import ClientCertificate, beta_grid
+from pacpfl.studies.gaussian_networks import (
+    Gaussian,
+    build_class_loss,
+    drawn_risks,
+    fit,
+    search,
+    variational,
+)
+from pacpfl.studies.trained import Trained
+from pacpfl.types import Client, Data, Federation, Samples
+
+pytestmark = pytest.mark.usefixtures("x64")
+DELTA = 0.05
+ZERO_ONE = build_class_loss("zero-one", None, 2)
+PHI = np.array([[1.0, -0.4, np.log(0.8), np.log(0.6)], [-0.5, 0.3, np.log(1.5), np.log(0.3)]])
+KEY = jax.random.key(0)
+
+
+@dataclass(frozen=True)
+class TwoWeights:
+    """Logits (w_0 x, w_1): class 0 where w_0 x > w_1, so that the 0-1 risk is Gaussian."""
+
+    size = 2
+
+    def initial(self, key: jax.Array) -> jax.Array:
+        return jnp.array([0.3, -0.2])
+
+    def __call__(self, parameters: jax.Array, x: jax.Array) -> jax.Array:
+        constant = jnp.full((x.shape[0], 1), parameters[1])
+        return jnp.concatenate([parameters[0] * x, constant], 1)
+
+
+def small_prior(kind: str = "variational") -> BNNPrior:
+    """With svgd every client draws with a key of its own."""
+    noise = "own" if kind == "svgd" else "shared"
+    inference = Inference(kind, networks=3, adapt="all", steps=4, learning_rate=0.2)
+    return BNNPrior(TwoWeights(), Categorical(2), noise=noise, inference=inference)
+
+
+PRIOR = small_prior()
+STEPS = 60
+FAMILY = replace(PRIOR, inference=replace(variational(PRIOR).inference, steps=STEPS))
+
+
+def exact_risk(phi: np.ndarray, mean: Any, std: Any, x: np.ndarray, y: np.ndarray) -> float:
+    """E of the 0-1 loss for z ~ N(mean, std^2) and weights mu + sigma z, with scipy's normal."""
+    mu, sigma = phi[:2], np.exp(phi[2:])
+    centre, spread = mu + sigma * np.asarray(mean), sigma * np.asarray(std)
+    margin = x * centre[0] - centre[1]
+    width = np.sqrt(x**2 * spread[0] ** 2 + spread[1] ** 2)
+    says_one = stats.norm.cdf(-margin / width)
+    return float(np.mean(np.where(y == 1, 1 - says_one, says_one)))
+
+
+def make_client(name: str, samples: int, seed: int) -> Client:
+    """Labels that mostly follow a threshold of the client's own."""
+    rng = np.random.default_rng([9, seed])
+    shift = rng.normal(0.3, 0.4)
+
+    def draw(count: int) -> Samples:
+        x = rng.normal(size=(count, 1))
+        y = (rng.random(count) < expit(-6 * (x[:, 0] - shift))).astype(float)
+        return Samples(x, 1 - y)
+
+    return Client(name, draw(samples), test=draw(60))
+
+
+@cache
+def make_method(kind: str) -> PACPFL:
+    """One object of each kind, so that its programs are compiled once."""
+    return PACPFL(small_prior(kind), 2, optax.adam(0.1), particles=2, tau=0.05)
+
+
+def make(new: int = 3, kind: str = "variational") -> Trained:
+    """A run as if it had ended with the particles PHI."""
+    existing = tuple(make_client(f"existing-{i}", m, i) for i, m in enumerate((20, 25)))
+    others = tuple(make_client(f"new-{i}", 20, 50 + i) for i in range(new))
+    federation = Federation("small", existing, others, classes=2)
+    method = make_method(kind)
+    example = jax.tree.map(jnp.asarray, Data(existing[0].train.x, existing[0].train.y, None))  # type: ignore[arg-type]
+    state = method.init(KEY, example)._replace(particles=jnp.asarray(PHI))
+    config = Config(seed=3, train=TrainConfig(particles=2, tau=0.05))
+    return Trained(config, {}, federation, method, state.particles, np.float64, state)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws(programs: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certify_classes, "DRAWS", 400)
+        patch.setattr(certify_classes, "DRAWS_ALONE", 2)
+        patch.setattr(certify_classes, "MOST_CLIENTS", 5)
+        patch.setattr(gaussian_networks, "STEPS", STEPS)
+        patch.setattr(gaussian_networks, "PILOT_DRAWS", 32)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(x64: None) -> Trained:
+    return make()
+
+
+@pytest.fixture(scope="module")
+def certified(trained: Trained, few_draws: None) -> dict[str, ClientCertificate]:
+    return {c.client: c for c in certify_class_clients(trained, ZERO_ONE, DELTA)}
+
+
+def batch(clients: tuple[Client, ...]) -> Data:
+    """Samples of clients of different sizes, padded."""
+    most = max(len(c.personal) for c in clients)
+    rows = [
+        (
+            np.pad(c.personal.x, ((0, most - len(c.personal)), (0, 0))),
+            np.pad(c.personal.y, (0, most - len(c.personal))),
+            np.arange(most) < len(c.personal),
+        )
+        for c in clients
+    ]
+    return Data(*(jnp.asarray(np.stack(part)) for part in zip(*rows, strict=True)))
+
+
+@pytest.mark.parametrize("kind", ["zero-one", "brier", "clipped-nll"])
+def test_losses_are_those_of_the_library(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    outputs, y = 3 * rng.normal(size=(2, 30, 4)), rng.integers(4, size=(2, 30))
+    loss = build_class_loss(kind, None, 4)
+    values = np.asarray(loss(jnp.asarray(outputs), jnp.asarray(y, float)))
+    log_probabilities = log_softmax(outputs, -1)
+    expected = {
+        "zero-one": losses.zero_one(outputs.argmax(-1), y),
+        "brier": losses.brier(np.exp(log_probabilities), y),
+        "clipped-nll": losses.clipped_nll(
+            np.take_along_axis(log_probabilities, y[..., None], -1)[..., 0], 0.0, math.log(4)
+        ),
+    }[kind]
+    assert values == pytest.approx(expected, abs=1e-12)
+    assert (loss.range.a, loss.range.b) == (0, {"zero-one": 1, "brier": 2}.get(kind, math.log(4)))
+    broken = jnp.array([[np.nan, 0.0, 0.0, 0.0], [np.inf, 0.0, 0.0, 0.0]])
+    assert np.asarray(loss(broken, jnp.zeros(2))) == pytest.approx([loss.range.b] * 2)
+    width = 0.7 if kind == "clipped-nll" else math.log(4)
+    assert build_class_loss(
+        kind, 0.7 if kind == "clipped-nll" else None, 4
+    ).training_range.width == (pytest.approx(width))
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "words"),
+    [
+        ("clipped-squared", None, "for a run that predicts classes it is one of zero-one, brier"),
+        ("zero-one", 0.5, "--limit is for --loss clipped-nll; zero-one has no clip"),
+        ("clipped-nll", 0.0, "[0.0, 0.0]"),
+    ],
+)
+def test_other_losses_are_refused_in_one_sentence(
+    kind: str, limit: float | None, words: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        build_class_loss(kind, limit, 10)
+    text = str(error.value)
+    assert words in text and text.endswith(".") and "\n" not in text
+
+
+def test_the_divergence_is_that_of_the_networks_weights() -> None:
+    """In z and in w, where weights that do not adapt are the prior's; and as a mean log ratio."""
+    rng = np.random.default_rng(1)
+    mean, log_std = rng.normal(size=3), rng.normal(-0.5, 0.3, size=3)
+    value = float(Gaussian(jnp.asarray(mean), jnp.asarray(log_std)).divergence())
+    mu, sigma = rng.normal(size=5), np.exp(rng.normal(size=5))
+    centre = np.concatenate([mu[:2], mu[2:] + sigma[2:] * mean])
+    spread = np.concatenate([sigma[:2], sigma[2:] * np.exp(log_std)])
+    draws = centre + spread * rng.normal(size=(200_000, 5))
+    ratio = np.sum(
+        stats.norm.logpdf(draws, centre, spread) - stats.norm.logpdf(draws, mu, sigma), axis=1
+    )
+    assert abs(value - ratio.mean()) < 5 * ratio.std() / math.sqrt(len(ratio))
+    prior, zero = stats.norm(0, 1), np.linspace(-9, 9, 4001)
+    each = [
+        np.trapezoid(q.pdf(zero) * (q.logpdf(zero) - prior.logpdf(zero)), zero)
+        for q in map(stats.norm, mean, np.exp(log_std))
+    ]
+    assert value == pytest.approx(sum(each), rel=1e-6)
+
+
+def test_drawn_risks_are_right_on_average_and_their_upper_bound_as_often_as_stated() -> None:
+    clients = (make_client("a", 7, 1), make_client("b", 11, 2))
+    data = batch(clients)
+    rng = np.random.default_rng(3)
+    posteriors = Gaussian(jnp.asarray(rng.normal(size=(2, 2, 2))), jnp.full((2, 2, 2), -0.3))
+    keys = jax.random.split(jax.random.key(5), 20_000)
+    (risks,) = drawn_risks(FAMILY, ZERO_ONE, jnp.asarray(PHI[0]), posteriors, (data,), keys)
+    values = np.asarray(risks)
+    assert values.shape == (20_000, 2, 2)
+    for r in range(2):
+        for c, client in enumerate(clients):
+            x, y = client.train.x[:, 0], client.train.y
+            truth = exact_risk(PHI[0], posteriors.mean[r, c], math.exp(-0.3), x, y)
+            drawn = values[:, r, c]
+            assert abs(drawn.mean() - truth) < 5 * drawn.std() / math.sqrt(len(drawn))
+            # 400 upper bounds from 50 draws each, wrong with probability at most 0.1.
+            uppers = [losses.monte_carlo_upper(d, 0.0, 1.0, 0.1) for d in drawn.reshape(400, 50)]
+            wrong = sum(upper < truth for upper in uppers)
+            assert stats.beta.ppf(0.999, wrong + 1, 400 - wrong) <= 0.1
+            assert truth < losses.monte_carlo_upper(drawn, 0.0, 1.0, 1e-6) < truth + 0.02
+
+
+@pytest.mark.parametrize("adapt", ["last", "all"])
+def test_a_drawn_network_again_in_numpy(adapt: str) -> None:
+    """Bodies are shared, heads are each client's own, and padding counts for nothing."""
+    network = MLP((2, 3, 2))
+    prior = BNNPrior(network, Categorical(2), inference=Inference(adapt=adapt))
+    rng = np.random.default_rng(2)
+    means, std = rng.normal(size=network.size), np.exp(rng.normal(-1, 0.2, network.size))
+    adapted = 8 if adapt == "last" else network.size
+    mean, log_std = rng.normal(size=(2, 3, adapted)), rng.normal(size=(2, 3, adapted))
+    x, y, sizes = rng.normal(size=(3, 6, 2)), rng.integers(2, size=(3, 6)), np.array([6, 2, 4])
+    data = Data(*map(jnp.asarray, (x, y.astype(float), np.arange(6) < sizes[:, None])))
+    nothing = data._replace(mask=jnp.zeros((3, 6), bool))
+    keys = jax.random.split(KEY, 4)
+    phi = jnp.concatenate([jnp.asarray(means), jnp.log(jnp.asarray(std))])
+    loss = build_class_loss("brier", None, 2)
+    own, other = drawn_risks(
+        variational(prior), loss, phi, Gaussian(jnp.asarray(mean), jnp.asarray(log_std)),
+        (data, nothing), keys,
+    )  # fmt: skip
+    assert np.all(np.asarray(other) == 0)
+    for n, key in enumerate(keys):
+        z = np.tile(np.asarray(jax.random.normal(key, (network.size,))), (2, 3, 1))
+        z[..., -adapted:] = mean + np.exp(log_std) * z[..., -adapted:]
+        for r in range(2):
+            for c, m in enumerate(sizes):
+                w = means + std * z[r, c]
+                hidden = np.tanh(x[c, :m] @ w[:6].reshape(2, 3) + w[6:9])
+                logits = hidden @ w[9:15].reshape(3, 2) + w[15:]
+                values = losses.brier(np.exp(log_softmax(logits, -1)), y[c, :m])
+                assert float(own[n, r, c]) == pytest.approx(values.mean(), abs=1e-10)
+
+
+def test_the_fitted_posterior_is_nearly_the_best_gaussian() -> None:
+    """The prior at temperature 0; at others scipy's optimum of the quadrature's ELBO."""
+    client = make_client("a", 12, 4)
+    temperatures = (0.0, 0.5, 2.0)
+    family = replace(FAMILY, inference=replace(FAMILY.inference, steps=150))  # as certify does it
+    found = fit(family, jnp.asarray(PHI[0]), batch((client,)), jnp.asarray(temperatures), KEY)
+    divergence = found.divergence()[:, 0]
+    assert divergence[0] == 0 and np.all(np.diff(divergence) > 0)
+    nodes, masses = np.polynomial.hermite_e.hermegauss(20)
+    grid = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), -1).reshape(-1, 2)
+    mass = np.outer(masses, masses).reshape(-1) / masses.sum() ** 2
+    x, y = client.train.x[:, 0], client.train.y.astype(int)
+
+    def negative_elbo(q: np.ndarray, t: float) -> float:
+        w = PHI[0, :2] + np.exp(PHI[0, 2:]) * (q[:2] + np.exp(q[2:]) * grid)
+        logits = np.stack([w[:, :1] * x, np.broadcast_to(w[:, 1:], (len(w), len(x)))], -1)
+        likelihood = log_softmax(logits, -1)[:, np.arange(len(x)), y].sum(1)
+        kl = 0.5 * np.sum(np.exp(2 * q[2:]) + q[:2] ** 2 - 1) - q[2:].sum()
+        return float(kl - t * mass @ likelihood)
+
+    for place, t in list(enumerate(temperatures))[1:]:
+        best = minimize(negative_elbo, np.zeros(4), (t,)).fun
+        q = np.concatenate([np.asarray(part[place, 0]) for part in found])
+        assert best - 1e-6 <= negative_elbo(q, t) < best + 0.05 < negative_elbo(np.zeros(4), t)
+
+
+def test_the_chosen_posterior_is_the_best_of_all_tried() -> None:
+    rng = np.random.default_rng(6)
+    risk, kl = rng.uniform(0, 0.6, (4, 3)), rng.uniform(0, 6, (4, 3))
+    client = make_client("a", 25, 1)
+    privacy = Privacy("assumed", "a test", 0.3, "sample")
+    found = choose(risk, kl, client, ZERO_ONE, privacy, DELTA)
+
+    def bound(row: int, q: np.ndarray) -> float:
+        nats = q @ kl[row] + stats.entropy(q, np.full(3, 1 / 3))
+        nats += privacy_cost(0.3, 25, DELTA) + math.log(6 / DELTA)
+        return float(np.min(q @ risk[row] + nats / (b := beta_grid(25, 1.0)) + b / (8 * 25)))
+
+    reached = bound(found.row, found.weights)
+    for row in range(4):
+        for q in rng.dirichlet(np.ones(3), 300):
+            assert reached <= bound(row, q) + 1e-12
+
+
+class Again(NamedTuple):
+    """What certify finds for the clients of a run, found again outside of it."""
+
+    models: Any  # the run's own, [clients, ...]
+    choices: list[certify_classes.Choice]
+    posteriors: list[Gaussian]  # of each particle, [rows, clients, p]; the last row is the run's
+
+
+@pytest.fixture(scope="module")
+def again(trained: Trained, few_draws: None) -> Again:
+    everyone = trained.federation.existing + trained.federation.new
+    data, method = batch(everyone), trained.method
+    personalize = jax.jit(jax.vmap(lambda data: method.personalize(trained.state, (), data, KEY)))
+    models = personalize(data)
+    own = [Gaussian(*(part[None, :, j] for part in models.posteriors.reached)) for j in range(2)]
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(3), 3), 4)
+    found = search(
+        FAMILY, ZERO_ONE, trained.particles, data, certify_classes.TEMPERATURES,
+        (keys[0], keys[1]), own,
+    )  # fmt: skip
+    privacies = [
+        Privacy("assumed", "Q*", 4 * 0.05 * math.log(2))
+        if place < 2
+        else Privacy("independent", "")
+        for place in range(len(everyone))
+    ]
+    choices = [
+        choose(found.risk[..., i], found.kl[..., i], client, ZERO_ONE, privacies[i], DELTA)
+        for i, client in enumerate(everyone)
+    ]
+    return Again(models, choices, found.posteriors)
+
+
+def test_a_certificate_worked_from_scratch(
+    trained: Trained, certified: dict[str, ClientCertificate], again: Again
+) -> None:
+    """Risks by the normal's CDF, divergences by hand, and from them the bounds; the run's own model,
+    too, which is the last row."""
+    everyone = trained.federation.existing + trained.federation.new
+    assert list(certified) == [client.name for client in everyone]
+    for place, client in enumerate(everyone):
+        given, m = certified[client.name], len(client.train)
+        assert given.group == ("existing" if place < 2 else "new") and client.test is not None
+        choice = again.choices[place]
+        assert given.temperature == (*certify_classes.TEMPERATURES, 1.0)[choice.row]
+        for certificate, kl, test_risk, row, q in (
+            (given.certificate, given.kl, given.test_risk, choice.row, choice.weights),
+            (given.in_use, given.in_use_kl, given.in_use_test_risk, -1, np.array([0.5, 0.5])),
+        ):
+            exact, tests, kls = [], [], []
+            for j, phi in enumerate(PHI):
+                own = again.models.posteriors.reached
+                of_row = [p[place, j] for p in own] if row < 0 else [
+                    p[row, place] for p in again.posteriors[j]
+                ]  # fmt: skip
+                mean, std = np.asarray(of_row[0]), np.exp(np.asarray(of_row[1]))
+                exact.append(exact_risk(phi, mean, std, client.train.x[:, 0], client.train.y))
+                tests.append(exact_risk(phi, mean, std, client.test.x[:, 0], client.test.y))
+                kls.append(0.5 * np.sum(std**2 + mean**2 - 1 - np.log(std**2)))
+            assert kl == pytest.approx(q @ kls + stats.entropy(q, [0.5, 0.5]), rel=1e-9)
+            assert certificate.empirical_risk == pytest.approx(q @ exact, abs=0.02)
+            assert test_risk == pytest.approx(q @ tests, abs=0.02)
+            epsilon = 0.0 if given.group == "new" else 2 * 2 * 0.05 * math.log(2)
+            assert given.privacy.epsilon == pytest.approx(epsilon)
+            cost, beta = privacy_cost(epsilon, m, 0.8 * DELTA), certificate.beta
+            assert beta in beta_grid(m, 1.0)
+            bound = (
+                certificate.empirical_risk
+                + certificate.terms["draws"]
+                + (kl + cost + math.log(6 / (0.8 * DELTA))) / beta
+                + beta / (8 * m)
+            )
+            assert certificate.bound == pytest.approx(bound, rel=1e-12)
+            # Hoeffding for 400 draws, with a half of a sixth of a fifth of delta, is the most.
+            most = math.sqrt(math.log(2 * 6 / (0.2 * DELTA)) / (2 * 400))
+            assert 0 < certificate.terms["draws"] <= most + 1e-12
+            assert certificate.empirical_risk + certificate.terms["draws"] > q @ exact
+            assert certificate.delta_split == pytest.approx({"bound": 0.04, "draws": 0.01})
+            assert certificate.proved == (given.group == "new")
+        betas, terms = beta_grid(m, 1.0), given.certificate.terms
+        room = 1 - terms["empirical"] - terms["draws"]
+        left = betas * room - given.kl - math.log(6 / (0.8 * DELTA)) - betas**2 / (8 * m)
+        assert given.tolerated_epsilon == pytest.approx(max(0.0, left.max()))
+        assert given.networks_test_risk is None
+        names = {condition.name for condition in given.certificate.conditions}
+        assert "the certified model is the one in use" not in names
+
+
+def test_certified_risks_come_from_draws_that_chose_nothing(
+    trained: Trained, again: Again, certified: dict[str, ClientCertificate]
+) -> None:
+    """Draws that chose a posterior make it look better than it is: they do not judge it."""
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(3), 3), 4)
+    data = batch(trained.federation.existing + trained.federation.new)
+
+    def risk(key: jax.Array) -> np.ndarray:
+        """Of the models in use: of each particle's last row, weighed equally."""
+        total = 0.0
+        for j, phi in enumerate(trained.particles):
+            used = Gaussian(*(part[np.array([-1, -1])] for part in again.posteriors[j]))
+            draws = jax.random.split(jax.random.fold_in(key, j), 400)
+            (values,) = drawn_risks(FAMILY, ZERO_ONE, phi, used, (data,), draws)
+            total = total + 0.5 * np.asarray(values).mean(0)[0]
+        return np.asarray(total)
+
+    found = np.array([given.in_use.empirical_risk for given in certified.values()])
+    assert found == pytest.approx(risk(keys[2]), abs=1e-9)
+    assert np.max(np.abs(found - risk(keys[1]))) > 1e-3
+
+
+def test_networks_that_cannot_be_certified_are_named_and_measured() -> None:
+    """The certificate is the variational posterior's; the networks' own test risk stands beside it."""
+    run = make(kind="svgd")
+    found = certify_class_clients(run, ZERO_ONE, DELTA)
+    everyone = run.federation.existing + run.federation.new
+    # As engines.evaluate has it: keys by the client's place within its group.
+    keys = jnp.stack(
+        [jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 2), i) for i in (0, 1, 0, 1, 2)]
+    )
+
+    @jax.jit
+    @jax.vmap
+    def personalize(data: Data, key: jax.Array) -> jax.Array:
+        return run.method.personalize(run.state, (), data, key).posteriors.head
+
+    heads = np.asarray(personalize(batch(everyone), keys))  # [clients, k, networks, 2]
+    for place, (given, client) in enumerate(zip(found, everyone, strict=True)):
+        assert client.test is not None
+        x, y = client.test.x[:, 0], client.test.y
+        w = heads[place].reshape(-1, 2)
+        wrong = np.where(w[:, :1] * x > w[:, 1:], 0, 1) != y
+        assert given.networks_test_risk == pytest.approx(wrong.mean(), abs=1e-9)
+        condition = next(
+            c for c in given.certificate.conditions
+            if c.name == "the certified model is the one in use"
+        )  # fmt: skip
+        assert (condition.status, condition.kind) == ("does not hold", "use")
+        assert (
+            "its svgd inference" in condition.reason and "variational posterior" in condition.reason
+        )
+        assert given.certificate.proved == (given.group == "new")
+        assert "variational posterior at the run's temperature" in given.in_use.verdict
+
+
+def test_bounds_hold_for_clients_yet_to_come() -> None:
+    """100 new clients: certain to 99% that bounds fail less often than delta (Clopper-Pearson)."""
+    found = certify_class_clients(make(new=100), ZERO_ONE, DELTA)
+    new = [c for c in found if c.group == "new"]
+    assert [c.client for c in new] == [f"new-{number}" for number in range(100)]
+    failed = sum(c.certificate.bound < (c.test_risk or 0.0) for c in new)
+    failed_in_use = sum(c.in_use.bound < (c.in_use_test_risk or 0.0) for c in new)
+    for count in (failed, failed_in_use):
+        assert stats.beta.ppf(0.99, count + 1, len(new) - count) <= DELTA
+    assert sum(c.certificate.empirical_risk < (c.test_risk or 0.0) for c in new) > 50
+    assert sum(not c.certificate.vacuous for c in new) > 75
+
+
+def test_taking_part_is_judged_against_priors_from_the_hyper_prior(
+    trained: Trained, certified: dict[str, ClientCertificate]
+) -> None:
+    """Particles that are sure of the contrary do worse than those that know little."""
+    wrong = jnp.tile(jnp.array([50.0, 0.0, math.log(0.1), math.log(0.1)]), (2, 1))
+    bad = replace(trained, particles=wrong, state=trained.state._replace(particles=wrong))
+    for before, after in zip(
+        certified.values(), certify_class_clients(bad, ZERO_ONE, DELTA), strict=True
+    ):
+        assert after.margin < before.margin - 0.1
+        for given in (before, after):
+            holds = given.margin >= 0
+            assert given.participation.status == ("holds" if holds else "does not hold")
+            assert given.margin_error > 0
+
+
+def test_a_client_with_later_samples_and_none_for_testing(trained: Trained) -> None:
+    first, second = trained.federation.existing
+    assert first.test is not None
+    later = Samples(first.test.x[:5], first.test.y[:5])
+    federation = replace(
+        trained.federation, existing=(replace(first, later=later, test=None), second)
+    )
+    found = certify_class_clients(replace(trained, federation=federation), ZERO_ONE, DELTA)[0]
+    assert (found.test_risk, found.in_use_test_risk) == (None, None)
+    assert (found.samples, found.later) == (20, 5)
+    certificate = found.certificate
+    assert certificate.beta in beta_grid(25, 1.0)
+    assert certificate.terms["deviation"] == pytest.approx(certificate.beta / (8 * 25))
+    cost = privacy_cost(4 * 0.05 * math.log(2), 20, 0.8 * DELTA)
+    assert certificate.terms["privacy"] == pytest.approx(cost / certificate.beta)
+
+
+def test_a_pair_of_prior_and_client_is_above_its_log_evidence(trained: Trained) -> None:
+    """On average L^ + KL / beta is above -ln Z / beta, which is a sum over a fine grid, and below
+    the risk of the prior; a dear posterior is not taken."""
+    pairs = network_pairs(trained, ZERO_ONE)
+    rng = np.random.default_rng(8)
+    betas = np.array([0.5, 30.0])
+    found = [pairs.judge(PHI[1], 0, betas, rng) for _ in range(60)]
+    values, risks = (np.array(part) for part in zip(*found, strict=True))
+    assert np.all((values >= risks) & (values <= pairs.largest))
+    client = trained.federation.existing[0]
+    x, y = client.train.x[:, 0], client.train.y
+    z = stats.norm.ppf((np.arange(400) + 0.5) / 400)
+    w = np.stack(np.meshgrid(z, z, indexing="ij"), -1).reshape(-1, 2)
+    w = PHI[1, :2] + np.exp(PHI[1, 2:]) * w
+    wrong = (np.where(w[:, :1] * x > w[:, 1:], 0, 1) != y).mean(1)
+    prior_risk = exact_risk(PHI[1], np.zeros(2), np.ones(2), x, y)
+    assert wrong.mean() == pytest.approx(prior_risk, abs=2e-3)
+    for place, beta in enumerate(betas):
+        least = -(logsumexp(-beta * wrong) - math.log(len(wrong))) / beta
+        error = values[:, place].std() / math.sqrt(len(values))
+        assert least - 4 * error < values[:, place].mean() < prior_risk + 4 * error
+    # At beta = 0.5 one nat costs twice the width of the loss: the prior itself is the best.
+    assert np.array_equal(values[:, 0], risks[:, 0])
+    assert np.any(values[:, 1] > risks[:, 1]) and values[:, 1].mean() < values[:, 0].mean()
+
+
+def test_the_dearest_posteriors_are_not_taken(trained: Trained) -> None:
+    """Draws need a bound on their values, so that KL / beta is at most half of b - a, though a
+    prior that is wrong nearly everywhere would have it otherwise."""
+    wrong = np.array([3.0, -0.6, math.log(1.5), math.log(0.5)])
+    pairs = network_pairs(trained, ZERO_ONE)
+    betas = np.linspace(1.0, 20.0, 60)
+    values, risks = pairs.judge(wrong, 0, betas, np.random.default_rng(1))
+    cost = values - risks
+    assert np.all(cost <= 0.5 + 1e-9) and np.any(cost > 0.4) and pairs.largest == 1.5
+    prior = certify_average.NETWORK_TEMPERATURES[0]
+    assert prior == 0.0 and np.all(cost[betas < 2] == 0)
+
+
+def test_the_averages_of_networks_worked_by_hand(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certify_average, "BANDWIDTHS", (0.5, 0.1))
+    monkeypatch.setattr(certify_average, "PILOT_DRAWS", 8)
+    monkeypatch.setattr(certify_average, "MOST_NETWORK_PAIRS", 100)
+    result = certify_average.certify_average(trained, ZERO_ONE, DELTA)
+    mean, std = trained.method.hyper_prior(np.float64)
+    bracket = particle_cloud_kl(trained.particles, result.bandwidth * std, mean, std)
+    assert result.kl == pytest.approx(bracket.upper) and result.draws == 100
+    server, share = result.federation, 0.8 * DELTA / 6
+    assert sum(server.delta_split.values()) == pytest.approx(DELTA) == server.delta
+    price = 1 / (2 * server.beta)
+    assert server.terms["divergence"] == pytest.approx(result.kl * price)
+    assert server.terms["confidence"] == pytest.approx(math.log(1 / share) * price)
+    least = result.mean + 3 * result.standard_error  # far less than any valid price of 100 draws
+    assert least < server.terms["empirical"] <= 1 and server.proved
+    assert 0 <= server.empirical_risk <= result.mean
+    assert result.newcomers.bound > server.bound

@@ -1,0 +1,161 @@
+"""`pacpfl certify` for a run that predicts classes: from the folder to the page, and refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pacpfl import config as configuration
+from pacpfl.config import (
+    Config,
+    DataConfig,
+    ImagesConfig,
+    NetworkConfig,
+    PosteriorConfig,
+    RunConfig,
+    TrainConfig,
+)
+from pacpfl.errors import InputError
+from pacpfl.report.certificates import sentences
+from pacpfl.report.terminal import print_certificates
+from pacpfl.studies import certify_average, certify_classes, gaussian_networks
+from pacpfl.studies.build import build_federation
+from pacpfl.studies.certify import certify
+from pacpfl.studies.run import run
+
+CONFIG = Config(
+    data=DataConfig(name="digits", clients=2, new_clients=2, samples=20),
+    images=ImagesConfig(test_fraction=0.05),
+    network=NetworkConfig(widths=(4,), activation="relu"),
+    train=TrainConfig(rounds=2, particles=2, tau=0.05),
+    posterior=PosteriorConfig(inference="svgd", networks=2, steps=2),
+    run=RunConfig(methods=("pacpfl",)),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws(programs: Any) -> Iterator[None]:
+    """What draws are for is tested elsewhere; here there are as few as can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (
+            (certify_classes, "DRAWS", 64),
+            (certify_classes, "DRAWS_ALONE", 2),
+            (certify_classes, "TEMPERATURES", (0.0, 1.0)),
+            (gaussian_networks, "STEPS", 3),
+            (gaussian_networks, "PILOT_DRAWS", 8),
+            (certify_average, "BANDWIDTHS", (0.1,)),
+            (certify_average, "PILOT_DRAWS", 2),
+            (certify_average, "MOST_NETWORK_PAIRS", 64),
+        ):
+            patch.setattr(module, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, few_draws: None) -> Path:
+    """A tiny complete run, never written to."""
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    run(CONFIG, folder)
+    return folder
+
+
+@pytest.fixture
+def folder(plain: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(plain, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def document(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    copy = Path(shutil.copytree(plain, tmp_path_factory.mktemp("certified") / "run"))
+    returned = certify(copy)
+    written = json.loads((copy / "certificates.json").read_text())
+    assert written == json.loads(json.dumps(returned))
+    return written
+
+
+def test_every_client_and_both_averages_have_a_certificate(document: dict[str, Any]) -> None:
+    federation = build_federation(CONFIG)
+    names = [(c.name, g) for g, clients in federation.groups().items() for c in clients]
+    assert [(row["client"], row["group"]) for row in document["clients"]] == names
+    assert document["loss"] == {"name": "0-1", "a": 0.0, "b": 1.0}
+    for row in (*document["clients"], document["federation"], document["newcomers"]):
+        assert row["bound"] == pytest.approx(sum(row["terms"].values()))
+        assert sum(row["delta_split"].values()) == pytest.approx(0.05)
+        assert row["delta_split"]["draws"] == pytest.approx(0.01)
+        assert row["vacuous"] == (row["bound"] >= 1) == row["verdict"].startswith("No statement")
+    for row in document["clients"]:
+        assert row["proved"] == (row["group"] == "new")
+        found = {condition["name"]: condition for condition in row["conditions"]}
+        assert found["the certified model is the one in use"]["kind"] == "use"
+        if row["group"] == "existing":
+            premise = found["prior from an epsilon-DP algorithm"]["reason"]
+            # Two draws, 2 tau ln 10 each.
+            assert "epsilon = 0.4605 per sample" in premise and "within [0, 2.30259]" in premise
+    risks = [row["networks_test_risk"] for row in document["clients"][:2]]
+    assert document["groups"]["existing"]["networks_test_risk"] == pytest.approx(sum(risks) / 2)
+
+
+def test_the_words_say_what_is_certified(
+    document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = sentences(document)
+    for text, group in zip(told, ("existing", "new"), strict=False):
+        assert "The networks in use are not what is certified" in text
+        assert f"{document['groups'][group]['networks_test_risk']:.3f}" in text
+    print_certificates(document, Console(width=200, highlight=False))
+    out = capsys.readouterr().out
+    for words in ("0-1, largest value 1", "the certified model is the one in use", "svgd"):
+        assert words in out
+
+
+def test_a_variational_run_is_certified_itself(folder: Path) -> None:
+    """The same particles, personalised otherwise: training does not depend on it."""
+    path = folder / "config.toml"
+    other = replace(CONFIG, posterior=replace(CONFIG.posterior, inference="variational"))
+    path.write_text(configuration.dump(other))
+    document = certify(folder, loss="brier")
+    assert document["loss"] == {"name": "Brier", "a": 0.0, "b": 2.0}
+    assert document["groups"]["new"]["networks_test_risk"] is None
+    assert not any("networks in use" in text for text in sentences(document))
+    for row in document["clients"]:
+        assert "the model in use of" in row["in_use"]["verdict"] or row["in_use"]["vacuous"]
+        assert 0 <= row["empirical_risk"] <= 2 and row["kl"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"loss": "clipped-squared"}, "one of zero-one, brier, clipped-nll"),
+        ({"loss": "nll"}, "--loss is 'nll'"),
+        ({"loss": "zero-one", "limit": 0.5}, "--limit is for --loss clipped-nll"),
+        ({"loss": "clipped-nll", "limit": -1.0}, "[0.0, -1.0]"),
+        ({"delta": 0.0}, "--delta is 0.0"),
+    ],
+)
+def test_bad_values_end_in_one_sentence(folder: Path, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as error:
+        certify(folder, **given)
+    text = str(error.value)
+    assert words in text and text.endswith(".") and "\n" not in text
+    assert not (folder / "certificates.json").exists()
+
+
+@pytest.mark.parametrize("name", ["certify-digits", "certify-writers"])
+def test_the_shipped_examples_are_valid_configurations(name: str) -> None:
+    path = resources.files("pacpfl.studies") / "configs" / f"{name}.toml"
+    config = configuration.load(path.read_text(encoding="utf-8"), path.name)
+    assert config.data.clients == config.data.new_clients == 50 and config.seed >= 100
+    assert config.posterior.inference == "variational" and config.run.methods == ("pacpfl",)
+    if name == "certify-digits":
+        federation = build_federation(replace(config, seed=0))
+        sizes = [(len(c.train), c.test is not None and len(c.test)) for c in federation.new]
+        assert len(sizes) == 50 and np.all(np.array(sizes) >= [14, 3])
