@@ -25,7 +25,7 @@ from pacpfl import __version__, cli
 ROUNDS = 600
 SETTINGS = (
     "clients=3", "new_clients=2", "samples=5", "test_samples=6", f"rounds={ROUNDS}", "particles=2",
-    "mean_widths=[4]", "kernel_widths=[4]", "checkpoint_rounds=5", 'methods=["pacpfl", "vanilla"]',
+    "mean_widths=[48]", "kernel_widths=[48]", "checkpoint_rounds=5", 'methods=["pacpfl", "vanilla"]',
 )  # fmt: skip
 LIMIT = 240  # seconds after which a process counts as hanging
 
