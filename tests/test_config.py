@@ -10,21 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pacpfl.config import (
-    METHODS,
-    SECTIONS,
-    Config,
-    DataConfig,
-    PriorConfig,
-    RunConfig,
-    TrainConfig,
-    dump,
-    identity,
-    load,
-    load_file,
-    override,
-)
+from pacpfl.config import METHODS, SECTIONS, dump, identity, load, load_file, override
 from pacpfl.errors import InputError
+from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 
 CHANGED = Config(
     seed=11,

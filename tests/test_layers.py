@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data"}),
     frozenset({"methods", "personal"}),
     frozenset({"engines"}),
-    frozenset({"config", "studies"}),
+    frozenset({"config", "sections", "studies"}),
     frozenset(
         {"cli", "cli_tune", "cli_reproduce", "cli_classification", "report", "__main__", "__init__"}
     ),

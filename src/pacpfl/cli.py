@@ -20,7 +20,7 @@ from pacpfl.cli_tune import tune
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
-    from pacpfl.config import Config
+    from pacpfl.sections import Config
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -16,8 +16,8 @@ from scipy.optimize import minimize
 
 from pacpfl import hyper
 from pacpfl.bounds import gaussian_process_kl, particle_cloud_kl, privacy_cost, sampling_epsilon
-from pacpfl.config import Config, DataConfig, PersonalConfig, PriorConfig, TrainConfig
 from pacpfl.priors.gp import GPPrior
+from pacpfl.sections import Config, DataConfig, PersonalConfig, PriorConfig, TrainConfig
 from pacpfl.studies import tempered
 from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.studies.certify_average import certify_average

@@ -15,9 +15,9 @@ import pytest
 
 from pacpfl import cli
 from pacpfl import config as configuration
-from pacpfl.config import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.errors import InputError
 from pacpfl.report.terminal import standing
+from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.studies import certify_average
 from pacpfl.studies.certify import certify
 from pacpfl.studies.run import run

@@ -20,13 +20,13 @@ from scipy.special import expit, log_softmax, logsumexp
 from pacpfl import losses
 from pacpfl.bounds import particle_cloud_kl, privacy_cost
 from pacpfl.certificate import Privacy
-from pacpfl.config import Config, TrainConfig
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.bnn_posterior import Inference
 from pacpfl.priors.networks import MLP
+from pacpfl.sections import Config, TrainConfig
 from pacpfl.studies import certify_average, certify_classes, gaussian_networks
 from pacpfl.studies.certify_average import network_pairs
 from pacpfl.studies.certify_classes import certify_class_clients, choose

@@ -15,7 +15,10 @@ import pytest
 from rich.console import Console
 
 from pacpfl import config as configuration
-from pacpfl.config import (
+from pacpfl.errors import InputError
+from pacpfl.report.certificates import sentences
+from pacpfl.report.terminal import print_certificates
+from pacpfl.sections import (
     Config,
     DataConfig,
     ImagesConfig,
@@ -24,9 +27,6 @@ from pacpfl.config import (
     RunConfig,
     TrainConfig,
 )
-from pacpfl.errors import InputError
-from pacpfl.report.certificates import sentences
-from pacpfl.report.terminal import print_certificates
 from pacpfl.studies import certify_average, certify_classes, gaussian_networks
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.certify import certify

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pacpfl.config import CLASS_METHODS, Config, identity, override
+from pacpfl.config import CLASS_METHODS, identity, override
 from pacpfl.data.store import from_clients
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
@@ -24,6 +24,7 @@ from pacpfl.priors.cnn import CNN
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.networks import MLP
 from pacpfl.report.study import write_study
+from pacpfl.sections import Config
 from pacpfl.studies import blocks, classification, table
 from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method, entry
 from pacpfl.studies.build_networks import build_model

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pacpfl import metrics
-from pacpfl.config import Config, DataConfig
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.sections import Config, DataConfig
 from pacpfl.studies import crossval
 from pacpfl.studies.folder import MethodResult
 from pacpfl.types import Client, Federation, Samples

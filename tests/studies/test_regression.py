@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from matplotlib import cbook
 
-from pacpfl.config import METHODS, Config, RunConfig, override
+from pacpfl.config import METHODS, override
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.report.study import write_study
+from pacpfl.sections import Config, RunConfig
 from pacpfl.studies import outcomes, regression, table
 from pacpfl.studies.folder import METRICS, MethodResult
 from pacpfl.studies.outcomes import Cell, Kept, box, boxes, read_outcomes, run_cells

@@ -14,11 +14,11 @@ from safetensors.numpy import load_file
 from scipy import stats
 
 from pacpfl import config as configuration
-from pacpfl.config import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.studies.folder import prepare, summarise
 from pacpfl.studies.run import COLLAPSED, Interrupted, Watcher, digest, diversity_in_words, run
 

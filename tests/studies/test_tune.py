@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pacpfl import config as configuration
-from pacpfl.config import METHODS, Config, DataConfig, TrainConfig, override
+from pacpfl.config import METHODS, override
 from pacpfl.errors import InputError
+from pacpfl.sections import Config, DataConfig, TrainConfig
 from pacpfl.studies import spaces, tune
 from pacpfl.studies.build import build_method
 from pacpfl.studies.crossval import Score

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import jax
 
-from pacpfl.config import Config
 from pacpfl.priors.cnn import CNN
 from pacpfl.priors.layers import ROWS
 from pacpfl.priors.networks import MLP, Network
+from pacpfl.sections import Config
 from pacpfl.studies.build_networks import build_model
 from pacpfl.types import Federation
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl import hyper
-from pacpfl.config import Config, PVConfig
 from pacpfl.data.check import check_federation
 from pacpfl.data.digits import digits
 from pacpfl.data.images import Images, load_images
@@ -32,6 +31,7 @@ from pacpfl.methods.vanilla import Vanilla
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import mixture
+from pacpfl.sections import Config, PVConfig
 from pacpfl.studies.build_networks import (
     build_bnn_prior,
     build_fedavg,

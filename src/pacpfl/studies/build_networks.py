@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import optax
 
-from pacpfl.config import Config, TrainConfig
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
 from pacpfl.methods.fedavg import FedAvg
@@ -22,6 +21,7 @@ from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.bnn_posterior import Inference
 from pacpfl.priors.cnn import CNN
 from pacpfl.priors.networks import MLP, Network
+from pacpfl.sections import Config, TrainConfig
 from pacpfl.types import Federation
 
 SMALLEST = 16  # pixels; a side below this has no room for two unpadded convolutions of 5 x 5

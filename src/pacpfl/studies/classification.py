@@ -16,8 +16,9 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from pacpfl.config import Config, load, override
+from pacpfl.config import load, override
 from pacpfl.data.store import ClientStore, from_clients
+from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.folder import MethodResult, summarise
 from pacpfl.studies.outcomes import (

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl import metrics
-from pacpfl.config import Config
 from pacpfl.data.check import check_federation
 from pacpfl.data.standardize import Scaler, fit_scaler, standardize_clients
 from pacpfl.data.store import from_clients
 from pacpfl.errors import InputError
+from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.run import Watcher, run_method
 from pacpfl.types import Client, Federation, Samples

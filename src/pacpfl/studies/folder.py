@@ -16,11 +16,12 @@ from safetensors.numpy import save
 
 from pacpfl import __version__, metrics
 from pacpfl import config as configuration
-from pacpfl.config import METHODS, Config
+from pacpfl.config import METHODS
 from pacpfl.engines import runtime
 from pacpfl.engines.checkpoint import write_bytes_atomically
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.sections import Config
 from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.errors import InputError
+from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.polynomial import measures
 from pacpfl.studies.run import Watcher, run_method

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.config import Config, override
+from pacpfl.config import override
 from pacpfl.data.store import from_clients
 from pacpfl.engines.evaluate import Evaluation
+from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.folder import MethodResult, summarise
 from pacpfl.studies.run import Interrupted, Watcher, run_method

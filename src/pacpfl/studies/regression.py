@@ -14,8 +14,9 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from pacpfl.config import Config, load, override
+from pacpfl.config import load, override
 from pacpfl.errors import InputError
+from pacpfl.sections import Config
 from pacpfl.studies.outcomes import Cell, Kept, boxes
 from pacpfl.studies.spaces import ROWS, prepare
 from pacpfl.studies.table import Published, rows

@@ -16,12 +16,12 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl import svgd
-from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engines.evaluate import evaluate
 from pacpfl.engines.simulate import Progress, Saving, Trained, train
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.sections import Config
 from pacpfl.studies.blocks import clients_at_once
 from pacpfl.studies.build import build_federation, build_method, entry, temperatures
 from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder

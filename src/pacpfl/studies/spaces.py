@@ -27,8 +27,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pacpfl.config import Config, override
+from pacpfl.config import override
 from pacpfl.errors import InputError
+from pacpfl.sections import Config
 
 
 class Choice(NamedTuple):

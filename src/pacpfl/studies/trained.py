@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
-from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engines.checkpoint import load_checkpoint
 from pacpfl.engines.simulate import to_device
@@ -22,6 +21,7 @@ from pacpfl.priors.base import Prior
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import MixturePrior
+from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.run import digest
 from pacpfl.types import Federation
