@@ -46,7 +46,8 @@ class Client:
 
     `train` is S_i: used in federated training and in personalisation. `later` is S~_i:
     gathered after training, used in personalisation only. `test` is only ever used to
-    measure. `kind` is the true mode of a simulated client, where it is known.
+    measure. `kind` is the true mode of a simulated client, where it is known; `times` are the
+    moments of the samples in `train`, on a clock that all clients share, where they matter.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Client:
     later: Samples | None = None
     test: Samples | None = None
     kind: int | None = None
+    times: np.ndarray | None = None  # [m]
 
     @property
     def personal(self) -> Samples:
@@ -72,6 +74,8 @@ class Federation:
     target: str = "y"
     classes: int | None = None  # of the target; None: the target is a number
     shape: tuple[int, ...] | None = None  # of what a row of features is, for instance an image
+    unscaled: tuple[str, ...] = ()  # features that standardisation leaves as they are
+    constants: bool = False  # whether a feature may have one value only at a client
 
     def groups(self) -> dict[str, tuple[Client, ...]]:
         return {"existing": self.existing, "new": self.new}

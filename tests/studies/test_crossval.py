@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pacpfl import metrics
+from pacpfl.config import override
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config, DataConfig
@@ -42,26 +43,65 @@ def config(standardize: str = "client") -> Config:
     return Config(data=DataConfig(standardize=standardize))
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
+def of_size(count: int, times: np.ndarray | None = None) -> Client:
+    return Client("a", Samples(np.zeros((count, 1)), np.zeros(count)), times=times)
+
+
 @pytest.mark.parametrize(("count", "folds"), [(10, 5), (13, 5), (150, 5), (7, 2)])
-def test_parts_hold_every_sample_once_and_are_equal_as_far_as_possible(count, folds, shuffled):
-    found = crossval.parts(count, folds, shuffled, 3)
-    assert sorted(np.concatenate(found)) == list(range(count))
-    sizes = [len(part) for part in found]
-    assert len(sizes) == folds and max(sizes) - min(sizes) <= 1
-    in_blocks = all((np.diff(part) == 1).all() for part in found)
-    assert in_blocks is not shuffled
+def test_parts_hold_every_sample_once_and_are_equal_as_far_as_possible(count, folds):
+    timed = of_size(count, np.arange(count) * 3 + 100)
+    for client in (of_size(count), timed):
+        found = crossval.parts(client, folds, crossval.moments([client], folds), 3)
+        assert sorted(np.concatenate(found)) == list(range(count))
+        sizes = [len(part) for part in found]
+        assert len(sizes) == folds and max(sizes) - min(sizes) <= 1
+        in_blocks = all((np.diff(part) == 1).all() for part in found)
+        assert in_blocks is (client is timed)
 
 
 def test_shuffled_parts_are_each_clients_own_and_always_the_same():
-    one, again, other = (np.concatenate(crossval.parts(30, 5, True, s)) for s in (1, 1, 2))
+    one, again, other = (np.concatenate(crossval.parts(of_size(30), 5, None, s)) for s in (1, 1, 2))
     assert (one == again).all() and (one != other).any()
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_folds_test_on_what_they_do_not_train_on(shuffled):
+def test_no_client_trains_on_a_moment_that_another_is_asked_about():
+    rng = np.random.default_rng(5)
+    clients = [of_size(40, np.sort(rng.permutation(200)[:40])) for _ in range(6)]
     whole = federation()
-    folds = crossval.folds(whole, 5, shuffled)
+    folds = crossval.folds(replace(whole, existing=tuple(clients), features=("u",)), 5)
+    share = 6 * 40 / 5
+    last = -1
+    for fold in folds:
+        trained = np.concatenate([client.times for client in fold.existing])
+        asked = np.concatenate(
+            [
+                np.setdiff1d(c.times, part.times)
+                for c, part in zip(clients, fold.existing, strict=True)
+            ]
+        )
+        assert len(asked) == sum(len(client.test) for client in fold.existing)
+        assert not set(trained) & set(asked)
+        # One stretch of time, later than that of the fold before, with its share of the samples.
+        assert last < asked.min() and not ((trained > asked.min()) & (trained < asked.max())).any()
+        assert abs(len(asked) - share) <= 6
+        last = asked.max()
+
+
+def test_a_client_that_is_silent_for_a_stretch_of_time_is_named():
+    silent = of_size(20, np.arange(20))
+    others = [of_size(20, np.arange(20) * 10) for _ in range(4)]
+    whole = replace(federation(), existing=(silent, *others), features=("u",))
+    with pytest.raises(InputError, match="'a' has no samples in one of the 5 stretches of time"):
+        crossval.folds(whole, 5)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_folds_test_on_what_they_do_not_train_on(timed):
+    whole = federation()
+    if timed:
+        existing = [replace(c, times=np.linspace(0, 9, len(c.train))) for c in whole.existing]
+        whole = replace(whole, existing=tuple(existing))
+    folds = crossval.folds(whole, 5)
     assert len(folds) == 5
     for number, client in enumerate(whole.existing):
         held_out = []
@@ -90,7 +130,7 @@ def test_numbers_of_folds_that_cannot_be():
             crossval.chosen_folds(5, used)
     for count in (1, 6):
         with pytest.raises(InputError, match="'a'; take 2 to 5"):
-            crossval.folds(federation(), count, False)
+            crossval.folds(federation(), count)
 
 
 @pytest.mark.parametrize("poison", [np.nan, 1e30])
@@ -138,7 +178,7 @@ def test_scores_pool_the_held_out_samples_in_their_own_units(monkeypatch, standa
     rsmse, ce, nll = [], [], []
     levels = metrics.calibration_levels()
     for index, client in enumerate(whole.existing):
-        parts = crossval.parts(len(client.train), 5, True, index)
+        parts = crossval.parts(client, 5, None, index)
         errors, curve, density, total = [], 0, 0.0, 0
         for order, number in enumerate(numbers, 1):
             rest = np.delete(client.train.y, parts[number])
@@ -165,15 +205,13 @@ def test_a_fold_is_standardised_by_what_it_trains_on(monkeypatch):
             assert abs(client.test.y.mean()) > 1e-3  # by the training part's numbers, not its own
 
 
-def test_houses_are_cut_into_blocks_and_others_shuffled(monkeypatch):
-    for name, in_blocks in (("pv", True), ("polynomial", False)):
-        teller = Teller()
-        monkeypatch.setattr(crossval, "run_method", teller)
-        settings = Config(data=DataConfig(name=name))
-        whole = federation()
-        crossval.cross_validate("any", settings, whole, 5)
-        first = teller.seen[0].existing[0].test.y
-        assert (list(first) == list(whole.existing[0].train.y[:2])) is in_blocks
+def test_houses_know_the_time():
+    """So that their samples are cut into the same stretches of time for all."""
+    settings = override(Config(), ["data.name=pv", "data.clients=3", "data.samples=50"])
+    houses = crossval.raw_federation(settings).existing
+    assert all((np.diff(house.times) > 0).all() and len(house.times) == 50 for house in houses)
+    assert (houses[0].times != houses[1].times).any()
+    assert crossval.moments(houses, 5) is not None
 
 
 def test_a_feature_that_is_constant_in_a_fold_is_named():
@@ -182,7 +220,8 @@ def test_a_feature_that_is_constant_in_a_fold_is_named():
     client = whole.existing[0]
     flat = client.train.x.copy()
     flat[2:, 1] = 7.0
-    whole = replace(whole, existing=(replace(client, train=Samples(flat, client.train.y)),))
+    timed = replace(client, train=Samples(flat, client.train.y), times=np.arange(len(flat)))
+    whole = replace(whole, existing=(timed,))
     with pytest.raises(InputError, match="'v'"):
         crossval.cross_validate("ridge", replace(config(), data=DataConfig(name="pv")), whole, 5)
 

@@ -120,6 +120,7 @@ def pv(
             train=_samples(record, light, station, lags, hours),
             test=_samples(record, light, station, lags, test_hours),
             kind=record.kind if panels == "EW" else None,
+            times=hours,
         )
 
     existing, new = (

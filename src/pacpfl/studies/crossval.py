@@ -4,6 +4,9 @@ Every existing client's training samples are cut into parts. In fold f each clie
 but its f-th, on which it is then measured. Test samples, samples gathered later, and new clients are
 dropped before anything else happens, so no setting can be chosen by them.
 
+Where samples have a time on a clock that clients share, all are cut at the same moments. Houses under
+one sky see the same weather: an hour that one house is asked about must not be another's lesson.
+
 A client's score is that of all its held-out samples together, in the target's own units, as if they
 were its test samples: parts may hold two samples, and neither a standard deviation nor a calibration
 curve means anything on two. The score of a setting is the mean over clients.
@@ -60,10 +63,10 @@ def cross_validate(
 ) -> Score:
     """The score of `used` (default: all) of `count` folds of a federation in its own units.
 
-    Neighbours in time are alike, so the samples of houses are cut into blocks as they come. Folds of
-    equal shape compile once: the second takes the program from the cache of `runtime.configure`.
+    Folds of equal shape compile once: the second takes the program from the cache of
+    `runtime.configure`.
     """
-    every = folds(federation, count, shuffled=config.data.name != "pv")
+    every = folds(federation, count)
     numbers = chosen_folds(count, count if used is None else used)
     measured = [measure_fold(method, config, every[number], stop) for number in numbers]
     clients = zip(federation.existing, zip(*measured, strict=True), strict=True)
@@ -71,7 +74,7 @@ def cross_validate(
     return Score(*np.mean(scores, axis=0).tolist())
 
 
-def folds(federation: Federation, count: int, shuffled: bool) -> list[Federation]:
+def folds(federation: Federation, count: int) -> list[Federation]:
     """`count` federations, whose clients are tested on one part of their training samples each."""
     fewest = min(federation.existing, key=lambda client: len(client.train))
     if not 2 <= count <= len(fewest.train) // 2:
@@ -79,19 +82,37 @@ def folds(federation: Federation, count: int, shuffled: bool) -> list[Federation
             f"{count} folds are not possible with the {len(fewest.train)} training samples of client "
             f"{fewest.name!r}; take 2 to {max(2, len(fewest.train) // 2)}."
         )
+    edges = moments(federation.existing, count)
     cut = [
-        [_without(client, part) for part in parts(len(client.train), count, shuffled, number)]
+        [_without(client, part) for part in parts(client, count, edges, number)]
         for number, client in enumerate(federation.existing)
     ]
     return [replace(federation, existing=clients, new=()) for clients in zip(*cut, strict=True)]
 
 
-def parts(samples: int, count: int, shuffled: bool, seed: int) -> list[np.ndarray]:
-    """The samples' numbers in `count` parts whose sizes differ by one at most."""
-    order = np.arange(samples)
-    if shuffled:
+def moments(clients: Sequence[Client], count: int) -> np.ndarray | None:
+    """When one part ends and the next begins, so that parts hold equally many of all samples."""
+    times = [client.times for client in clients if client.times is not None]
+    if len(times) < len(clients):
+        return None
+    together = np.sort(np.concatenate(times))
+    return together[[len(together) * number // count for number in range(1, count)]]
+
+
+def parts(client: Client, count: int, edges: np.ndarray | None, seed: int) -> list[np.ndarray]:
+    """The samples' numbers in `count` parts: between the edges, or at random and equally many."""
+    samples = len(client.train)
+    if edges is None:
         order = np.random.default_rng([20240, seed]).permutation(samples)
-    return np.array_split(order, count)
+        return np.array_split(order, count)
+    number = np.searchsorted(edges, client.times, side="right")
+    found = [np.flatnonzero(number == part) for part in range(count)]
+    if not all(0 < len(part) < samples for part in found):
+        raise InputError(
+            f"Client {client.name!r} has no samples in one of the {count} stretches of time that all "
+            "clients are cut into; take fewer folds."
+        )
+    return found
 
 
 def chosen_folds(count: int, used: int) -> list[int]:
@@ -106,7 +127,11 @@ def _without(client: Client, part: np.ndarray) -> Client:
     kept = np.setdiff1d(np.arange(len(client.train)), part)
     x, y = client.train.x, client.train.y
     return replace(
-        client, train=Samples(x[kept], y[kept]), later=None, test=Samples(x[part], y[part])
+        client,
+        train=Samples(x[kept], y[kept]),
+        later=None,
+        test=Samples(x[part], y[part]),
+        times=None if client.times is None else client.times[kept],
     )
 
 
@@ -118,7 +143,9 @@ def measure_fold(
     scaled, scalers = fold, [Scaler(np.zeros(1), np.ones(1), 0.0, 1.0)] * len(fold.existing)
     if config.data.standardize == "client":
         scaled, scalers = standardize_clients(fold), [fit_scaler(c.train) for c in fold.existing]
-    result = run_method(method, config, scaled, from_clients(scaled.existing), Watcher(stop=stop))
+    # Clients may have a few samples more or less in another fold: padded alike, it compiles once.
+    store = from_clients(scaled.existing, roomy=True)
+    result = run_method(method, config, scaled, store, Watcher(stop=stop))
     found = result.groups["existing"]
     return [
         HeldOut(
