@@ -1,0 +1,280 @@
+"""The client's side of a round: one method per step, each callable once and in order.
+
+Whatever the server sends is checked first. A refusal ends the client's part in the round: it forgets its
+secrets and answers nothing more, so that a server gains nothing by asking again in another way.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pacpfl.errors import InputError
+from pacpfl.secagg import shamir
+from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.secagg.masks import (
+    pair_mask,
+    seed_commitment,
+    self_mask,
+    share_digest,
+    share_key,
+    share_label,
+)
+from pacpfl.secagg.messages import (
+    Advertisement,
+    Envelope,
+    KeyList,
+    Revealed,
+    SealedShares,
+    ShareList,
+    Signatures,
+    Step,
+    Survivors,
+    signed_text,
+)
+from pacpfl.secagg.primitives import (
+    KEY_BYTES,
+    exchange_public,
+    is_signed,
+    seal,
+    signing_public,
+    unseal,
+)
+from pacpfl.secagg.settings import Adversary, Settings
+
+
+@dataclass
+class Member:
+    """Who a client is from round to round: its identity, whom it knows, what it agrees to.
+
+    `known` are the identities of all possible peers, from a source the server has no hand in. `colluding`
+    is how many peers the client fears to plot with the server. The last round of each session is kept
+    in memory: a client that restarts has to be given a new session, or `last_rounds` from its own store.
+    """
+
+    name: str
+    identity: bytes = field(repr=False)
+    known: Mapping[str, bytes]
+    adversary: Adversary = "active"
+    colluding: int = 0
+    last_rounds: dict[bytes, int] = field(default_factory=dict)
+
+    def join(self, settings: Settings) -> Client:
+        """Take part in a round whose settings the server proposes, or refuse it."""
+        if settings.identities.get(self.name) != signing_public(self.identity):
+            raise SecureAggregationError(
+                f"The round does not invite {self.name!r} by its identity."
+            )
+        for peer, identity in settings.cohort:
+            if self.known.get(peer) != identity:
+                raise SecureAggregationError(
+                    f"The round names an identity of {peer!r} that {self.name!r} does not know."
+                )
+        if settings.adversary != self.adversary:
+            raise SecureAggregationError(
+                f"The round is made for an {settings.adversary} server, "
+                f"and {self.name!r} takes part only in rounds for an {self.adversary} one."
+            )
+        if settings.tolerated < self.colluding or settings.threshold - self.colluding < 2:
+            raise SecureAggregationError(
+                f"A threshold of {settings.threshold} among {len(settings.cohort)} does not protect "
+                f"{self.name!r} from a server that plots with {self.colluding} clients."
+            )
+        last = self.last_rounds.get(settings.session, -1)
+        if settings.round <= last:
+            raise SecureAggregationError(
+                f"Round {settings.round} of this session is over for {self.name!r}, "
+                f"who took part in round {last}."
+            )
+        self.last_rounds[settings.session] = settings.round
+        return Client(settings, self.name, self.identity)
+
+
+class Client:
+    """One client in one round. Made by `Member.join`."""
+
+    def __init__(self, settings: Settings, name: str, identity: bytes) -> None:
+        self.settings = settings
+        self.name = name
+        self._identity = identity
+        self._seed = secrets.token_bytes(KEY_BYTES)
+        self._mask_private = secrets.token_bytes(KEY_BYTES)
+        self._share_private = secrets.token_bytes(KEY_BYTES)
+        self._peers: dict[str, Advertisement] = {}
+        self._held: dict[str, tuple[bytes, bytes]] = {}
+        self._survivors: tuple[str, ...] = ()
+        self._next: Step | None = Step.ADVERTISE
+
+    @contextmanager
+    def _step(self, step: Step) -> Iterator[None]:
+        if self._next is not step:
+            self._forget()
+            raise SecureAggregationError(
+                f"{self.name!r} is asked for step {step.name.lower()} out of turn and leaves the round."
+            )
+        try:
+            yield
+        except BaseException:
+            self._forget()
+            raise
+        self._next = None if step is Step.REVEAL else Step(step + 1)
+        if self._next is None:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._next = None
+        self._identity = self._seed = self._mask_private = self._share_private = b""
+        self._held = {}
+
+    def _signed(self, step: Step, payload: bytes) -> bytes:
+        return Envelope.of(self.settings, step, self.name, payload, self._identity).encode()
+
+    def _check_number(self, found: int, of: str) -> None:
+        if found < self.settings.threshold:
+            raise SecureAggregationError(
+                f"The server names {found} {of}, and {self.settings.threshold} are needed: "
+                f"{self.name!r} leaves the round."
+            )
+
+    def advertise(self) -> bytes:
+        """Step 1: fresh public keys, signed."""
+        with self._step(Step.ADVERTISE):
+            self._own = Advertisement(
+                exchange_public(self._mask_private),
+                exchange_public(self._share_private),
+                seed_commitment(self.settings, self.name, self._seed),
+            )
+            return self._signed(Step.ADVERTISE, self._own.encode())
+
+    def share(self, broadcast: bytes) -> bytes:
+        """Step 2: from everybody's keys (U1), shares of the seed and of the mask key, sealed."""
+        with self._step(Step.SHARE):
+            for envelope in KeyList.decode(broadcast).envelopes:
+                envelope.check(self.settings, Step.ADVERTISE)
+                self._peers[envelope.sender] = Advertisement.decode(envelope.payload)
+            self._check_number(len(self._peers), "clients with keys")
+            if self._peers.get(self.name) != self._own:
+                raise SecureAggregationError(
+                    f"The server left out or changed the keys of {self.name!r}."
+                )
+            keys = [k for peer in self._peers.values() for k in (peer.mask_key, peer.share_key)]
+            if len(set(keys)) < len(keys):
+                raise SecureAggregationError("Two of the round's public keys are the same.")
+            return self._signed(Step.SHARE, ShareList(self._deal()).encode())
+
+    def _deal(self) -> tuple[SealedShares, ...]:
+        numbers = {self.settings.numbers[peer]: peer for peer in self._peers}
+        threshold = self.settings.threshold
+        seeds = shamir.split(self._seed, numbers.keys(), threshold)
+        keys = shamir.split(self._mask_private, numbers.keys(), threshold)
+        dealt = []
+        for number, peer in sorted(numbers.items()):
+            sealed = seal(
+                share_key(
+                    self.settings,
+                    self.name,
+                    peer,
+                    self._share_private,
+                    self._peers[peer].share_key,
+                ),
+                seeds[number] + keys[number],
+                share_label(self.settings, self.name, peer),
+            )
+            digests = [
+                share_digest(kind, self.settings, self.name, peer, shares[number])
+                for kind, shares in (("seed", seeds), ("key", keys))
+            ]
+            dealt.append(SealedShares(peer, sealed, *digests))
+        return tuple(dealt)
+
+    def mask(self, inbox: bytes, values: np.ndarray) -> bytes:
+        """Step 3: the shares held for everybody (U2), and the update under its masks.
+
+        `values` are integers (`Grid.encode`, plus noise); they count modulo 2^bits.
+        """
+        with self._step(Step.MASK):
+            settings = self.settings
+            if values.dtype != np.int64 or values.shape != (settings.dimension,):
+                raise InputError(
+                    f"{self.name!r} masks {settings.dimension} integers (int64), not an array of "
+                    f"{values.dtype} with shape {values.shape}: encode the update first."
+                )
+            for item in ShareList.decode(inbox).items:
+                self._held[item.peer] = self._unsealed(item)
+            self._check_number(len(self._held), "clients with shares")
+            if self.name not in self._held:
+                raise SecureAggregationError(f"The server left out the shares of {self.name!r}.")
+            masked = values.astype(f"u{settings.bits // 8}")
+            masked += self_mask(settings, self.name, self._seed)
+            for peer in self._held.keys() - {self.name}:
+                masked += pair_mask(
+                    settings, self.name, peer, self._mask_private, self._peers[peer].mask_key
+                )
+            return self._signed(Step.MASK, masked.astype(f"<u{settings.bits // 8}").tobytes())
+
+    def _unsealed(self, item: SealedShares) -> tuple[bytes, bytes]:
+        dealer = item.peer
+        if dealer not in self._peers:
+            raise SecureAggregationError(
+                f"Shares come from {dealer!r}, who has no keys in this round."
+            )
+        public = self._peers[dealer].share_key
+        both = unseal(
+            share_key(self.settings, dealer, self.name, self._share_private, public),
+            item.sealed,
+            share_label(self.settings, dealer, self.name),
+        )
+        seed, key = both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :]
+        if item.seed_digest != share_digest("seed", self.settings, dealer, self.name, seed) or (
+            item.key_digest != share_digest("key", self.settings, dealer, self.name, key)
+        ):
+            raise SecureAggregationError(
+                f"The shares of {dealer!r} for {self.name!r} do not match their digests."
+            )
+        return seed, key
+
+    def agree(self, broadcast: bytes) -> bytes:
+        """Step 4: sign the set of survivors (U3), once."""
+        with self._step(Step.AGREE):
+            names = Survivors.decode(broadcast).names
+            strangers = sorted(set(names) - self._held.keys())
+            if strangers:
+                raise SecureAggregationError(
+                    f"The server counts {strangers} among the survivors, who dealt no shares."
+                )
+            self._check_number(len(names), "survivors")
+            if self.name not in names:
+                raise SecureAggregationError(f"The server left {self.name!r} out of the survivors.")
+            self._survivors = names
+            return self._signed(Step.AGREE, Survivors(names).encode())
+
+    def reveal(self, broadcast: bytes) -> bytes:
+        """Step 5: given `threshold` signatures of the same survivors, one share for every peer.
+
+        For a survivor it is the share of its seed, for anybody else that of its mask key; never both,
+        since the two would lay an update bare.
+        """
+        with self._step(Step.REVEAL):
+            payload = Survivors(self._survivors).encode()
+            items = Signatures.decode(broadcast).items
+            for signer, signature in items:
+                text = signed_text(self.settings.context, Step.AGREE, signer, payload)
+                if signer not in self._survivors or not is_signed(
+                    self.settings.identities[signer], signature, text
+                ):
+                    raise SecureAggregationError(
+                        f"{signer!r} did not sign the survivors that {self.name!r} was told of."
+                    )
+            self._check_number(len(items), "clients who signed the survivors")
+            survivors = set(self._survivors)
+            seeds, keys = [], []
+            for peer, (seed, key) in sorted(self._held.items()):
+                if peer in survivors:
+                    seeds.append((peer, seed))
+                else:
+                    keys.append((peer, key))
+            return self._signed(Step.REVEAL, Revealed(tuple(seeds), tuple(keys)).encode())

@@ -1,0 +1,138 @@
+"""What all parties of a round must agree on before it begins, and the digest that binds them to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pacpfl.errors import InputError
+from pacpfl.secagg import wire
+from pacpfl.secagg.primitives import KEY_BYTES, digest
+
+Adversary = Literal["active", "curious"]
+
+PROTOCOL = b"pacpfl secure aggregation 1"
+SESSION_BYTES = 16
+MOST_CLIENTS = 10_000
+MOST_DIMENSIONS = 2**31
+MOST_TERMS = 2**16
+
+
+def smallest_threshold(clients: int, adversary: Adversary) -> int:
+    """More than 2n/3 survivors against an active server, more than n/2 against a curious one."""
+    return 2 * clients // 3 + 1 if adversary == "active" else clients // 2 + 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One round of one session.
+
+    `cohort` holds the invited clients in order of their names, each with its Ed25519 identity, known
+    beforehand (n = len(cohort) counts all of them, whether or not they answer). `threshold` is how many
+    must survive. `terms` is anything else that all must agree on, such as the grid and the noise.
+    """
+
+    session: bytes
+    round: int
+    cohort: tuple[tuple[str, bytes], ...]
+    threshold: int
+    dimension: int
+    bits: int = 64
+    adversary: Adversary = "active"
+    terms: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.session) != SESSION_BYTES:
+            raise InputError(
+                f"The session of a secure aggregation is {SESSION_BYTES} random bytes, "
+                f"not {len(self.session)}: draw it with secrets.token_bytes."
+            )
+        if not 0 <= self.round < 2**63:
+            raise InputError(f"The round of a secure aggregation is {self.round}: count from 0.")
+        self._check_cohort()
+        if self.adversary not in ("active", "curious"):
+            raise InputError(
+                f"The adversary of a secure aggregation is {self.adversary!r}: "
+                "choose 'active' or 'curious'."
+            )
+        n, least = len(self.cohort), smallest_threshold(len(self.cohort), self.adversary)
+        if not least <= self.threshold <= n:
+            share = "2/3" if self.adversary == "active" else "1/2"
+            raise InputError(
+                f"A threshold of {self.threshold} survivors among {n} clients is not safe against an "
+                f"{self.adversary} server: choose {least} to {n}, which is more than {share} of them."
+            )
+        if not 1 <= self.dimension <= MOST_DIMENSIONS:
+            raise InputError(
+                f"The dimension of a secure aggregation is {self.dimension}: "
+                f"choose 1 to {MOST_DIMENSIONS}."
+            )
+        if self.bits not in (32, 64):
+            raise InputError(
+                f"The modulus of a secure aggregation has {self.bits} bits: take 32 or 64."
+            )
+        if len(self.terms) > MOST_TERMS:
+            raise InputError(
+                f"The terms of a secure aggregation are longer than {MOST_TERMS} bytes."
+            )
+
+    def _check_cohort(self) -> None:
+        names, identities = [n for n, _ in self.cohort], [key for _, key in self.cohort]
+        if not 2 <= len(names) <= MOST_CLIENTS:
+            raise InputError(
+                f"A secure aggregation has 2 to {MOST_CLIENTS} clients, not {len(names)}: "
+                "the sum of one update is the update itself."
+            )
+        if names != sorted(set(names)):
+            raise InputError(
+                "The clients of a secure aggregation are not sorted, or one is there twice."
+            )
+        for name, identity in self.cohort:
+            if not 1 <= len(name.encode("utf-8")) <= wire.NAME_BYTES:
+                raise InputError(
+                    f"The client name {name!r} is empty or too long: "
+                    f"give it 1 to {wire.NAME_BYTES} bytes."
+                )
+            if len(identity) != KEY_BYTES:
+                raise InputError(
+                    f"The identity of client {name!r} has {len(identity)} bytes: "
+                    f"give its Ed25519 public key of {KEY_BYTES}."
+                )
+        if len(set(identities)) < len(identities):
+            raise InputError(
+                "Two clients of a secure aggregation have the same identity: give each its own."
+            )
+
+    @cached_property
+    def context(self) -> bytes:
+        """A digest of all of the above. It stands in every signature and every derived key."""
+        return digest(
+            PROTOCOL,
+            self.session,
+            wire.number(self.round, 8),
+            wire.number(self.threshold),
+            wire.number(self.dimension, 8),
+            wire.number(self.bits, 1),
+            self.adversary.encode(),
+            self.terms,
+            *(part for name, key in self.cohort for part in (name.encode("utf-8"), key)),
+        )
+
+    @cached_property
+    def identities(self) -> dict[str, bytes]:
+        return dict(self.cohort)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The number under which a client holds shares: its place in the cohort, from 1."""
+        return {name: place for place, (name, _) in enumerate(self.cohort, start=1)}
+
+    @property
+    def tolerated(self) -> int:
+        """How many clients may plot with a lying server: 2t - n - 1.
+
+        Two sets of t signers share 2t - n clients. As long as one of these is honest, and an honest
+        client signs once, no two sets of survivors can both be signed.
+        """
+        return 2 * self.threshold - len(self.cohort) - 1

@@ -1,0 +1,97 @@
+"""Keys and masks: written out with the standard library, and bound to round, names and purpose."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pacpfl.secagg import masks
+from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.secagg.messages import Envelope, Step
+from pacpfl.secagg.primitives import exchange, exchange_public, stream
+from pacpfl.secagg.settings import Settings
+
+FIRST, SECOND = b"\x11" * 32, b"\x22" * 32
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    cohort = (("a", b"\x01" * 32), ("b", b"\x02" * 32), ("c", b"\x03" * 32))
+    return Settings(b"0123456789abcdef", 7, cohort, 3, dimension=5)
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """RFC 5869 for one block of output."""
+    extracted = hmac.digest(salt, secret, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")
+
+
+def numbers(key: bytes) -> np.ndarray:
+    return np.frombuffer(stream(key, 40), dtype="<u8")
+
+
+def test_masks_are_the_streams_of_keys_derived_for_this_round(settings: Settings) -> None:
+    own = hkdf(FIRST, settings.context, b"mask of one\x01a")
+    assert np.array_equal(masks.self_mask(settings, "a", FIRST), numbers(own))
+    secret = exchange(FIRST, exchange_public(SECOND))
+    both = hkdf(secret, settings.context, b"mask of a pair\x01a\x01b")
+    found = masks.pair_mask(settings, "a", "b", FIRST, exchange_public(SECOND))
+    assert np.array_equal(found, numbers(both))
+    sealing = hkdf(secret, settings.context, b"shares\x01b\x01a")
+    assert masks.share_key(settings, "b", "a", FIRST, exchange_public(SECOND)) == sealing
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_two_masks_of_a_pair_cancel(settings: Settings, bits: int) -> None:
+    settings = replace(settings, bits=bits)
+    one = masks.pair_mask(settings, "a", "b", FIRST, exchange_public(SECOND))
+    other = masks.pair_mask(settings, "b", "a", SECOND, exchange_public(FIRST))
+    assert one.any() and not (one + other).any()
+
+
+def test_no_mask_key_or_digest_serves_twice(settings: Settings) -> None:
+    """Another round, name, direction, kind or secret gives another value."""
+    later, public = replace(settings, round=8), exchange_public(SECOND)
+    found: list[bytes] = []
+    for each in (settings, later):
+        found += [masks.self_mask(each, name, FIRST).tobytes() for name in ("a", "b")]
+        found += [
+            masks.pair_mask(each, *pair, FIRST, public).tobytes()
+            for pair in (("a", "b"), ("a", "c"))
+        ]
+        found += [
+            masks.share_key(each, *pair, FIRST, public)
+            for pair in (("a", "b"), ("b", "a"), ("a", "c"))
+        ]
+        found += [masks.share_label(each, *pair) for pair in (("a", "b"), ("b", "a"))]
+        found += [masks.seed_commitment(each, name, FIRST) for name in ("a", "b")]
+        found += [
+            masks.share_digest(*label[:1], each, *label[1:], FIRST)
+            for label in (("seed", "a", "b"), ("key", "a", "b"), ("seed", "b", "a"))
+        ]
+    found += [
+        masks.seed_commitment(settings, "a", SECOND),
+        masks.share_digest("seed", settings, "a", "b", SECOND),
+    ]
+    assert len(set(found)) == len(found) == 30
+
+
+def test_a_signature_holds_for_one_step_sender_and_payload(
+    make_round: Callable[..., Any],
+) -> None:
+    party = make_round()
+    envelope = Envelope.decode(party.clients["c0"].advertise())
+    envelope.check(party.settings, Step.ADVERTISE)
+    for change in ({"step": Step.AGREE}, {"sender": "c1"}, {"payload": b""}):
+        changed = replace(envelope, **change)
+        with pytest.raises(
+            SecureAggregationError, match="not valid for this session, round and step"
+        ):
+            changed.check(party.settings, changed.step)
+    with pytest.raises(SecureAggregationError, match="not valid for this session"):
+        envelope.check(replace(party.settings, round=99), Step.ADVERTISE)

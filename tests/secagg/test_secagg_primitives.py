@@ -1,0 +1,113 @@
+"""Each wrapper against the vectors of its RFC."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from pacpfl.errors import InputError
+from pacpfl.secagg import primitives
+from pacpfl.secagg.errors import SecureAggregationError
+
+hexadecimal = bytes.fromhex
+
+
+def test_x25519_gives_the_keys_and_the_secret_of_rfc_7748() -> None:
+    alice = hexadecimal("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+    bob = hexadecimal("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+    alices = hexadecimal("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+    bobs = hexadecimal("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
+    secret = hexadecimal("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
+    assert primitives.exchange_public(alice) == alices
+    assert primitives.exchange_public(bob) == bobs
+    assert primitives.exchange(alice, bobs) == primitives.exchange(bob, alices) == secret
+
+
+@pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31)])
+def test_public_keys_of_small_order_are_refused(point: bytes) -> None:
+    with pytest.raises(SecureAggregationError, match="not a usable X25519 key"):
+        primitives.exchange(b"\x07" * 32, point)
+
+
+def test_hkdf_gives_the_first_key_of_rfc_5869() -> None:
+    salt, info = bytes(range(13)), bytes(range(0xF0, 0xFA))
+    expected = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+    assert primitives.derive(b"\x0b" * 22, salt, info).hex() == expected
+
+
+def test_the_stream_is_that_of_rfc_8439() -> None:
+    expected = (
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+        "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+        "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
+    )
+    assert primitives.stream(bytes(32), 128).hex() == expected
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_mask_is_the_stream_in_little_endian_numbers(bits: int) -> None:
+    key, size = bytes(range(32)), bits // 8
+    data = primitives.stream(key, 5 * size)
+    mask = primitives.expand(key, 5, bits)
+    assert mask.dtype == np.dtype(f"u{size}")
+    assert [int(x) for x in mask] == [
+        int.from_bytes(data[size * i : size * (i + 1)], "little") for i in range(5)
+    ]
+
+
+def test_sealing_gives_the_text_and_tag_of_rfc_8439(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primitives, "_ONLY_NONCE", hexadecimal("070000004041424344454647"))
+    key, bound = bytes(range(0x80, 0xA0)), hexadecimal("50515253c0c1c2c3c4c5c6c7")
+    text = (
+        b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the "
+        b"future, sunscreen would be it."
+    )
+    sealed = primitives.seal(key, text, bound)
+    assert sealed.hex().startswith(
+        "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d6"
+    )
+    assert sealed.hex().endswith("6116" + "1ae10b594f09e26a7e902ecbd0600691")
+    assert len(sealed) == len(text) + primitives.SEAL_BYTES
+    assert primitives.unseal(key, sealed, bound) == text
+
+
+@pytest.mark.parametrize("changed", ["key", "sealed", "bound"])
+def test_what_was_changed_is_not_unsealed(changed: str) -> None:
+    parts = {"key": b"k" * 32, "bound": b"to c1"}
+    parts["sealed"] = primitives.seal(parts["key"], b"a share", parts["bound"])
+    parts[changed] = bytes([parts[changed][0] ^ 1]) + parts[changed][1:]
+    with pytest.raises(SecureAggregationError, match="damaged"):
+        primitives.unseal(parts["key"], parts["sealed"], parts["bound"])
+
+
+def test_signatures_are_those_of_rfc_8032() -> None:
+    private = hexadecimal("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
+    public = hexadecimal("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c")
+    signature = hexadecimal(
+        "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
+        "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
+    )
+    assert primitives.signing_public(private) == public
+    assert primitives.sign(private, b"\x72") == signature
+    assert primitives.is_signed(public, signature, b"\x72")
+    assert not primitives.is_signed(public, signature, b"\x73")
+    assert not primitives.is_signed(public, signature[:-1] + b"\x01", b"\x72")
+    assert not primitives.is_signed(public, b"short", b"\x72")
+    assert not primitives.is_signed(b"short", signature, b"\x72")
+
+
+def test_a_digest_tells_lists_of_parts_apart() -> None:
+    assert primitives.digest(b"ab", b"c") != primitives.digest(b"a", b"bc")
+    assert primitives.digest(b"ab") == sha256(b"\0\0\0\0\0\0\0\x02ab").digest()
+
+
+def test_without_the_package_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    monkeypatch.delitem(sys.modules, "pacpfl.secagg.primitives")
+    with pytest.raises(InputError, match=r"pip install pacpfl\[privacy\]"):
+        importlib.import_module("pacpfl.secagg.primitives")
