@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from benchmarks import study
 from benchmarks.harness import describe_machine
+from benchmarks.own_data import own_data
 from benchmarks.results import Sheet, from_table, sheet_lines, write_results
 from pacpfl.engines import runtime
 from pacpfl.errors import InputError
@@ -74,6 +75,7 @@ def run(plan: study.Plan, peers: bool, console: Console) -> list[Sheet]:
             *study.scaling(plan, scratch, report),
             study.streaming(plan, scratch, report),
             study.personal(plan, scratch, report),
+            own_data(scratch),
         ]
 
 

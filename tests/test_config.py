@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import typing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -117,7 +118,8 @@ def test_every_key_refuses_every_wrong_type() -> None:
         kind = type(default)
         if default is None:
             kind = int if name in ("clients_per_round", "batch") else float
-        lists = {"words"} if name == "methods" else {"list"}
+        hints = typing.get_type_hints(type(SECTIONS[section]))
+        lists = {"words"} if hints[field_name] == tuple[str, ...] else {"list"}
         fitting = lists if kind is tuple else allowed[kind]
         for wrong in texts.keys() - fitting:
             message = refused(f"[{section}]\n{name} = {texts[wrong]}")

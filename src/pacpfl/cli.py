@@ -15,6 +15,9 @@ import typer
 from rich.console import Console
 
 from pacpfl.cli_classification import download
+from pacpfl.cli_own import check, compare, fit, init
+from pacpfl.cli_predict import evaluate, personalize, predict, update
+from pacpfl.cli_privacy import privacy, warn_of_earlier
 from pacpfl.cli_reproduce import reproduce
 from pacpfl.cli_tune import tune
 from pacpfl.errors import InputError
@@ -76,11 +79,25 @@ def run(
             "--m", min=0, help="Training samples of each client; 0: all.", show_default=False
         ),
     ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Train with differential privacy: the budget (mode gaussian unless set otherwise).",
+            show_default=False,
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="With --epsilon [1e-5].", show_default=False)
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of everything random.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder [runs/NAME-seedN].", show_default=False)
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Curves for tensorboard or mlflow, below tracking/.", show_default=False),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")
@@ -101,10 +118,13 @@ def run(
     more = {
         "images.path": None if data is None else json.dumps(str(data), ensure_ascii=False),
         "data.samples": m,
+        "privacy.epsilon": epsilon,
+        "privacy.delta": delta,
         "seed": seed,
     }
     given = [f"{name}={value}" for name, value in more.items() if value is not None]
-    chosen = configuration.override(chosen, [*(settings or []), *given])
+    mode = ["privacy.mode=gaussian"] if epsilon and chosen.privacy.mode == "none" else []
+    chosen = configuration.override(chosen, [*mode, *(settings or []), *given])
     name = config.stem if config else str(dataset)
     folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
 
@@ -112,14 +132,18 @@ def run(
 
     runtime.configure(chosen.run.precision)
     from pacpfl.report.html import write_report
+    from pacpfl.report.track import tracked
     from pacpfl.studies import folder as run_folder
     from pacpfl.studies import run as study
 
     if fresh:
+        warn_of_earlier(folder, console)
         run_folder.clear(folder)
-    with watching() as watcher:
+    with watching() as bar, tracked(track or [], folder, chosen, bar) as tracking:
+        watcher = tracking.watcher
         try:
             results = study.run(chosen, folder, watcher)
+            tracking.finish(results)
         except study.Interrupted as reason:
             console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
             raise typer.Exit(130) from None
@@ -133,6 +157,9 @@ def run(
     )
     if diversity:
         print(diversity)
+    for result in results.values():
+        if "privacy" in result.about:
+            print(result.about["privacy"]["words"])
     print(f"Report: {page}")
 
 
@@ -210,7 +237,10 @@ def certify(
     print(f"Report: {page}")
 
 
+for own in (init, check, fit, compare, personalize, predict, update, evaluate):
+    app.command()(own)
 app.command()(tune)
+app.command()(privacy)
 app.command()(download)
 
 

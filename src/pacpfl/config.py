@@ -23,6 +23,8 @@ METHODS = (
     *("pacpfl", "pfedgp", "pfedbayes", "mtl", "maml", "fedavg"),
     *("vanilla", "vanilla-deep", "pooled", "pooled-deep", "ridge", "ard"),
 )
+# Their results depend on all clients' data, without noise.
+TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
 CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
@@ -85,7 +87,10 @@ def dump(config: Config) -> str:
 
 def identity(config: Config, **more: Any) -> str:
     """Names what training depends on: two runs with the same identity give the same particles."""
-    learned = [section for section in SECTIONS if section not in ("posterior", "personal", "run")]
+    apart = {"posterior", "personal", "run"} | (
+        {"privacy"} if config.privacy.mode == "none" else set()
+    )
+    learned = [section for section in SECTIONS if section not in apart]
     parts: dict[str, Any] = {section: _plain(getattr(config, section)) for section in learned}
     parts |= {"seed": config.seed, "precision": config.run.precision, **more}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -96,16 +101,22 @@ def check(config: Config, origin: str) -> None:
     train, prior = config.train, config.prior
     if train.tau is not None and train.lambda_ is not None:
         raise InputError(f"{origin}: tau and lambda say the same thing; give one of them.")
-    if config.data.samples < 2 and config.data.name not in ("femnist", "emnist"):
+    if config.data.samples < 2 and config.data.name not in (*("femnist", "emnist", "tables"),):
         raise InputError(f"{origin}: samples = {config.data.samples} is too few; give at least 2.")
     if config.data.name in CLASSIFICATION and config.data.standardize != "none":
         raise InputError(
             f"{origin}: the labels of {config.data.name} cannot be standardised; leave standardize out."
         )
-    if train.clients_per_round is not None and train.clients_per_round > config.data.clients:
+    own = config.data.name == "tables"  # how many clients there are, the files tell
+    if not own and (train.clients_per_round or 0) > config.data.clients:
         raise InputError(
             f"{origin}: clients_per_round = {train.clients_per_round} is more than the "
             f"{config.data.clients} clients there are."
+        )
+    if own and not (config.tables.source and config.tables.target):
+        raise InputError(
+            f"{origin}: tables need a source (file or folder) and a target (column); pacpfl init FOLDER "
+            "writes both."
         )
     for name, allowed in (
         ("mean", ("zero", "constant", "linear", "mlp")),
@@ -135,6 +146,51 @@ def check(config: Config, origin: str) -> None:
     widths = (*prior.mean_widths, *prior.kernel_widths)
     if any(width < 1 for width in (*widths, *config.network.widths, *config.network.filters)):
         raise InputError(f"{origin}: a hidden layer needs at least one neuron.")
+    check_privacy(config, origin)
+
+
+def check_privacy(config: Config, origin: str) -> None:
+    """What no single key of [privacy] can tell."""
+    privacy = config.privacy
+    if privacy.mode == "none":
+        if privacy.epsilon is not None:
+            raise InputError(
+                f"{origin}: privacy.epsilon = {privacy.epsilon} protects nobody without a mode; set "
+                "privacy.mode to gaussian or laplace."
+            )
+        return
+    if privacy.epsilon is None:
+        raise InputError(
+            f"{origin}: privacy.mode = {privacy.mode} needs a budget; set privacy.epsilon."
+        )
+    if "pacpfl" not in config.run.methods:
+        raise InputError(
+            f"{origin}: privacy.mode = {privacy.mode} is for the method pacpfl, which is not among "
+            "the methods; add it."
+        )
+    if privacy.clip_quantile is not None and (privacy.mode, privacy.unit) != ("gaussian", "client"):
+        raise InputError(
+            f"{origin}: privacy.clip_quantile is accounted for mode gaussian and unit client only; "
+            "leave it out."
+        )
+    if config.data.standardize == "global":
+        raise InputError(
+            f"{origin}: standardize = global uses all clients' data without noise, which no budget "
+            "covers; choose client or none."
+        )
+    if not privacy.strict:
+        return
+    shared = [name for name in config.run.methods if name in TOGETHER]
+    if shared:
+        raise InputError(
+            f"{origin}: privacy.strict releases nothing that is not accounted for, but "
+            f"{', '.join(shared)} would learn from all clients without noise; leave them out of "
+            "run.methods."
+        )
+    if config.data.name != "tables" and config.data.new_clients == 0:
+        raise InputError(
+            f"{origin}: privacy.strict measures new clients only, and there are none; set new_clients."
+        )
 
 
 def _with(config: Config, name: str, value: Any, origin: str) -> Config:

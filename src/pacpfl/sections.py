@@ -14,7 +14,7 @@ def key(default: Any, help: str, **rules: Any) -> Any:
     return field(default=default, metadata={"help": help, **rules})
 
 
-DATASETS = ("polynomial", "pv", "digits", "femnist", "emnist")
+DATASETS = ("polynomial", "pv", "digits", "femnist", "emnist", "tables")
 CLASSIFICATION = ("digits", "femnist", "emnist")
 
 
@@ -28,7 +28,9 @@ class DataConfig:
     noise: float = key(0.15, "standard deviation of the observation noise", least=0)
     opposite: bool = key(False, "the two kinds of clients have opposite means")
     standardize: str = key(
-        "none", "scale features and target: none, per client", choices=("none", "client")
+        "none",
+        "scale features and target by training rows: none, those of each client, or of all (global)",
+        choices=("none", "client", "global"),
     )
 
 
@@ -59,6 +61,52 @@ class ImagesConfig:
     path: str = key("", "file or folder of the images; pacpfl run femnist --data PATH sets it")
     alpha: float = key(0.4, "Dirichlet parameter of the label skew (emnist)", above=0)
     test_fraction: float = key(0.2, "share of each client's images kept for testing", above=0)
+
+
+@dataclass(frozen=True)
+class TablesConfig:
+    """Your own tables, `data.name = "tables"` (docs/own-data.md); `pacpfl init` writes this section."""
+
+    source: str = key("", "a folder with one file for each client, or one file")
+    client: str = key("", "column that names the client; empty: each file is one")
+    target: str = key("", "column that is to be predicted")
+    task: str = key(
+        "auto", "what the target is: numbers, or classes", choices=("auto", "regression", "classes")
+    )
+    columns: tuple[str, ...] = key((), "columns to learn from; empty: all others")
+    ignore: tuple[str, ...] = key((), "columns to leave out")
+    categorical: tuple[str, ...] = key((), "columns whose numbers are names of categories")
+    dates: tuple[str, ...] = key((), "columns of dates, encoded as sines and cosines")
+    cycles: tuple[str, ...] = key(
+        ("hour", "weekday", "month"), "of these cycles: hour, weekday, day (of the year), month"
+    )
+    missing: str = key(
+        "error",
+        "missing cells: an error, drop the row, or impute the training median",
+        choices=("error", "drop", "impute"),
+    )
+    unseen: str = key(
+        "zeros",
+        "a category no training row has: all zeros, or an error",
+        choices=("zeros", "error"),
+    )
+    split: str = key(
+        "rows",
+        "which rows only measure: at random, the last ones in time, or as a column says",
+        choices=("rows", "time", "column"),
+    )
+    split_by: str = key("", "column of the times, or of the words train, later, test")
+    held_out: float = key(0.2, "share of each client's rows that only measure", above=0, most=0.9)
+    for_later: float = key(0.0, "share that is kept until personalisation", least=0, most=0.9)
+    most: int = key(0, "training rows of a client at most; 0: all", least=0)
+    small: str = key(
+        "error", "clients with too few rows: an error, or leave out", choices=("error", "leave")
+    )
+    new: tuple[str, ...] = key((), "clients that join after the training, by name")
+    new_share: float = key(
+        0.0, "share of the clients, drawn, that join after it", least=0, most=0.9
+    )
+    new_by: str = key("", "column that calls its client new or existing")
 
 
 @dataclass(frozen=True)
@@ -252,6 +300,42 @@ class AloneConfig:
 
 
 @dataclass(frozen=True)
+class PrivacyConfig:
+    """Differential privacy of PAC-PFL's training (docs/privacy.md); the other methods have none."""
+
+    mode: str = key(
+        "none",
+        "none, gaussian, laplace (pure epsilon), or paper (as printed: NO GUARANTEE)",
+        choices=("none", "paper", "laplace", "gaussian"),
+    )
+    epsilon: float | None = key(None, "budget of the whole training", above=0)
+    delta: float = key(1e-5, "with it (gaussian)", above=0, most=0.5)
+    clip: float = key(1.0, "gamma: norm to which updates are clipped", above=0)
+    clip_quantile: float | None = key(
+        None, "let the clip adapt, so that this share of updates is not clipped", above=0, most=0.99
+    )
+    clip_rate: float = key(0.2, "how fast it adapts", above=0)
+    per_particle: bool = key(False, "clip each particle's part to an equal share")
+    sampling: str = key(
+        "poisson",
+        "how clients_per_round are drawn: poisson (that many expected), fixed (exactly), all",
+        choices=("poisson", "fixed", "all"),
+    )
+    unit: str = key(
+        "client",
+        "what is protected: a client, or one sample of it",
+        choices=("client", "sample"),
+    )
+    average: float = key(
+        0.0, "share of the rounds, the last ones, whose particles are averaged", least=0, most=1
+    )
+    strict: bool = key(False, "leave everything out of the run folder that is not accounted for")
+    noise_seed: int | None = key(
+        None, "repeatable noise, for tests; the run is NOT PRIVATE then", least=0
+    )
+
+
+@dataclass(frozen=True)
 class PersonalConfig:
     weights: str = key(
         "uniform",
@@ -276,6 +360,7 @@ class Config:
     data: DataConfig = DataConfig()
     pv: PVConfig = PVConfig()
     images: ImagesConfig = ImagesConfig()
+    tables: TablesConfig = TablesConfig()
     prior: PriorConfig = PriorConfig()
     network: NetworkConfig = NetworkConfig()
     train: TrainConfig = TrainConfig()
@@ -287,5 +372,6 @@ class Config:
     pfedgp: PFedGPConfig = PFedGPConfig()
     alone: AloneConfig = AloneConfig()
     posterior: PosteriorConfig = PosteriorConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     personal: PersonalConfig = PersonalConfig()
     run: RunConfig = RunConfig()

@@ -15,13 +15,13 @@ import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np, optax
 from pacpfl.data.store import from_samples
-from pacpfl.engines import simulate
+from pacpfl.engines import rounds
 from pacpfl.engines.simulate import train
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Samples
 
-simulate.WORKING_SET["cpu"] = int(sys.argv[2])
+rounds.WORKING_SET["cpu"] = int(sys.argv[2])
 rng = np.random.default_rng(0)
 sizes = [5, 30, 12, 21, 8, 17, 3]
 store = from_samples([Samples(rng.normal(size=(m, 2)), rng.normal(size=m)) for m in sizes])

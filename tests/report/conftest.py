@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from scipy import stats
 from scipy.linalg import solve_triangular
 from scipy.special import ndtr
@@ -136,6 +136,42 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def single_clients(
+    group: str, people: list[dict[str, Any]], methods: tuple[str, ...], kept: int
+) -> dict[str, Array]:
+    """`panels/GROUP/...` and `gain/METHOD/GROUP` of docs/run-folder.md, client after client."""
+    place, several = f"panels/{group}", people[0]["test_x"].shape[1] > 1
+    parts: dict[str, list[Array]] = {}
+    saved: list[tuple[float, float, float]] = []
+    for client in people:
+        mean, quantiles = client["pacpfl"]
+        even = np.unique(np.linspace(0, len(mean) - 1, kept).round().astype(int))
+        shown = np.arange(len(even)) if several else even
+        found = {
+            "y": client["test_y"][shown],
+            "mean": mean[shown],
+            "quantiles": quantiles[:, shown],
+        }
+        if "vanilla" in methods:
+            alone = client["vanilla"][0]
+            found["vanilla/mean"] = alone[shown]
+            gap = (alone - client["test_y"]) ** 2 - (mean - client["test_y"]) ** 2
+            saved.append((len(gap), gap.sum(), (gap**2).sum()))
+        if several:
+            found |= {"spread_y": client["test_y"][even], "spread_mean": mean[even]}
+        else:
+            found |= {"x": client["test_x"][shown, 0], "train_x": client["x"][:, 0]}
+            found["train_y"] = client["y"]
+        for key, values in found.items():
+            parts.setdefault(key, []).append(values)
+    arrays = {f"{place}/{key}": np.concatenate(v, axis=-1) for key, v in parts.items()}
+    for key, of in (("offsets", "y"), ("train_offsets", "train_y")):
+        if of in parts:
+            sizes = [len(values) for values in parts[of]]
+            arrays[f"{place}/{key}"] = np.concatenate([[0], np.cumsum(sizes)])
+    return arrays | ({f"gain/vanilla/{group}": np.array(saved)} if saved else {})
+
+
 def make_run(
     folder: Path,
     *,
@@ -148,6 +184,7 @@ def make_run(
     names: tuple[str, ...] = (),
     changes: dict[str, Any] | None = None,
     without: tuple[str, ...] = (),
+    kept: int = 40,
 ) -> Path:
     """Write a run folder; `without` leaves out arrays whose key starts so."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -193,9 +230,10 @@ def make_run(
                     "kind": client["kind"], "samples": 10, "later": 0, "test": test,
                 }  # fmt: skip
                 rows.append(row)
+                mean = mixture[0] @ mixture[1]
+                client[method] = (mean, quantiles)
                 if number < 4:
                     key = f"bands/{group}/{client['name']}"
-                    mean = mixture[0] @ mixture[1]
                     if method == "pacpfl":
                         arrays |= {
                             f"{key}/x": client["test_x"], f"{key}/y": client["test_y"],
@@ -209,6 +247,9 @@ def make_run(
                     arrays.setdefault(f"weights/{group}", []).append(mixture[0])
             if method != "fedavg":
                 arrays[f"calibration/{method}/{group}"] = np.stack(frequencies)
+    if methods[0] == "pacpfl":
+        for group in groups:
+            arrays |= single_clients(group, people[group], methods, kept)
     rounds = np.arange(1, 1501)
     noise = random.standard_normal(1500)
     arrays["curve/log_evidence"] = -0.55 - 6.0 * np.exp(-rounds / 90) + 0.08 * noise
@@ -263,6 +304,33 @@ def make_run(
     return folder
 
 
+def enlarge(folder: Path, copies: int) -> Path:
+    """Every client of a run folder so many times, with names of their own; metrics stay as they are."""
+    with (folder / "clients.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    places = dict.fromkeys((row["method"], row["group"]) for row in rows)
+    with (folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        for place in places:
+            own = [row for row in rows if (row["method"], row["group"]) == place]
+            for copy in range(copies):
+                writer.writerows(row | {"client": f"{row['client']} copy {copy}"} for row in own)
+    arrays = load_file(folder / "arrays.safetensors")
+    for key, values in arrays.items():
+        if key.endswith("offsets"):
+            steps = np.tile(np.diff(values), copies)
+            arrays[key] = np.concatenate([[0], np.cumsum(steps)]).astype(values.dtype)
+        elif key.startswith("panels/"):
+            arrays[key] = np.concatenate([values] * copies, axis=-1)
+        elif key.startswith(("calibration/", "weights/", "gain/", "responsibilities/")) and (
+            key != "calibration/levels"
+        ):
+            arrays[key] = np.concatenate([values] * copies)
+    save_file(arrays, folder / "arrays.safetensors")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def polynomial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """24 existing and 24 new clients with one feature, three methods."""
@@ -284,10 +352,16 @@ def solar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build() -> MakeRun:
     """The maker itself, for runs with something special about them."""
     return make_run
+
+
+@pytest.fixture(scope="session")
+def enlarged() -> Callable[[Path, int], Path]:
+    """Turns a run folder into one of many clients."""
+    return enlarge
 
 
 @pytest.fixture(scope="session")
@@ -330,7 +404,7 @@ class Element:
 class Reader(HTMLParser):
     """A strict reader: every element that is opened must be closed, in order."""
 
-    EMPTY = frozenset({"meta", "link", "br", "img"})
+    EMPTY = frozenset({"meta", "link", "br", "img", "input"})
 
     def __init__(self, page: str) -> None:
         super().__init__()

@@ -9,40 +9,18 @@ from typing import Any
 
 import pytest
 
-from pacpfl.report import write_report
-
-CHROMIUM = shutil.which("chromium")
-DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-    "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-)  # fmt: skip
-
-if not CHROMIUM or not DRIVER:
-    pytest.skip(
-        "No browser to try the page in: install the Debian packages chromium and chromium-driver.",
-        allow_module_level=True,
-    )
-
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
+from browsing import open_browser, show
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from pacpfl.report import write_report
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(executable_path=str(DRIVER)))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    yield from open_browser(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +35,6 @@ def page(browser: webdriver.Chrome, mixture_page: Path) -> webdriver.Chrome:
     show(browser, width=1100, theme="light")
     browser.get(mixture_page.as_uri())
     return browser
-
-
-def show(browser: webdriver.Chrome, width: int, theme: str) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    # Without motion a click need not wait until the page has come to rest.
-    wishes = {"prefers-color-scheme": theme, "prefers-reduced-motion": "reduce"}
-    features = [{"name": name, "value": value} for name, value in wishes.items()]
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def column(browser: webdriver.Chrome, title: str) -> tuple[Any, int]:
@@ -110,14 +79,14 @@ def test_every_figure_can_be_seen(page: webdriver.Chrome) -> None:
 
 
 def test_a_click_sorts_and_a_second_click_turns_it_round(page: webdriver.Chrome) -> None:
-    header, place = column(page, "RSMSE PAC-PFL")
+    header, place = column(page, "RSMSE")
     before = values(page, place)
     assert before != sorted(before, key=float)
     header.find_element(By.TAG_NAME, "button").click()
     assert values(page, place) == sorted(before, key=float)
     assert header.get_attribute("aria-sort") == "ascending"
     assert page.find_element(By.ID, "clients-status").get_property("textContent") == (
-        "Sorted by RSMSE PAC-PFL, ascending."
+        "Sorted by RSMSE, ascending."
     )
     header.find_element(By.TAG_NAME, "button").click()
     assert values(page, place) == sorted(before, key=float, reverse=True)
@@ -176,7 +145,7 @@ def test_dark_turns_page_and_figures(page: webdriver.Chrome) -> None:
         assert text == ink != background
 
 
-@pytest.mark.parametrize("width", [400, 800, 1100])
+@pytest.mark.parametrize("width", [360, 800, 1100])
 def test_nothing_sticks_out_to_the_side(page: webdriver.Chrome, width: int) -> None:
     show(page, width=width, theme="light")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width

@@ -15,12 +15,13 @@ from safetensors.numpy import load_file, save_file
 
 from pacpfl.errors import InputError
 from pacpfl.report import class_plots, class_words, write_report
+from pacpfl.report.cautions import cautions
 from pacpfl.report.compare import compare
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.plots import boxes
 from pacpfl.report.style import drawing
 from pacpfl.report.tables import best_methods, client_table, method_table, shown_measures
-from pacpfl.report.words import cautions, summary
+from pacpfl.report.words import summary
 
 TITLES = {"pacpfl": "PAC-PFL", "fedavg": "FedAvg", "vanilla": "BNN per client"}
 # How sure a method is of its answer, and how often that answer is right.
@@ -187,17 +188,27 @@ def test_the_most_accurate_is_the_best_and_so_is_the_best_calibrated(run: Run) -
         assert best_methods(run, group, ce) == {min(errors, key=lambda m: errors[m])}
 
 
-def test_the_table_of_clients_has_everyones_accuracy(run: Run) -> None:
+def test_the_table_of_clients_has_everyones_accuracy_with_and_without_the_others(run: Run) -> None:
     columns, rows, left_out = client_table(run)
     titles = [column.title for column in columns]
     assert titles == [
-        "Client", "Group", "Samples", "Test points", "Accuracy PAC-PFL", "Accuracy FedAvg",
-        "Accuracy BNN per client", "CE of its own", "NLL", "Brier score",
+        "Client", "Group", "Samples", "Test points", "Accuracy", "Accuracy alone", "Gain",
+        "CE of its own", "NLL", "Brier score",
     ]  # fmt: skip
     assert (len(rows), left_out) == (2 * CLIENTS, 0)
-    first = run.rows("fedavg", "existing").iloc[0]
-    assert rows[0][0].text == first["client"]
-    assert float(rows[0][5].value) == first["accuracy"]
+    for row, (_, own), (_, alone) in zip(
+        rows,
+        run.clients[run.clients["method"] == "pacpfl"].iterrows(),
+        run.clients[run.clients["method"] == "vanilla"].iterrows(),
+        strict=True,
+    ):
+        cells = dict(zip(titles, row.cells, strict=True))
+        assert cells["Client"].text == own["client"] == alone["client"]
+        assert float(cells["Accuracy"].value) == own["accuracy"]
+        assert float(cells["Accuracy alone"].value) == alone["accuracy"]
+        assert float(cells["Gain"].value) == pytest.approx(own["accuracy"] - alone["accuracy"])
+        shown = float(cells["Gain"].text.replace("\N{MINUS SIGN}", "-"))
+        assert shown == pytest.approx(100 * (own["accuracy"] - alone["accuracy"]), abs=0.0501)
 
 
 def test_two_methods_are_compared_by_their_accuracy(run: Run) -> None:
@@ -209,7 +220,7 @@ def test_two_methods_are_compared_by_their_accuracy(run: Run) -> None:
 
 
 def test_the_summary_tells_accuracy_and_calibration_in_per_cent(run: Run) -> None:
-    told = " ".join(summary(run))
+    told = " ".join(text for texts in summary(run).values() for text in texts)
     mean = 100 * run.metrics["pacpfl"]["existing"]["accuracy"]["mean"]
     other = 100 * run.metrics["fedavg"]["existing"]["accuracy"]["mean"]
     assert f"PAC-PFL is the most accurate, with {mean:.1f}% of the test samples" in told
@@ -313,7 +324,8 @@ def test_the_page_says_nothing_about_bands_or_pixels(
 def test_every_figure_has_words_for_those_who_cannot_see_it(
     page: Path, read_page: Callable[[Path], Any]
 ) -> None:
-    labels = [svg.attributes["aria-label"] for svg in read_page(page).all("svg")]
+    seen = [svg for svg in read_page(page).all("svg") if "hidden" not in svg.attributes]
+    labels = [svg.attributes["aria-label"] for svg in seen]
     (reliability,) = [label for label in labels if label.startswith("Reliability")]
     assert re.search(r"FedAvg, new clients: 9\d\.\d% sure on average, \d\d\.\d% right", reliability)
     shown = [label for label in labels if label.startswith("Images of 6")]

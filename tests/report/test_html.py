@@ -18,6 +18,7 @@ from matplotlib.colors import to_rgb
 
 from pacpfl.errors import InputError
 from pacpfl.report import html, write_report
+from pacpfl.report.folder import Run, read_run
 from pacpfl.report.style import COLOURS, DARK_COLOURS, INK
 
 ReadPage = Callable[[Path], Any]
@@ -61,13 +62,13 @@ def test_the_table_of_measures_is_metrics_json(polynomial_page: Path, read_page:
 def test_the_table_of_clients_is_clients_csv(
     mixture: Path, tmp_path: Path, read_page: ReadPage
 ) -> None:
-    page = write_report(Path(shutil.copytree(mixture, tmp_path / "run")))
+    page = tmp_path / "report.html"
+    page.write_text(html.render(read_run(mixture), []), encoding="utf-8")
     table = read_page(page).one("table", class_="sortable")
     headers = [header.one("button").text for header in table.one("thead").all("th")]
     assert headers == [
-        "Client", "Group", "Kind", "Samples", "Test points", "RSMSE PAC-PFL",
-        "RSMSE GP per client", "RSMSE One GP on pooled data", "CE", "NLL", "90% coverage",
-        "90% width", "Component 1", "Component 2",
+        "Client", "Group", "Kind", "Samples", "Test points", "RSMSE", "RSMSE alone", "Gain", "CE",
+        "NLL", "90% coverage", "90% width",
     ]  # fmt: skip
     with (mixture / "clients.csv").open(newline="", encoding="utf-8") as file:
         rows = {(row["method"], row["client"]): row for row in csv.DictReader(file)}
@@ -77,15 +78,21 @@ def test_the_table_of_clients_is_clients_csv(
         cells = [cell for cell in line.children if not isinstance(cell, str)]
         name = cells[0].text
         main = rows["pacpfl", name]
+        assert cells[0].one("a").attributes["href"] == f"#client={main['group']}/{name}"
         assert [cell.text for cell in cells[1:3]] == [main["group"], main["kind"]]
+        alone = rows["vanilla", name]["rsmse"]
+        gain = 1 - float(main["rsmse"]) / float(alone)
+        assert ("data-loses" in line.attributes) == (gain < 0)
         expected = [
-            main["samples"], main["test"], main["rsmse"], rows["vanilla", name]["rsmse"],
-            rows["pooled", name]["rsmse"], main["ce"], main["nll"], main["coverage_90"],
-            main["width_90"], main["responsibility_0"], main["responsibility_1"],
+            main["samples"], main["test"], main["rsmse"], alone, gain, main["ce"], main["nll"],
+            main["coverage_90"], main["width_90"],
         ]  # fmt: skip
-        for cell, number in zip(cells[3:], map(float, expected), strict=True):
-            assert float(cell.attributes["data-value"]) == number
-            assert value(cell.text) == pytest.approx(number, abs=0.000501)
+        for place, (cell, number) in enumerate(zip(cells[3:], map(float, expected), strict=True)):
+            assert float(cell.attributes["data-value"]) == pytest.approx(number, rel=1e-12)
+            if place == 4:
+                assert value(cell.text.rstrip("%")) == pytest.approx(100 * number, abs=0.501)
+            else:
+                assert value(cell.text) == pytest.approx(number, abs=0.000501)
 
 
 def test_every_figure_is_explained_and_beside_the_page_as_files(
@@ -131,7 +138,7 @@ def test_ids_occur_once_and_every_link_leads_somewhere(
     assert not [name for name, times in ids.items() if times > 1]
     for element in page.all():
         target = element.attributes.get("href", "")
-        if target.startswith("#"):
+        if target.startswith("#") and not target.startswith("#client="):
             assert target[1:] in ids
         for name in re.findall(r"url\(#([^)]*)\)", " ".join(element.attributes.values())):
             assert name in ids
@@ -155,7 +162,7 @@ def test_the_page_can_be_found_ones_way_in(polynomial_page: Path, read_page: Rea
 
 def test_inline_figures_follow_the_text_and_theme(polynomial_page: Path) -> None:
     text = polynomial_page.read_text(encoding="utf-8")
-    drawings = re.findall(r"<svg.*?</svg>", text, flags=re.S)
+    drawings = re.findall(r"<svg [^>]*viewBox.*?</svg>", text, flags=re.S)
     assert len(drawings) == 7
     for drawing in drawings:
         assert "currentColor" in drawing
@@ -181,8 +188,9 @@ def contrast(first: str, second: str) -> float:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_contrast_is_enough_in_both_themes(polynomial_page: Path, theme: str) -> None:
     style = polynomial_page.read_text(encoding="utf-8").split("</style>")[0]
-    blocks = re.findall(r":root \{(.*?)\}", style, flags=re.S)
-    assert len(blocks) == 2
+    blocks = re.findall(r":root[^{}]* \{([^{}]*--page[^{}]*)\}", style, flags=re.S)
+    assert len(blocks) == 3, "light, dark as the device wishes, dark as the reader wishes"
+    assert blocks[1] == blocks[2]
     colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", blocks[theme == "dark"]))
     for text in ("text", "quiet", "accent"):
         assert contrast(colours[text], colours["page"]) >= 4.5
@@ -209,7 +217,10 @@ def test_whatever_a_client_is_called_it_stays_text(
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "config.toml").write_text('name = "</pre><script>alert(5)</script>"\n')
     page = read_page(write_report(folder))
-    assert len(page.all("script")) == 1
+    data, program = page.all("script")
+    assert data.attributes == {"type": "application/json", "id": "panel-data"}
+    assert program.attributes == {}
+    assert [c["name"] for c in json.loads(data.children[0])["clients"][:5]] == list(NASTY)
     assert not page.all("img") and not page.all("b") and not page.all("i")
     assert page.one("h1").text == "<b>bold</b>"
     table = page.one("table", class_="sortable")
@@ -300,8 +311,10 @@ def test_a_flagged_client_is_marked_in_words(
     cells[table[0].split(",").index("coverage_90")] = "0.5"
     (folder / "clients.csv").write_text("\n".join([table[0], ",".join(cells), *table[2:]]))
     page = read_page(write_report(folder))
-    notes = page.one("table", class_="sortable").all("span")
-    assert [note.text for note in notes] == ["over-confident"]
+    body = page.one("table", class_="sortable").one("tbody")
+    assert [note.text for note in body.all("span")] == ["over-confident"]
+    noted = [row.all("th")[0].text for row in body.all("tr") if "data-noted" in row.attributes]
+    assert noted == ["existing-01"]
     assert "existing-01 (50%)" in page.one("section", id="warnings").text
 
 
@@ -336,11 +349,29 @@ def test_a_page_is_replaced_whole_or_not_at_all(
     assert not [path for path in folder.rglob(".*")]
 
 
-def test_a_thousand_clients_are_shown_and_the_rest_counted(
+def test_so_many_clients_are_shown_and_the_rest_counted(
     polynomial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_page: ReadPage
 ) -> None:
     monkeypatch.setattr("pacpfl.report.tables.CLIENTS_SHOWN", 30)
-    page = read_page(write_report(Path(shutil.copytree(polynomial, tmp_path / "run"))))
-    section = page.one("section", id="clients")
+    path = tmp_path / "report.html"
+    path.write_text(html.render(read_run(polynomial), []), encoding="utf-8")
+    section = read_page(path).one("section", id="clients")
     assert len(section.one("tbody").all("tr")) == 30
     assert "18 further clients are in clients.csv." in section.text
+
+
+def test_a_strictly_private_run_lists_only_new_clients(
+    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+) -> None:
+    """What was measured on the data it learned from is left out of the folder; the counts are not."""
+    run = read_run(build(tmp_path / "run", clients=3))
+    kept = run.clients[run.clients["group"] == "new"].reset_index(drop=True)
+    strict = Run(run.name, run.record, run.metrics, kept, run.arrays, "")
+    path = tmp_path / "report.html"
+    path.write_text(html.render(strict, []), encoding="utf-8")
+    page = read_page(path)
+    assert "learned from 3 clients" in page.one("dl", id="summary").text
+    assert page.one("ul", class_="about").text.startswith("3 existing + 3 new clients")
+    assert len(page.one("table", class_="sortable").one("tbody").all("tr")) == 3
+    nobody = Run(run.name, run.record, run.metrics, kept.iloc[:0], run.arrays, "")
+    assert "0 clients" not in html.render(nobody, [])

@@ -159,6 +159,12 @@ def test_arrays_have_the_documented_keys_and_shapes(arrays: dict[str, np.ndarray
         shapes[f"responsibilities/{group}"] = (count, 2)
         for method in ("pacpfl", "vanilla", "pooled"):
             shapes[f"calibration/{method}/{group}"] = (count, 20)
+        tested, learned = 6 * count, 5 * count
+        shapes[f"gain/vanilla/{group}"] = (count, 3)
+        shapes |= {f"panels/{group}/{key}": (count + 1,) for key in ("offsets", "train_offsets")}
+        shapes |= {f"panels/{group}/{key}": (tested,) for key in ("x", "y", "mean", "vanilla/mean")}
+        shapes[f"panels/{group}/quantiles"] = (6, tested)
+        shapes |= {f"panels/{group}/{key}": (learned,) for key in ("train_x", "train_y")}
         for number in range(count):
             place = f"bands/{group}/{group}-{number:02d}"
             shapes |= {f"{place}/x": (6, 1), f"{place}/quantiles": (6, 6)}

@@ -54,7 +54,7 @@ class Proposer:
 
 def test_every_section_of_the_configuration_is_relevant_or_not():
     sections = {f.name for f in fields(Config) if is_dataclass(f.default)}
-    assert sections == {*spaces.RELEVANT, *spaces.IRRELEVANT}
+    assert sections == {*spaces.RELEVANT, *spaces.IRRELEVANT, *spaces.OCCASIONAL}
 
 
 def test_every_row_has_a_space_and_a_method():

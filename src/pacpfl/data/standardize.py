@@ -1,11 +1,13 @@
-"""Scaling of features and target by each client's own TRAINING statistics."""
+"""Scaling of features and target by TRAINING statistics: each client's own, or those of all together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pacpfl.data.table_stream import Room, release
 from pacpfl.types import Client, Federation, Samples
 
 
@@ -28,26 +30,97 @@ class Scaler:
         return scaled * self.y_std + self.y_mean
 
 
-def fit_scaler(train: Samples) -> Scaler:
-    """From training samples alone. A target that never changes keeps its unit."""
-    return Scaler(
-        train.x.mean(0), train.x.std(0), float(train.y.mean()), float(train.y.std()) or 1.0
-    )
+def fit_scaler(
+    train: Samples | Sequence[Samples], unscaled: np.ndarray | None = None, labels: bool = False
+) -> Scaler:
+    """From training samples alone, of one client or of several together.
+
+    What never changes keeps its unit, and so do the features that `unscaled` marks and targets that
+    are `labels`.
+    """
+    parts = [train] if isinstance(train, Samples) else list(train)
+    count = sum(map(len, parts))
+    x_mean = sum(part.x.sum(0, dtype=float) for part in parts) / count
+    y_mean = float(sum(part.y.sum(dtype=float) for part in parts) / count)
+    x_square = sum(((part.x - x_mean) ** 2).sum(0) for part in parts) / count
+    y_std = float(np.sqrt(sum(((part.y - y_mean) ** 2).sum() for part in parts) / count))
+    # A sum of equal numbers may be off in the last digit: what is left is no spread.
+    size = np.maximum(np.abs(x_mean), 1e-300)
+    still = np.sqrt(x_square) <= 1e-13 * size
+    x_std = np.where(still, 1.0, np.sqrt(x_square))
+    if unscaled is not None:
+        x_mean, x_std = np.where(unscaled, 0.0, x_mean), np.where(unscaled, 1.0, x_std)
+    if labels:
+        return Scaler(x_mean, x_std, 0.0, 1.0)
+    return Scaler(x_mean, x_std, y_mean, y_std if y_std > 1e-13 * abs(y_mean) else 1.0)
+
+
+def fit_scalers(federation: Federation, how: str) -> dict[str, Scaler]:
+    """A scaler for each client by name: none, `client` (its own) or `global` (existing clients')."""
+    everyone = [*federation.existing, *federation.new]
+    unscaled = np.isin(np.array(federation.features, dtype=object), federation.unscaled)
+    labels = federation.classes is not None
+    if how == "client":
+        return {c.name: fit_scaler(c.train, unscaled, labels) for c in everyone}
+    if how == "global":
+        one = fit_scaler([client.train for client in federation.existing], unscaled, labels)
+    else:
+        width = len(federation.features)
+        one = Scaler(np.zeros(width), np.ones(width), 0.0, 1.0)
+    return {client.name: one for client in everyone}
+
+
+def standardize(federation: Federation, how: str) -> Federation:
+    """The federation in the units of its scalers; on disk where it lies on disk."""
+    if how == "none":
+        return federation
+    scalers = fit_scalers(federation, how)
+    groups = {group: _scaled(clients, scalers) for group, clients in federation.groups().items()}
+    return replace(federation, existing=groups["existing"], new=groups["new"])
 
 
 def standardize_client(client: Client) -> Client:
-    scale = fit_scaler(client.train)
-    return replace(
-        client,
-        train=scale(client.train),
-        later=None if client.later is None else scale(client.later),
-        test=None if client.test is None else scale(client.test),
-    )
+    return _scaled([client], {client.name: fit_scaler(client.train)})[0]
 
 
 def standardize_clients(federation: Federation) -> Federation:
-    return replace(
-        federation,
-        existing=tuple(map(standardize_client, federation.existing)),
-        new=tuple(map(standardize_client, federation.new)),
+    return standardize(federation, "client")
+
+
+def _scaled(clients: Sequence[Client], scalers: dict[str, Scaler]) -> tuple[Client, ...]:
+    changed: list[dict[str, Samples | None]] = [{} for _ in clients]
+    for part in ("train", "later", "test"):
+        old = [getattr(client, part) for client in clients]
+        new = _scaled_part(old, [scalers[client.name] for client in clients])
+        for fields, samples in zip(changed, new, strict=True):
+            fields[part] = samples
+    return tuple(
+        replace(client, **fields)  # type: ignore[arg-type]
+        for client, fields in zip(clients, changed, strict=True)
     )
+
+
+def _scaled_part(
+    parts: Sequence[Samples | None], scalers: Sequence[Scaler]
+) -> list[Samples | None]:
+    """One array of all of them on disk, where they lie there, so that they stay neighbours."""
+    there = [part for part in parts if part is not None]
+    if not there or not isinstance(there[0].x, np.memmap):
+        return [p if p is None else scale(p) for p, scale in zip(parts, scalers, strict=True)]
+    room, rows = Room(0), sum(map(len, there))
+    x = room.array((rows, there[0].x.shape[1]), np.float32, 1)
+    y = room.array((rows,), np.float32, 1)
+    found: list[Samples | None] = []
+    start = 0
+    for part, scale in zip(parts, scalers, strict=True):
+        if part is None:
+            found.append(None)
+            continue
+        place = slice(start, start + len(part))
+        start = place.stop
+        scaled = scale(part)
+        x[place], y[place] = scaled.x, scaled.y
+        found.append(Samples(x[place], y[place]))
+        release(part.x)
+        release(x)
+    return found

@@ -53,10 +53,28 @@ def from_samples(parts: Sequence[Samples], roomy: bool = False) -> ClientStore:
     lengths = [len(part) for part in parts]
     longest = max(lengths)
     return ClientStore(
-        np.concatenate([part.x for part in parts]),
-        np.concatenate([part.y for part in parts]),
+        _joined([part.x for part in parts]),
+        _joined([part.y for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]),
         round_up(longest) if roomy else longest,
+    )
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All rows in one array. Rows that follow each other in a file are not copied: they stay there."""
+    first = parts[0]
+    file = getattr(first, "_mmap", None)
+    if file is None or not all(
+        getattr(part, "_mmap", None) is file and part.flags.c_contiguous for part in parts
+    ):
+        return np.concatenate(parts)
+    starts = [part.__array_interface__["data"][0] for part in parts]
+    ends = [start + part.nbytes for start, part in zip(starts, parts, strict=True)]
+    if starts[1:] != ends[:-1]:
+        return np.concatenate(parts)
+    rows = sum(map(len, parts))
+    return np.lib.stride_tricks.as_strided(
+        first, (rows, *first.shape[1:]), first.strides, subok=True, writeable=False
     )
 
 

@@ -21,6 +21,7 @@ class Checkpoint(NamedTuple):
     round: int
     state: Any  # pytree of arrays: server state and clients' states
     history: dict[str, np.ndarray]  # one value per round so far
+    ledger: str = ""  # of a private run: the place in its ledger at which this was saved
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
@@ -51,6 +52,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
         f"history/{name}": np.asarray(values) for name, values in checkpoint.history.items()
     }
     about = {"format": FORMAT, "identity": identity, "round": str(checkpoint.round)}
+    if checkpoint.ledger:
+        about["ledger"] = checkpoint.ledger
     write_bytes_atomically(path, save(arrays, about | {"digest": _digest(arrays, about)}))
 
 
@@ -89,7 +92,8 @@ def load_checkpoint(path: Path, template: Any, identity: str) -> Checkpoint | No
             "or delete it to start over."
         )
     leaves = [found[name] for name in expected]
-    return Checkpoint(rounds, jax.tree.unflatten(jax.tree.structure(template), leaves), history)
+    state = jax.tree.unflatten(jax.tree.structure(template), leaves)
+    return Checkpoint(rounds, state, history, metadata.get("ledger", ""))
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engines.simulate import divide, initial_client_states, to_device
+from pacpfl.engines.rounds import divide, initial_client_states, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
 from pacpfl.personal import PersonalModel

@@ -9,7 +9,6 @@ from pacpfl.report.folder import Run
 from pacpfl.report.measures import number, percent
 
 SURE_WITHIN = 0.05  # mean confidence this close to the accuracy still counts as honest
-CHECKED = "whether any method is much surer than it is right"
 
 
 def confidence_and_accuracy(run: Run, method: str, group: str) -> tuple[float, float] | None:

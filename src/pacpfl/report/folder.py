@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Run:
         with_particles = [name for name, entry in self.methods.items() if "particles" in entry]
         return with_particles[0] if with_particles else next(iter(self.methods))
 
-    @property
+    @cached_property
     def classification(self) -> bool:
         """Whether the targets are classes, so that there are accuracies to show."""
         return bool(self.clients["accuracy"].notna().any())
@@ -80,6 +81,11 @@ class Run:
         """The clients of a group, in the order in which the arrays list them."""
         table = self.clients
         return list(dict.fromkeys(table.loc[table["group"] == group, "client"]))
+
+    def count(self, group: str) -> int:
+        """How many clients a group has; a strictly private run lists none of those it learned from."""
+        recorded = self.record.get("clients", {}).get(group)
+        return len(self.names(group)) if recorded is None else int(recorded)
 
     def kinds(self, group: str) -> list[str]:
         """The true kind of each client of a group; empty where it is not known."""

@@ -17,16 +17,20 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from pacpfl.errors import InputError
+from pacpfl.report.cautions import CHECKED, cautions
 from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
-from pacpfl.report.class_words import CHECKED
+from pacpfl.report.compact import embedded
 from pacpfl.report.exhibits import exhibits, headline
-from pacpfl.report.folder import Run, read_run
+from pacpfl.report.folder import GROUPS, Run, read_run
+from pacpfl.report.judged import going_alone, judge
+from pacpfl.report.panels import panel_data
 from pacpfl.report.plots import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
 from pacpfl.report.tables import client_table, method_table, shown_measures
-from pacpfl.report.words import BANDS_CHECKED, cautions, summary
+from pacpfl.report.words import summary
 
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
+SCRIPTS = ("table", "draw", "figures", "panels")  # one after the other they are the page's script
 SECTIONS = {
     "results": "Results",
     "calibration": "Calibration",
@@ -92,18 +96,19 @@ def draw(run: Run, certificates: dict[str, Any] | None = None) -> list[Drawn]:
 
 def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = None) -> str:
     """The page as text. Everything that comes from the run is escaped."""
-    script = packaged("sort.js")
-    columns, rows, left_out = client_table(run)
+    script = "".join(packaged(f"{name}.js") for name in SCRIPTS)
+    judged = judge(run)
+    columns, rows, left_out = client_table(run, judged)
     present = {figure.section for figure in drawn} | {"results"}
     template = environment().get_template("template.html.j2")
     return template.render(
         run=run,
         dataset=str(run.record.get("dataset", run.name)),
         about=_about(run),
-        summary=summary(run),
+        summary=summary(run, judged),
         headline=headline(run),
-        cautions=cautions(run),
-        checked=CHECKED if run.classification else BANDS_CHECKED,
+        cautions=cautions(run, judged),
+        checked=CHECKED,
         sections={key: title for key, title in SECTIONS.items() if key in present},
         measures=shown_measures(run),
         methods=method_table(run),
@@ -113,6 +118,8 @@ def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = N
         columns=columns,
         rows=rows,
         left_out=left_out,
+        compared=going_alone(run) is not None,
+        panels=Markup(embedded(panel_data(run, judged))),
         details=_details(run),
         colours=COLOURS,
         dark_colours=DARK_COLOURS,
@@ -136,7 +143,7 @@ def packaged(name: str) -> str:
 
 def _about(run: Run) -> list[str]:
     """The line under the title."""
-    counts = [f"{len(run.names(group))} {group}" for group in run.groups]
+    counts = [f"{run.count(group)} {group}" for group in GROUPS if run.count(group)]
     parts = [" + ".join(counts) + " clients"]
     features = run.record.get("clients", {}).get("features")
     if features and not run.classification:  # of an image the pixels are of no interest

@@ -86,3 +86,8 @@ def number(value: float, digits: int = 3) -> str:
 
 def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f}%"
+
+
+def counted(amount: int, thing: str) -> str:
+    """ "1 client", "2 clients"."""
+    return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"

@@ -25,7 +25,7 @@ from pacpfl.report.measures import ACCURACY, BOXED, CE, CLASS_BOXED, RSMSE, Meas
 from pacpfl.report.style import INK, Look, grid, looks, panels, short, wrapped
 
 GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
-DOTS = 400  # clients drawn as dots per box; more would only blacken the figure
+DOTS = 150  # clients drawn as dots per box; more would only blacken the figure
 DRAWN_CLIENTS = 6
 BAND_POINTS = 300
 SAMPLES_IN_A_ROW = 100  # with several features: test samples against their index

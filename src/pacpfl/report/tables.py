@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import numpy as np
 
 from pacpfl.report.compare import mean_of
 from pacpfl.report.folder import Run
-from pacpfl.report.measures import COVERAGE_90, OF_A_CLASS_CLIENT, Measure, number
-from pacpfl.report.words import overconfident
+from pacpfl.report.judged import Judged, going_alone, judge
+from pacpfl.report.measures import OF_A_CLASS_CLIENT, Measure, number
 
-CLIENTS_SHOWN = 1000  # a page with more rows than this is slow to open and read by nobody
+CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read by nobody
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Cell:
 
     text: str
     value: str = ""
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,15 @@ class Column:
     title: str
     numeric: bool
     note: str = ""
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """A row of the table of clients; `link` opens its panel."""
+
+    link: str
+    client: Judged
+    cells: list[Cell]
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ def _measured(run: Run, method: str, group: str, measure: Measure) -> Cell:
     half = run.metrics[method][group][measure.key].get("ci95")
     interval = "" if half is None or math.isnan(half) else f" \N{PLUS-MINUS SIGN} {number(half)}"
     best = measure.ranked and method in best_methods(run, group, measure)
-    return Cell(number(mean) + interval, repr(mean), "best" if best else "")
+    return Cell(number(mean) + interval, repr(mean), ("best",) if best else ())
 
 
 def best_methods(run: Run, group: str, measure: Measure) -> set[str]:
@@ -88,55 +98,74 @@ def best_methods(run: Run, group: str, measure: Measure) -> set[str]:
     return {method for method, distance in distances.items() if distance == least}
 
 
-def client_table(run: Run) -> tuple[list[Column], list[list[Cell]], int]:
+def client_table(
+    run: Run, judged: list[Judged] | None = None
+) -> tuple[list[Column], list[ClientRow], int]:
     """Columns, rows, and how many clients were left out because there are too many.
 
-    One row per client: who it is, its RSMSE or accuracy with every method, then what the main
-    method says about its own doubt.
+    One row per client: who it is, what it reached with the main method and alone, what federating
+    gained it, and what the main method says about its own doubt. Other methods are in its panel.
     """
+    judged = judge(run) if judged is None else judged
     lead, *others = run.measures
     if run.classification:
         others = list(OF_A_CLASS_CLIENT)
     main = run.clients[run.clients["method"] == run.main].reset_index(drop=True)
-    title = run.titles[run.main]
-    kinds = bool(main["kind"].astype(bool).any())
-    later = bool((main["later"].fillna(0) > 0).any())
+    alone = going_alone(run)
+    kinds, later = any(c.kind for c in judged), any(c.later for c in judged)
+    noted = any(notes(client) for client in judged)
     measures = [m for m in others if main[m.key].notna().any()]
-    components = [name for name in main if str(name).startswith("responsibility_")]
 
     columns = [Column("Client", False), Column("Group", False)]
     columns += [Column("Kind", False)] * kinds
     columns += [Column("Samples", True)]
     columns += [Column("Later", True)] * later
-    columns += [Column("Test points", True)]
-    columns += [Column(f"{lead.title} {other}", True) for other in run.titles.values()]
-    columns += [Column(measure.title, True, title) for measure in measures]
-    columns += [Column(f"Component {n + 1}", True, title) for n in range(len(components))]
+    columns += [Column("Test points", True), Column(lead.title, True, run.titles[run.main])]
+    if alone is not None:
+        columns += [Column(f"{lead.title} alone", True, run.titles[alone])]
+        columns += [Column("Gain", True, "points" if run.classification else "error saved")]
+    columns += [Column(measure.title, True) for measure in measures]
+    columns += [Column("Notes", False)] * noted
 
+    selected = run.clients[run.clients["method"] == alone]
     scores = {
-        tuple(place): score
-        for *place, score in run.clients[["method", "group", "client", lead.key]].itertuples(
-            index=False
+        (group, name): score
+        for group, name, score in zip(
+            selected["group"], selected["client"], selected[lead.key], strict=True
         )
     }
-    flagged = overconfident(main)
     rows = []
-    for index, client in main.head(CLIENTS_SHOWN).iterrows():
-        cells = [_text(client["client"]), _text(client["group"])]
-        cells += [_text(client["kind"])] * kinds
-        cells += [_whole(client["samples"])]
-        cells += [_whole(client["later"])] * later
-        cells += [_whole(client["test"])]
-        cells += [
-            _decimal(scores.get((method, client["group"], client["client"]), math.nan))
-            for method in run.titles
-        ]
-        for measure in measures:
-            note = "over-confident" if measure is COVERAGE_90 and flagged[index] else ""
-            cells.append(_decimal(client[measure.key], note))
-        cells += [_decimal(client[name]) for name in components]
-        rows.append(cells)
+    for client, (_, values) in zip(
+        judged[:CLIENTS_SHOWN], main.head(CLIENTS_SHOWN).iterrows(), strict=True
+    ):
+        cells = [_text(client.name), _text(client.group)]
+        cells += [_text(client.kind)] * kinds
+        cells += [_whole(values["samples"])]
+        cells += [_whole(values["later"])] * later
+        cells += [_whole(values["test"]), _decimal(values[lead.key])]
+        if alone is not None:
+            cells += [_decimal(scores.get((client.group, client.name), math.nan))]
+            cells += [_gain(run, client.gain)]
+        cells += [_decimal(values[measure.key]) for measure in measures]
+        said = notes(client)
+        cells += [Cell("", ", ".join(said), said)] * noted
+        rows.append(ClientRow(client_link(client), client, cells))
     return columns, rows, max(0, len(main) - CLIENTS_SHOWN)
+
+
+def notes(client: Judged) -> tuple[str, ...]:
+    """What to be careful about with this client, in a word or two each."""
+    found = {
+        "over-confident": client.overconfident,
+        "better alone": client.verdict == "hurt",
+        "little data": client.few_samples,
+    }
+    return tuple(words for words, holds in found.items() if holds)
+
+
+def client_link(client: Judged) -> str:
+    """The end of the page's address that opens a client's panel."""
+    return f"#client={quote(client.group, safe='')}/{quote(client.name, safe='')}"
 
 
 def _text(value: object) -> Cell:
@@ -148,5 +177,14 @@ def _whole(value: float) -> Cell:
     return Cell(number(value, 0), "" if np.isnan(value) else repr(float(value)))
 
 
-def _decimal(value: float, note: str = "") -> Cell:
-    return Cell(number(value), "" if np.isnan(value) else repr(float(value)), note)
+def _decimal(value: float) -> Cell:
+    return Cell(number(value), "" if np.isnan(value) else repr(float(value)))
+
+
+def _gain(run: Run, value: float) -> Cell:
+    """With its sign: what was saved, in per cent of the error or in points of accuracy."""
+    if not math.isfinite(value):
+        return Cell(number(math.nan))
+    text = number(100 * abs(value), 1 if run.classification else 0)
+    sign = "" if float(text) == 0 else "+" if value > 0 else "\N{MINUS SIGN}"
+    return Cell(sign + text + ("" if run.classification else "%"), repr(float(value)))

@@ -1,47 +1,62 @@
-"""What the numbers say, in words: the summary on top of the page, and what to be careful about.
+"""What the numbers say, in words: the summary on top of the page.
 
 Every sentence is computed; none is written for a particular run.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pandas as pd
 from scipy.optimize import linear_sum_assignment
 
 from pacpfl.report import class_words
-from pacpfl.report.compare import Caution, compare, mean_of
+from pacpfl.report.compare import compare, mean_of
 from pacpfl.report.folder import Run
-from pacpfl.report.measures import RSMSE, number, percent
+from pacpfl.report.gain_words import for_whom
+from pacpfl.report.judged import Judged, judge
+from pacpfl.report.measures import RSMSE, counted, number, percent
 
 CALIBRATED_WITHIN = 0.05  # mean coverage of the 90% bands that still counts as kept promise
-OVERCONFIDENT_BELOW = 0.75  # coverage of a client's 90% band
-ENOUGH_TEST_POINTS = 20
-NAMED_CLIENTS = 6
-BANDS_CHECKED = "whether the bands of any client hold far too few of its test points"
 
 
-def summary(run: Run) -> list[str]:
-    """The paragraph on top: who took part, who wins, is it honest, did the learning work."""
-    sentences = [_participants(run)]
+def summary(run: Run, judged: list[Judged] | None = None) -> dict[str, list[str]]:
+    """Question -> the sentences that answer it: what was learned, how good, how sure, for whom."""
+    judged = judge(run) if judged is None else judged
     if run.classification:
-        sentences += [class_words.winner(run, group) for group in run.groups]
-        sentences += [class_words.calibration(run)]
+        winners = [class_words.winner(run, group) for group in run.groups]
+        sure = class_words.calibration(run)
     else:
-        sentences += [_winner(run, group) for group in run.groups]
-        sentences += [_calibration(run)]
-    sentences += [_particles(run), _skipped(run)]
-    return [sentence for sentence in sentences if sentence]
+        winners = [_winner(run, group) for group in run.groups]
+        sure = _calibration(run)
+    answers = {
+        "What was learned": [_participants(run), _particles(run), _skipped(run), _private(run)],
+        "How good it is": winners,
+        "How sure it is": [sure, _overconfident(run, judged)],
+        "Whom it helps": for_whom(run, judged),
+    }
+    filled = {title: [text for text in texts if text] for title, texts in answers.items()}
+    return {title: texts for title, texts in filled.items() if texts}
 
 
-def _count(amount: int, thing: str) -> str:
-    return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"
+def _private(run: Run) -> str:
+    """The epsilon of a private run, with all that belongs to it; what is wrong is among the warnings."""
+    privacy = run.methods[run.main].get("privacy")
+    return str(privacy.get("words", "")) if isinstance(privacy, dict) else ""
+
+
+def _overconfident(run: Run, judged: list[Judged]) -> str:
+    """How many clients should not rely on what they are told."""
+    flagged = sum(client.overconfident for client in judged)
+    if flagged:
+        verb = "is" if flagged == 1 else "are"
+        return (
+            f"{flagged} of {len(judged)} clients {verb} told more than holds, beyond chance (see the "
+            "warnings)."
+        )
+    return ""
 
 
 def _participants(run: Run) -> str:
-    existing, new = (len(run.names(group)) for group in ("existing", "new"))
+    existing, new = run.count("existing"), run.count("new")
     samples = run.record.get("clients", {}).get("samples", {})
     each = ""
     if {"min", "median", "max"} <= set(samples):
@@ -50,9 +65,9 @@ def _participants(run: Run) -> str:
             f" with {few} samples each" if few == many
             else f" with {few} to {many} samples each (half of them at most {usual})"
         )  # fmt: skip
-    text = f"{run.titles[run.main]} learned from {_count(existing, 'client')}{each}"
+    text = f"{run.titles[run.main]} learned from {counted(existing, 'client')}{each}"
     if new:
-        text += f" and then served {_count(new, 'new client')} who took no part in the learning"
+        text += f" and then served {counted(new, 'new client')} who took no part in the learning"
     return text + "."
 
 
@@ -129,7 +144,7 @@ def _skipped(run: Run) -> str:
         return "No training step was skipped."
     of_all = f" of {steps} ({percent(skipped / steps, 2)})" if steps else ""
     verb = "was" if skipped == 1 else "were"
-    return f"{_count(skipped, 'training step')}{of_all} {verb} skipped."
+    return f"{counted(skipped, 'training step')}{of_all} {verb} skipped."
 
 
 def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
@@ -150,95 +165,3 @@ def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
         agreement[names.index(kinds[index]), strongest[index]] += 1
     rows, columns = linear_sum_assignment(-agreement)
     return int(agreement[rows, columns].sum()), len(known)
-
-
-def overconfident(rows: pd.DataFrame) -> pd.Series:
-    """Which clients have enough test points to tell that their 90% band holds far too few."""
-    return (rows["coverage_90"] < OVERCONFIDENT_BELOW) & (rows["test"] >= ENOUGH_TEST_POINTS)
-
-
-def cautions(run: Run) -> list[Caution]:
-    """All that should be looked at, for every method that learned particles."""
-    found = []
-    status = str(run.record.get("status", "complete"))
-    if status != "complete":
-        found.append(
-            Caution(
-                "The run is not finished",
-                f"Its status is \N{LEFT DOUBLE QUOTATION MARK}{status}"
-                "\N{RIGHT DOUBLE QUOTATION MARK}; the numbers below are those of its last state.",
-                "Start it again with the same command: it goes on from its last checkpoint.",
-            )
-        )
-    watched = [name for name, entry in run.methods.items() if "particles" in entry] or [run.main]
-    for method in watched:
-        entry, title = run.methods[method], run.titles[method]
-        found += _training_cautions(entry, title)
-        if run.classification:
-            found += class_words.cautions(run, method)
-        else:
-            found += _confidence_cautions(run, method, title)
-    return found
-
-
-def _training_cautions(entry: dict[str, Any], title: str) -> list[Caution]:
-    found = []
-    facts = entry.get("diversity", {})
-    if facts.get("collapsed") and entry.get("particles", 1) > 1:
-        found.append(
-            Caution(
-                f"{title}: the particles have collapsed",
-                f"{facts.get('words', '')} Particles that agree cost more than one and tell no "
-                "more.".strip(),
-                "Use the SVGD kernel on function space, which pushes apart what particles "
-                "predict, or a smaller tau; or take one particle and save the time.",
-            )
-        )
-    skipped = int(entry.get("skipped_steps", 0))
-    if skipped:
-        found.append(
-            Caution(
-                f"{title}: {_count(skipped, 'step')} skipped",
-                "A particle whose gradient is not finite stands still for that round; "
-                "the others go on.",
-                "A few at the start do no harm. If there are many, lower the learning rate, "
-                "standardise the features, or run in float64.",
-            )
-        )
-    if entry.get("lambda_condition") is False:
-        text = "The bound over clients asks for lambda greater than n\N{SUBSCRIPT TWO} + upsilon"
-        if "lambda" in entry and "tau" in entry:
-            text += f"; this run has lambda = {entry['lambda']:g} (tau = {entry['tau']:g})"
-        found.append(
-            Caution(
-                f"{title}: the condition on lambda does not hold",
-                f"{text}. The predictions are what they are, but no guarantee covers them.",
-                "Give a larger lambda, or a larger tau, from which lambda follows.",
-            )
-        )
-    return found
-
-
-def _confidence_cautions(run: Run, method: str, title: str) -> list[Caution]:
-    rows = run.clients[run.clients["method"] == method]
-    flagged = rows[overconfident(rows)].sort_values("coverage_90", kind="stable")
-    if flagged.empty:
-        return []
-    named = [
-        f"{client} ({percent(covered)})"
-        for client, covered in zip(
-            flagged["client"][:NAMED_CLIENTS], flagged["coverage_90"][:NAMED_CLIENTS], strict=True
-        )
-    ]
-    rest = len(flagged) - len(named)
-    listed = ", ".join(named) + (f" and {rest} more" if rest else "")
-    verb = "is" if len(flagged) == 1 else "are"
-    return [
-        Caution(
-            f"{title}: {_count(len(flagged), 'client')} {verb} over-confident",
-            f"Their 90% bands hold less than {percent(OVERCONFIDENT_BELOW)} of their test points: "
-            f"{listed}.",
-            "Do not rely on these bands. Compare with uniform or stacking mixture weights, let "
-            "these clients condition on more data, or raise the noise level of the hyper-prior.",
-        )
-    ]

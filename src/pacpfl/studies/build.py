@@ -17,7 +17,7 @@ from pacpfl.data.partition import by_writer, dirichlet
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.pv import pv
 from pacpfl.data.pvgis import fetch_pvgis, read_pvgis_csv
-from pacpfl.data.standardize import standardize_clients
+from pacpfl.data.standardize import standardize
 from pacpfl.data.synthetic_weather import synthetic_weather
 from pacpfl.data.weather import Weather
 from pacpfl.errors import InputError
@@ -43,6 +43,7 @@ from pacpfl.studies.build_networks import (
     build_pooled_bnn,
     build_vanilla_bnn,
 )
+from pacpfl.studies.own_tables import load_own
 from pacpfl.types import Federation
 
 
@@ -57,9 +58,7 @@ class Entry(NamedTuple):
 def build_federation(config: Config) -> Federation:
     federation = _federations[config.data.name](config)
     check_federation(federation)
-    if config.data.standardize == "client":
-        return standardize_clients(federation)
-    return federation
+    return standardize(federation, config.data.standardize)
 
 
 def _polynomial(config: Config) -> Federation:
@@ -148,6 +147,7 @@ _federations: dict[str, Callable[[Config], Federation]] = {
     "digits": _digits,
     "femnist": _femnist,
     "emnist": _emnist,
+    "tables": lambda config: load_own(config.tables, config.seed).federation,
 }
 
 

@@ -18,6 +18,7 @@ from pacpfl.errors import InputError
 from pacpfl.studies.certify_average import AverageCertificates, certify_average
 from pacpfl.studies.certify_classes import certify_class_clients
 from pacpfl.studies.certify_clients import ClientCertificate, certify_clients
+from pacpfl.studies.certify_scaling import scaled_averages, scaled_clients
 from pacpfl.studies.gaussian_networks import ClassLoss, build_class_loss
 from pacpfl.studies.tempered import Loss, build_loss
 from pacpfl.studies.trained import Trained, load_run
@@ -56,7 +57,8 @@ def certify(
         bounded = build_class_loss(loss or "zero-one", limit, classes)
         clients = certify_class_clients(trained, bounded, delta, epsilon, unit, progress)
     progress("the averages")
-    averages = certify_average(trained, bounded, delta)
+    averages = scaled_averages(certify_average(trained, bounded, delta), trained.config)
+    clients = scaled_clients(clients, trained.config)
     document = describe(trained, clients, averages)
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     write_bytes_atomically(folder / FILE, text.encode())

@@ -33,11 +33,11 @@ from pacpfl.certificate import (
     certify_federation,
 )
 from pacpfl.data.store import from_clients
-from pacpfl.engines.simulate import to_device
+from pacpfl.engines.rounds import to_device
 from pacpfl.losses import monte_carlo_upper
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.studies import tempered
-from pacpfl.studies.certify_clients import beta_grid, not_scaled
+from pacpfl.studies.certify_clients import beta_grid
 from pacpfl.studies.gaussian_networks import ClassLoss, drawn_risks, fit, variational
 from pacpfl.studies.tempered import TEMPERATURES, Loss
 from pacpfl.studies.trained import Trained
@@ -128,10 +128,9 @@ def certify_average(trained: Trained, loss: Loss | ClassLoss, delta: float) -> A
         )
     best = int(np.argmin([certificate.bound for certificate in federation]))
     newcomers = _newcomers(trained, loss, betas, uppers, risks, kl, delta, for_draws, cloud)
-    scaled = trained.config.data.standardize == "client"
     return AverageCertificates(
-        federation=not_scaled(federation[best]) if scaled else federation[best],
-        newcomers=not_scaled(newcomers) if scaled else newcomers,
+        federation=federation[best],
+        newcomers=newcomers,
         bandwidth=BANDWIDTHS[choice],
         kl=kl,
         draws=pairs.draws,

@@ -28,7 +28,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit, privacy_cost
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engines.simulate import to_device
+from pacpfl.engines.rounds import to_device
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.studies import tempered
 from pacpfl.studies.certify_clients import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import from_samples
-from pacpfl.engines.simulate import to_device
+from pacpfl.engines.rounds import to_device
 from pacpfl.losses import LossRange
 from pacpfl.studies import tempered
 from pacpfl.studies.build import temperatures
@@ -134,15 +134,17 @@ def privacy_of(
             "which nothing in the run folder proves"
         )
         return Privacy("assumed", reason, epsilon, unit)
-    recorded = trained.record.get("methods", {}).get("pacpfl", {}).get("privacy") or {}
-    if recorded.get("mode") == "laplace" and recorded.get("epsilon") is not None:
-        replaces = recorded.get("adjacency", "replace") == "replace"
-        level = float(recorded["epsilon"]) * (1 if replaces else 2)
+    run = trained.spent
+    if run is not None and run.private and (run.plan.mode, run.plan.unit) == ("laplace", "client"):
+        spent = run.spent()
+        replaces = spent.adjacency == "replace"
         doubled = "" if replaces else ", doubled because it was accounted for adding or removing"
         return Privacy(
-            "proved", f"by the noise of the laplace mode, as run.json records{doubled}", level,
+            "proved",
+            f"by the noise of the laplace mode, as the run's ledger records{doubled}",
+            spent.epsilon * (1 if replaces else 2),
             "client",
-        )  # fmt: skip
+        )
     m = len(client.train)
     beta = trained.config.train.beta or float(m)
     tau = temperatures(trained.config, trained.federation)["tau"]
@@ -222,8 +224,6 @@ def _certify(
     after = evidences(inner, risk, kl, beta, b)
     before = evidences(other_inner, other_risk, tempered.divergence(other, TEMPERATURES), beta, b)
     constraint = (float(after.mean()), float(before.mean()), given)
-    if trained.config.data.standardize == "client":
-        certificate, in_use = not_scaled(certificate), not_scaled(in_use)
     return ClientCertificate(
         client=name,
         group=group,
@@ -276,19 +276,3 @@ def evidences(
         )
     ]
     return np.maximum(found, -beta * largest)
-
-
-def not_scaled(certificate: Certificate) -> Certificate:
-    """The theorem needs independent samples; scaled by their own mean and std they are not."""
-    broken = Condition(
-        "samples not changed by their own statistics",
-        "does not hold",
-        'data.standardize = "client" scales them by their own means and standard deviations',
-    )
-    words = f"NOT VALID, because a premise does not hold: {broken.name} ({broken.reason}). "
-    verdict = certificate.verdict
-    return replace(
-        certificate,
-        conditions=(*certificate.conditions, broken),
-        verdict=verdict if verdict.startswith("No statement") else words + verdict,
-    )

@@ -22,7 +22,7 @@ import numpy as np
 
 from pacpfl import metrics
 from pacpfl.data.check import check_federation
-from pacpfl.data.standardize import Scaler, fit_scaler, standardize_clients
+from pacpfl.data.standardize import fit_scalers, standardize
 from pacpfl.data.store import from_clients
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
@@ -102,7 +102,7 @@ def moments(clients: Sequence[Client], count: int) -> np.ndarray | None:
 def parts(client: Client, count: int, edges: np.ndarray | None, seed: int) -> list[np.ndarray]:
     """The samples' numbers in `count` parts: between the edges, or at random and equally many."""
     samples = len(client.train)
-    if edges is None:
+    if edges is None or client.times is None:
         order = np.random.default_rng([20240, seed]).permutation(samples)
         return np.array_split(order, count)
     number = np.searchsorted(edges, client.times, side="right")
@@ -140,9 +140,8 @@ def measure_fold(
 ) -> list[HeldOut]:
     """Train on the fold and predict what it holds out, client by client."""
     check_federation(fold)
-    scaled, scalers = fold, [Scaler(np.zeros(1), np.ones(1), 0.0, 1.0)] * len(fold.existing)
-    if config.data.standardize == "client":
-        scaled, scalers = standardize_clients(fold), [fit_scaler(c.train) for c in fold.existing]
+    how = config.data.standardize
+    scaled, scalers = standardize(fold, how), fit_scalers(fold, how)
     # Clients may have a few samples more or less in another fold: padded alike, it compiles once.
     store = from_clients(scaled.existing, roomy=True)
     result = run_method(method, config, scaled, store, Watcher(stop=stop))
@@ -150,11 +149,11 @@ def measure_fold(
     return [
         HeldOut(
             client.test.y,
-            scaler.target(found.means[index]),
+            scalers[client.name].target(found.means[index]),
             found.calibration[index],
-            found.rows[index]["nll"] + float(np.log(scaler.y_std)),
+            found.rows[index]["nll"] + float(np.log(scalers[client.name].y_std)),
         )
-        for index, (client, scaler) in enumerate(zip(fold.existing, scalers, strict=True))
+        for index, client in enumerate(fold.existing)
         if client.test is not None
     ]
 

@@ -20,8 +20,11 @@ from pacpfl.config import METHODS
 from pacpfl.engines import runtime
 from pacpfl.engines.checkpoint import write_bytes_atomically
 from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engines.ledger import FILE as LEDGER
+from pacpfl.engines.ledger import start_over
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
+from pacpfl.studies import panels
 from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 
@@ -34,11 +37,13 @@ FILES = (
 
 
 def clear(out: Path) -> None:
-    """Forget the run in this folder; files that no run writes stay."""
+    """Forget the run in this folder; files that no run writes stay, and so does the privacy ledger:
+    what was released of the data stays released."""
     for name in FILES:
         (out / name).unlink(missing_ok=True)
     for method in METHODS:
         checkpoint_path(out, method).unlink(missing_ok=True)
+    start_over(out / LEDGER)
 
 
 def checkpoint_path(out: Path, method: str) -> Path:
@@ -154,8 +159,7 @@ def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str
         default=0,
     )
     names = [f"responsibility_{j}" for j in range(members)]
-    first = next(iter(next(iter(results.values())).groups.values()))
-    measured = metric_names(first)
+    measured = METRICS if federation.classes is None else CLASS_METRICS
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(
@@ -181,13 +185,20 @@ def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str
     return text.getvalue()
 
 
+def main_method(results: dict[str, MethodResult]) -> MethodResult:
+    """The method the run is about, as the report has it: the first with particles, else the first."""
+    everything = list(results.values())
+    return next((r for r in everything if "particles" in r.about), everything[0])
+
+
 def figure_arrays(
     federation: Federation, results: dict[str, MethodResult]
 ) -> dict[str, np.ndarray]:
     """What the report draws. Bands are shown for the best, middle and worst clients of a group."""
     arrays: dict[str, np.ndarray] = {"calibration/levels": metrics.calibration_levels()}
-    lead = next((r for r in results.values() if r.history), next(iter(results.values())))
-    arrays |= {f"curve/{name}": values for name, values in lead.history.items()}
+    lead = main_method(results)
+    learner = lead if lead.history else next((r for r in results.values() if r.history), lead)
+    arrays |= {f"curve/{name}": values for name, values in learner.history.items()}
     arrays |= lead.extra
     for name, result in results.items():
         for group, evaluation in result.groups.items():
@@ -197,6 +208,7 @@ def figure_arrays(
             arrays[f"weights/{group}"] = evaluation.weights
         if evaluation.responsibilities is not None:
             arrays[f"responsibilities/{group}"] = evaluation.responsibilities
+        arrays |= single_clients(federation, results, group)
         if evaluation.log_probabilities:
             clients, shape = federation.groups()[group], federation.shape
             arrays |= examples(group, clients, evaluation, shape or ())
@@ -208,6 +220,26 @@ def figure_arrays(
             others = {n: r.groups[group].means[index] for n, r in results.items() if r is not lead}
             arrays |= band(group, client, evaluation, int(index), others)
     return {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+
+
+def single_clients(
+    federation: Federation, results: dict[str, MethodResult], group: str
+) -> dict[str, np.ndarray]:
+    """What the page shows of each client of a group, and what the main method saves it."""
+    lead = main_method(results)
+    main, clients = lead.groups[group], federation.groups()[group]
+    count = sum(len(federation.groups()[name]) for name in lead.groups)
+    alone = panels.alone_evaluations(
+        {n: r.groups for n, r in results.items() if r is not lead}, group
+    )
+    arrays = {
+        f"gain/{name}/{group}": table for name, table in panels.gains(clients, main, alone).items()
+    }
+    if main.log_probabilities:
+        shown = panels.class_panels(group, clients, main, federation.shape or (), count)
+    else:
+        shown = panels.number_panels(group, clients, main, alone, panels.points_each(count))
+    return arrays | shown
 
 
 def band(

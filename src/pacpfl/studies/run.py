@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +18,18 @@ import numpy as np
 from pacpfl import config as configuration
 from pacpfl import svgd
 from pacpfl.data.store import ClientStore, from_clients
+from pacpfl.data.table_stream import release, row_blocks
 from pacpfl.engines.evaluate import evaluate
 from pacpfl.engines.simulate import Progress, Saving, Trained, train
 from pacpfl.methods.ard import ARD
+from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.private import Private
 from pacpfl.sections import Config
 from pacpfl.studies.blocks import clients_at_once
 from pacpfl.studies.build import build_federation, build_method, entry, temperatures
 from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder
+from pacpfl.studies.protect import describe_privacy, plan_of, protect, secrecy
 from pacpfl.types import Federation
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
@@ -48,7 +53,7 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     watcher = watcher or Watcher()
     federation = build_federation(config)
     store = from_clients(federation.existing, roomy=federation.classes is not None)
-    name = configuration.identity(config, samples=digest(store))
+    name = run_identity(config, store)
     prepare(out, config)
     started = datetime.now(UTC)
     results = {}
@@ -73,7 +78,11 @@ def run_method(
     saving: Saving | None = None,
 ) -> MethodResult:
     """Train (where the method trains) and evaluate on existing and new clients."""
-    method = build_method(name, config, federation)
+    method: Method = build_method(name, config, federation)
+    plan = plan_of(config, store.clients) if isinstance(method, PACPFL) else None
+    if plan is not None and isinstance(method, PACPFL):
+        method = protect(method, plan, config)
+    folder = saving.path.parent if saving is not None else None
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     began = time.monotonic()
     title, in_rounds, _ = entry(name, federation)
@@ -82,18 +91,20 @@ def run_method(
     extra: dict[str, np.ndarray] = {}
     if in_rounds:
         watcher.stage(f"{title}: training")
-        trained = train(
-            method,
-            store,
-            rounds=config.train.rounds,
-            clients_per_round=config.train.clients_per_round,
-            seed=config.seed,
-            dtype=dtype,
-            matrices_per_client=matrices(name, config, federation),
-            saving=saving,
-            progress=watcher.progress,
-            stop=watcher.stop,
-        )
+        with nullcontext() if plan is None else secrecy(plan, config, folder) as held:
+            trained = train(
+                method,
+                store,
+                rounds=config.train.rounds,
+                clients_per_round=config.train.clients_per_round,
+                seed=config.seed,
+                dtype=dtype,
+                matrices_per_client=matrices(name, config, federation),
+                saving=saving,
+                progress=watcher.progress,
+                stop=watcher.stop,
+                secrecy=held,
+            )
         if not trained.finished:
             raise Interrupted(f"stopped after round {trained.rounds} of {config.train.rounds}")
         about |= {
@@ -101,7 +112,12 @@ def run_method(
             "train_seconds": trained.seconds,
             "compile_seconds": trained.compile_seconds,
         }
-        if isinstance(method, PACPFL):
+        if isinstance(method, Private):
+            about["privacy"] = describe_privacy(method, trained, config, folder)
+            bare = trained._replace(state=method.released(trained.state))
+            described, extra = describe(method.method, bare, config, federation)
+            about |= described
+        elif isinstance(method, PACPFL):
             described, extra = describe(method, trained, config, federation)
             about |= described
     watcher.stage(f"{title}: personalising and measuring")
@@ -120,6 +136,8 @@ def run_method(
         matrices_per_client=max(1, matrices(name, config, federation)),
         clients_at_once=clients_at_once(name, config, federation),
     )
+    if config.privacy.mode != "none" and config.privacy.strict:
+        del groups["existing"]  # measured on their own data, without noise
     if watcher.stop():
         raise Interrupted("stopped between two methods")
     about["seconds"] = time.monotonic() - began
@@ -177,9 +195,22 @@ def diversity_in_words(particles: int, value: float, at_start: float) -> dict[st
     return {"value": value, "at_start": at_start, "collapsed": collapsed, "words": words}
 
 
+def run_identity(config: Config, store: ClientStore) -> str:
+    """Names the configuration and the samples: a checkpoint serves only what it was made from.
+
+    A private run's checkpoint does not name the samples: who knows all of them but one could try what
+    the missing one is until the name fits.
+    """
+    if config.privacy.mode != "none":
+        return configuration.identity(config)
+    return configuration.identity(config, samples=digest(store))
+
+
 def digest(store: ClientStore) -> str:
     """Names the training samples: a checkpoint serves only the data it was made from."""
     total = hashlib.sha256()
     for part in (store.x, store.y, store.offsets):
-        total.update(np.ascontiguousarray(part).tobytes())
+        for rows in row_blocks(len(part)):  # what lies on disk is never in memory as a whole
+            total.update(np.ascontiguousarray(part[rows]).tobytes())
+        release(part)
     return total.hexdigest()

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from pacpfl.config import override
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
+from pacpfl.studies.own_tables import load_own
 
 
 class Choice(NamedTuple):
@@ -141,6 +142,8 @@ RELEVANT = (
     *("data", "pv", "prior", "network", "train", "local", "mtl", "maml", "alone", "personal"),
 )
 IRRELEVANT = ("images", "bnn", "pfedbayes", "pfedgp", "posterior", "run")
+# Sections that matter where something is set in them.
+OCCASIONAL = ("tables", "privacy")
 
 # A key that only matters where another one has a certain part.
 NEEDS = {"prior.mean_widths": ("mean", "mlp"), "prior.kernel_widths": ("kernel", "deep")}
@@ -181,7 +184,8 @@ def complete(row: str, config: Config) -> Config:
 
 def identity(config: Config, *more: Any) -> str:
     """Two runs of a regression with the same identity give the same numbers."""
-    sections = {name: asdict(getattr(config, name)) for name in RELEVANT}
+    set_here = [n for n in OCCASIONAL if getattr(config, n) != getattr(Config(), n)]
+    sections = {name: asdict(getattr(config, name)) for name in (*RELEVANT, *set_here)}
     parts = [sections, config.seed, config.run.precision, *more]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -209,8 +213,13 @@ def _within_limits(key: str, dimension: Dimension, config: Config) -> Dimension:
 
 def tau_limit(config: Config) -> float:
     """1 / (1 + n beta), beta = m_i unless given: above it lambda > n_2 + upsilon (server bound)."""
-    beta = config.train.beta or config.data.samples
-    return 1.0 / (1.0 + config.data.clients * beta)
+    clients, samples = config.data.clients, float(config.data.samples)
+    if config.data.name == "tables":  # whose sizes nobody has to write down
+        rows = [
+            len(client.train) for client in load_own(config.tables, config.seed).federation.existing
+        ]
+        clients, samples = len(rows), sum(rows) / len(rows)
+    return 1.0 / (1.0 + clients * (config.train.beta or samples))
 
 
 def _suggest(trial: Suggester, key: str, dimension: Dimension) -> Any:

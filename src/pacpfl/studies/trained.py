@@ -14,7 +14,9 @@ import numpy as np
 from pacpfl import config as configuration
 from pacpfl.data.store import from_clients
 from pacpfl.engines.checkpoint import load_checkpoint
-from pacpfl.engines.simulate import to_device
+from pacpfl.engines.ledger import FILE as LEDGER
+from pacpfl.engines.ledger import RunRecord, read_ledger
+from pacpfl.engines.rounds import to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.base import Prior
@@ -23,7 +25,8 @@ from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation, build_method
-from pacpfl.studies.run import digest
+from pacpfl.studies.protect import plan_of, protect
+from pacpfl.studies.run import run_identity
 from pacpfl.types import Federation
 
 
@@ -38,6 +41,7 @@ class Trained:
     particles: jax.Array  # [k, size]
     dtype: type
     state: Any = None  # of the method, as training left it: networks are drawn from its seed
+    spent: RunRecord | None = None  # of a private run: what its ledger says
 
 
 def load_run(folder: Path) -> Trained:
@@ -67,17 +71,26 @@ def load_run(folder: Path) -> Trained:
     store = from_clients(federation.existing)
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), dtype)))
-    template = method.init(jax.random.fold_in(jax.random.key(config.seed), 0), example)
-    name = configuration.identity(config, samples=digest(store))
+    plan = plan_of(config, store.clients)
+    private = None if plan is None else protect(method, plan, config)
+    made = method if private is None else private
+    template = made.init(jax.random.fold_in(jax.random.key(config.seed), 0), example)
+    name = run_identity(config, store)
     try:
         found = load_checkpoint(folder / "checkpoint.safetensors", (template, ()), name)
     except InputError as error:
         raise InputError(f"The run in {folder} has no particles to certify: {error}") from error
-    if found is None or found.round < config.train.rounds:
+    # A private run may have ended before its last round: run.json says so.
+    last = config.train.rounds if plan is None else record["methods"]["pacpfl"]["rounds"]
+    if found is None or found.round < last:
         reached = "there is no checkpoint" if found is None else f"round {found.round}"
         raise InputError(f"The run in {folder} is not complete ({reached}); {again}.")
     state = jax.tree.map(jnp.asarray, found.state[0])
-    return Trained(config, record, federation, method, state.particles, dtype, state)
+    spent = None
+    if private is not None:
+        state = private.released(state)
+        spent = read_ledger(folder / LEDGER, found.ledger)[-1]
+    return Trained(config, record, federation, method, state.particles, dtype, state, spent)
 
 
 def base_of(prior: Prior) -> GPPrior:

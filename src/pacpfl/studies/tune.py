@@ -21,6 +21,7 @@ from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies import spaces
 from pacpfl.studies.crossval import Score, cross_validate, folds, raw_federation
+from pacpfl.studies.own_tables import stamp
 from pacpfl.studies.spaces import ROWS, Space
 from pacpfl.studies.workers import Ended, work
 from pacpfl.types import Federation
@@ -41,7 +42,8 @@ class Search:
     def identity(self) -> str:
         """Trials can be compared where this is the same; there may be more of them."""
         space = [(key, repr(dimension)) for key, dimension in self.space.items()]
-        return spaces.identity(self.config, self.row, self.folds, self.used_folds, space)
+        files = stamp(self.config.tables) if self.config.data.name == "tables" else ()
+        return spaces.identity(self.config, self.row, self.folds, self.used_folds, space, *files)
 
 
 class Task(NamedTuple):
@@ -66,7 +68,9 @@ class Found(NamedTuple):
 def measure(task: Task, stop: Callable[[], bool]) -> Score:
     """The job of a worker: the score of one proposal."""
     config = task.config
-    federation = _federation(Config(seed=config.seed, data=config.data, pv=config.pv))
+    federation = _federation(
+        Config(seed=config.seed, data=config.data, pv=config.pv, tables=config.tables)
+    )
     return cross_validate(task.method, config, federation, task.folds, task.used_folds, stop)
 
 
@@ -94,9 +98,13 @@ def tune(
             f"{ROWS[search.row].title} has nothing to tune: it makes its choices itself, from each "
             "client's training samples; use it as it is."
         )
-    folds(
-        raw_federation(search.config), search.folds, shuffled=False
-    )  # faults of the data show here
+    federation = raw_federation(search.config)
+    if federation.classes is not None:
+        raise InputError(
+            f"The target {federation.target!r} of {federation.name} is a class, and tuning is for numbers; "
+            "change keys with --set, and compare the runs."
+        )
+    folds(federation, search.folds)  # faults of the data show here
     study = open_study(search, journal)
     under_way: dict[int, Any] = {}
 

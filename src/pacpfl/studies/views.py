@@ -45,7 +45,7 @@ class Views:
         m, t = len(samples), len(others)
         x, other_x = self._padded(samples, self.samples), self._padded(others, self.others)
         mean, cross, variance = _flat(_crossed(self.prior, particles, x, other_x))
-        return tempered.Inputs(mean[:, :t], cross[:, :t, :m], variance)
+        return tempered.Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t])
 
     def _padded(self, samples: Samples, rows: int) -> jax.Array:
         padding = ((0, rows - len(samples)), (0, 0))

@@ -1,0 +1,246 @@
+"""Own tables on the command line: init, check, fit and compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    from pacpfl.sections import Config
+
+console = Console(stderr=True, highlight=False)
+DEFAULT = Path("pacpfl.toml")
+COMPARED = ("pacpfl", "ridge", "vanilla", "pooled", "fedavg", "pfedgp")
+COMPARED_CLASSES = ("pacpfl", "fedavg", "mtl", "vanilla", "pooled")
+
+Source = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A configuration (TOML), or tables: a folder with one CSV or Parquet file for each client, "
+        "or one file [pacpfl.toml].",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    str | None, typer.Option(help="The column to predict [guessed].", show_default=False)
+]
+ClientColumn = Annotated[
+    str | None,
+    typer.Option(help="The column that names the client [one file each].", show_default=False),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change one key, e.g. rounds=200.", show_default=False),
+]
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A folder of tables, or one table.")],
+    target: Target = None,
+    client: ClientColumn = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = DEFAULT,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+) -> None:
+    """Look at tables, write a configuration for them, and tell what was guessed and why."""
+    from pacpfl.studies.own_data import guess
+    from pacpfl.studies.own_toml import commented
+
+    if out.exists() and not force:
+        raise InputError(
+            f"{out} is there already; choose another --out, or replace it with --force."
+        )
+    with console.status(f"reading {folder}"):
+        found = guess(folder, target, client)
+    write_text(out, commented(found))
+    for sentence in found.words:
+        print(f"- {sentence}")
+    print(f"Written: {out}. Next: pacpfl fit{'' if out == DEFAULT else f' {out}'}")
+
+
+def check(source: Source = None, target: Target = None, client: ClientColumn = None) -> None:
+    """Read all tables and try the configuration, before a long run does."""
+    config = chosen(source, target, client, [])
+    from pacpfl.studies.own_check import examine
+
+    with console.status("reading the tables"):
+        sentences = examine(config)
+    for sentence in sentences:
+        print(f"- {sentence}")
+    print("All is well: pacpfl fit can start.")
+
+
+def fit(
+    source: Source = None,
+    target: Target = None,
+    client: ClientColumn = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder [runs/NAME].", show_default=False)
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")
+    ] = False,
+) -> None:
+    """Train on tables, measure every client on rows it has not seen, and write a run folder.
+
+    Stopped with Ctrl-C it saves, and the same command goes on. The folder's prior.safetensors is all
+    that a new client needs for `pacpfl personalize`; it holds nobody's rows.
+    """
+    config = chosen(source, target, client, settings or [])
+    folder = out or Path("runs") / run_name(source, config)
+    train(config, folder, fresh)
+    print(f"Next: pacpfl personalize --run {folder} --data NEW.csv --out model.safetensors")
+
+
+def compare(
+    source: Source = None,
+    target: Target = None,
+    client: ClientColumn = None,
+    settings: Settings = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Which, with commas [{','.join(COMPARED)}; for classes {','.join(COMPARED_CLASSES)}].",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder [runs/NAME-compare].", show_default=False)
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over.")] = False,
+) -> None:
+    """PAC-PFL against the usual alternatives on your tables: one table, one figure, and the report."""
+    from dataclasses import replace
+
+    from pacpfl import config as configuration
+
+    config = chosen(source, target, client, settings or [])
+    classes = own(config).federation.classes is not None
+    names = methods.split(",") if methods else COMPARED_CLASSES if classes else COMPARED
+    config = replace(config, run=replace(config.run, methods=tuple(name.strip() for name in names)))
+    configuration.check(config, "--methods")
+    if "pacpfl" not in config.run.methods:
+        raise InputError(f"--methods {json.dumps(methods)} leaves out pacpfl; compare with it.")
+    folder = out or Path("runs") / f"{run_name(source, config)}-compare"
+    train(config, folder, fresh)
+    print(f"Figure: {folder / 'figures' / 'boxes.png'}")
+
+
+def train(config: Config, folder: Path, fresh: bool) -> None:
+    """A run on tables: the folder of any run, and what new clients and owners of units need."""
+    from pacpfl import cli
+    from pacpfl.engines import runtime
+
+    runtime.configure(config.run.precision)
+    from pacpfl.report.html import write_report
+    from pacpfl.studies import folder as run_folder
+    from pacpfl.studies import model_file, own_units
+    from pacpfl.studies import run as study
+
+    if fresh:
+        run_folder.clear(folder)
+        for name in (model_file.SHARED_NAME, "units.csv"):
+            (folder / name).unlink(missing_ok=True)
+    for notice in own(config).notices:
+        console.print(notice, soft_wrap=True, markup=False)
+    with cli.watching() as watcher:
+        try:
+            results = study.run(config, folder, watcher)
+        except study.Interrupted as reason:
+            console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
+            raise typer.Exit(130) from None
+        watcher.stage("writing the folder")
+        if "pacpfl" in config.run.methods:
+            (folder / model_file.SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
+            shared = model_file.shared_of_run(folder)
+            model_file.save_shared(folder / model_file.SHARED_NAME, shared)
+        rows = own_units.in_units(config, results)
+        if rows:
+            own_units.write_units(folder, rows, config.tables.target)
+        page = write_report(folder)
+    cli.summary(
+        {name: (r.about["title"], run_folder.summarise(r.groups)) for name, r in results.items()}
+    )
+    if rows:
+        print_units(config.tables.target, own_units.means(rows), results)
+    print(f"Report: {page}")
+
+
+def print_units(target: str, means: dict[tuple[str, str], Any], results: Any) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"In the units of {target}", title_justify="left")
+    for name in ("method", "clients"):
+        table.add_column(name)
+    for name in ("RMSE", "width of the 90% interval"):
+        table.add_column(name, justify="right")
+    for (method, group), fields in means.items():
+        cells = [_with_half(*fields[name]) for name in ("rmse", "width_90")]
+        table.add_row(results[method].about["title"], group, *cells)
+    Console(highlight=False).print(table)
+
+
+def _with_half(mean: float, half: float) -> str:
+    places = 0 if abs(mean) >= 1000 else 3 - len(f"{abs(mean):.0f}")
+    if not 1e-2 <= abs(mean) < 1e12:
+        return f"{mean:.4g}" + (f" ± {half:.2g}" if half == half else "")
+    return f"{mean:,.{places}f}" + (f" ± {half:,.{places}f}" if half == half else "")
+
+
+def chosen(
+    source: Path | None, target: str | None, client: str | None, settings: list[str]
+) -> Config:
+    """A configuration from a file, or guessed from tables."""
+    from pacpfl import config as configuration
+    from pacpfl.studies.own_data import guess
+
+    path = source or DEFAULT
+    if source is None and not path.is_file():
+        raise InputError(
+            "There is no pacpfl.toml here; write one with pacpfl init FOLDER, or name the tables."
+        )
+    if path.suffix.lower() == ".toml":
+        config = configuration.load_file(path)
+        if config.data.name != "tables":
+            raise InputError(
+                f'{path} is about {config.data.name}; set data.name = "tables", or use pacpfl run --config.'
+            )
+        named = {"tables.target": target, "tables.client": client}
+        given = {key: json.dumps(name) for key, name in named.items() if name is not None}
+        settings = [*settings, *(f"{key}={name}" for key, name in given.items())]
+    else:
+        with console.status(f"reading {path}"):
+            found = guess(path, target, client)
+        for sentence in found.words:
+            console.print(f"- {sentence}", soft_wrap=True, markup=False)
+        config = found.config
+    return configuration.override(config, settings)
+
+
+def own(config: Config) -> Any:
+    from pacpfl.studies.own_tables import load_own
+
+    return load_own(config.tables, config.seed)
+
+
+def run_name(source: Path | None, config: Config) -> str:
+    """After the configuration; where that has the usual name, after the tables."""
+    if source is not None and source.suffix == ".toml" and source.name != DEFAULT.name:
+        return source.stem
+    return Path(config.tables.source).resolve().stem or "tables"
+
+
+def write_text(path: Path, text: str) -> None:
+    from pacpfl.engines.checkpoint import write_bytes_atomically
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another.") from error
+    write_bytes_atomically(path, text.encode())

@@ -1,0 +1,127 @@
+"""A site's own data in plain files: a folder with one .npz for each client, or a client store.
+
+    x, y               [m, d] and [m]: what the client trains on
+    x_later, y_later   optional: gathered after training, used in personalisation only
+    x_test, y_test     optional: only ever used to measure
+    classes, shape     optional: number of classes of y; shape of what a row of x is
+
+Tables (CSV, Parquet) are read by `data.tables`. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pacpfl.data.store import open_store
+from pacpfl.errors import InputError
+from pacpfl.types import Client, Federation, Samples
+
+PARTS = {"train": "", "later": "_later", "test": "_test"}
+
+
+def is_site_folder(path: Path) -> bool:
+    """Whether the folder is in one of the two formats read here."""
+    return (path / "store.json").is_file() or any(path.glob("*.npz"))
+
+
+def read_site_folder(path: Path) -> Federation:
+    """The site's clients, in the order of their names; all of them exist, none is new."""
+    if (path / "store.json").is_file():
+        return _from_store(path)
+    files = sorted(path.glob("*.npz"))
+    if not files:
+        raise InputError(
+            f"{path} holds neither .npz files nor a client store; put one .npz with x and y for each "
+            "client there."
+        )
+    read = [_read(file) for file in files]
+    forms = {(client.train.x.shape[1], *form) for client, form in read}
+    if len(forms) > 1:
+        raise InputError(
+            f"The clients in {path} differ in their number of features, classes or shape; give all "
+            "the same."
+        )
+    width, classes, shape = forms.pop()
+    return _federation(path, tuple(client for client, _ in read), width, classes, shape)
+
+
+def write_client_file(folder: Path, client: Client, federation: Federation) -> Path:
+    """One client's samples, as `read_site_folder` reads them."""
+    arrays: dict[str, Any] = {}
+    for part, suffix in PARTS.items():
+        samples: Samples | None = getattr(client, part)
+        if samples is not None:
+            arrays |= {f"x{suffix}": samples.x, f"y{suffix}": samples.y}
+    if federation.classes is not None:
+        arrays["classes"] = np.array(federation.classes)
+    if federation.shape is not None:
+        arrays["shape"] = np.array(federation.shape)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{client.name}.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def _federation(
+    path: Path,
+    clients: tuple[Client, ...],
+    width: int,
+    classes: int | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> Federation:
+    names = ("x",) if width == 1 else tuple(f"x{j + 1}" for j in range(width))
+    return Federation(path.name, clients, (), names, "y", classes, shape)
+
+
+def _from_store(path: Path) -> Federation:
+    store = open_store(path)
+    clients = []
+    for number in range(store.clients):
+        rows = slice(int(store.offsets[number]), int(store.offsets[number + 1]))
+        clients.append(Client(f"client-{number:06d}", Samples(store.x[rows], store.y[rows])))
+    return _federation(path, tuple(clients), store.features)
+
+
+def _read(path: Path) -> tuple[Client, tuple[int | None, tuple[int, ...] | None]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be read as .npz ({type(error).__name__}); save it again with np.savez(path, "
+            "x=..., y=...) and plain number arrays."
+        ) from error
+    parts: dict[str, Samples | None] = {}
+    for part, suffix in PARTS.items():
+        names = (f"x{suffix}", f"y{suffix}")
+        given = [name for name in names if name in arrays]
+        if len(given) == 1 or (part == "train" and not given):
+            raise InputError(f"{path} must hold both {names[0]!r} and {names[1]!r}; save both.")
+        parts[part] = _samples(path, *(arrays[name] for name in names)) if given else None
+    train = parts["train"]
+    assert train is not None
+    classes, shape = arrays.get("classes"), arrays.get("shape")
+    form = (
+        None if classes is None else int(classes.item()),
+        None if shape is None else tuple(int(side) for side in shape),
+    )
+    return Client(path.stem, train, parts["later"], parts["test"]), form
+
+
+def _samples(path: Path, x: np.ndarray, y: np.ndarray) -> Samples:
+    if x.ndim != 2 or y.shape != x.shape[:1] or not len(y) or x.dtype.kind not in "fiub":
+        raise InputError(
+            f"{path}: x must be a table of numbers and y one number for each of its rows; they have "
+            f"shapes {x.shape} and {y.shape}."
+        )
+    x, y = x.astype(float), y.astype(float)
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise InputError(
+            f"{path} holds numbers that are not finite; correct or leave out the rows."
+        )
+    return Samples(x, y)

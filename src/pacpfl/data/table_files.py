@@ -1,0 +1,260 @@
+"""Tables as files: found, their dialect recognised, and read chunk by chunk.
+
+CSV cells come out as texts, whatever they hold (`table_values` reads them); Parquet and data frames
+keep their types. A file is never held whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pacpfl.errors import InputError
+
+ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+DELIMITERS = (",", ";", "\t", "|")
+SAMPLE = 1 << 16  # bytes by which the dialect is recognised
+CHUNK = 50_000  # rows
+_COMMA = re.compile(r"^[+-]?\d+,\d+$")
+
+
+class Chunk(NamedTuple):
+    """Some rows of one table. `first` is the number of its first row, counted from 1 below the header."""
+
+    origin: str
+    decimal: str
+    first: int
+    frame: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file, or one frame in memory."""
+
+    origin: str  # how messages call it
+    name: str  # of the client, where each file is one
+    columns: tuple[str, ...]
+    path: Path | None = None
+    delimiter: str = ","
+    decimal: str = "."
+    frame: pd.DataFrame | None = None
+
+    def chunks(self, rows: int = CHUNK) -> Iterator[Chunk]:
+        """The table's rows; raises InputError where it has none."""
+        if self.frame is not None:
+            parts: Iterator[pd.DataFrame] = (
+                self.frame.iloc[start : start + rows] for start in range(0, len(self.frame), rows)
+            )
+        elif _is_parquet(self.path):
+            parts = _parquet_parts(self.path, rows)
+        else:
+            parts = _csv_parts(self, rows)
+        first = 1
+        for part in parts:
+            if len(part):
+                yield Chunk(self.origin, self.decimal, first, part.reset_index(drop=True))
+            first += len(part)
+        if first == 1:
+            raise InputError(
+                f"{self.origin} has a header and no rows; add its rows or remove the file."
+            )
+
+
+def open_tables(source: Path | str | Any) -> tuple[Table, ...]:
+    """The tables of a folder (each file one), of one file, or of a pandas or polars data frame."""
+    if not isinstance(source, (str, Path)):
+        return (open_frame(source),)
+    path = Path(source)
+    with opening(path):
+        if path.is_file():
+            return (open_file(path),)
+        if not path.is_dir():
+            raise InputError(
+                f"There is no file or folder {path}; name the one that holds the tables."
+            )
+        files = table_files(path)
+    if not files:
+        raise InputError(f"{path} holds no tables; put files that end in .csv or .parquet there.")
+    tables = tuple(map(open_file, files))
+    for name, count in Counter(table.name for table in tables).items():
+        if count > 1:
+            same = " and ".join(Path(t.origin).name for t in tables if t.name == name)
+            raise InputError(f"{same} in {path} are both client {name!r}; rename or remove one.")
+    return tables
+
+
+def table_files(folder: Path) -> list[Path]:
+    """The tables of a folder, hidden files left out. What looks like one and is none is named: the
+    client would otherwise be missing without a word."""
+    found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in ENDINGS]
+    found = [path for path in found if not path.name.startswith((".", "~"))]
+    for path in found:
+        if not path.is_file():
+            what = "is a link that leads nowhere" if path.is_symlink() else "is not a file"
+            raise InputError(f"{path} {what}; remove it, or put the table there.")
+    return found
+
+
+def open_frame(frame: Any) -> Table:
+    if not isinstance(frame, pd.DataFrame):
+        if not hasattr(frame, "to_dict") or not hasattr(frame, "columns"):
+            kind = type(frame).__name__
+            raise InputError(f"A {kind} is no table; give a path or a pandas or polars DataFrame.")
+        frame = pd.DataFrame({str(name): frame[name].to_list() for name in frame.columns})
+    columns = _checked_header([str(name) for name in frame.columns], "The data frame")
+    return Table("the data frame", "all", columns, frame=frame.set_axis(list(columns), axis=1))
+
+
+def open_file(path: Path) -> Table:
+    name = normalized(path.stem)
+    if not path.name.isprintable():
+        raise InputError(
+            f"The name of the file {path.name!r} is not plain text in UTF-8; rename the file."
+        )
+    if _is_parquet(path):
+        with _reading(path):
+            columns = tuple(_parquet(path).schema_arrow.names)
+        return Table(str(path), name, _checked_header(list(columns), str(path)), path)
+    with opening(path), open(path, "rb") as file:
+        start = file.read(SAMPLE)
+    if not start.strip(b"\xef\xbb\xbf \r\n\t"):
+        raise InputError(f"{path} is empty; fill it or remove it.")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in start:
+        raise InputError(f"{path} is not a text file in UTF-8; save it as CSV in UTF-8.")
+    text = start.decode("utf-8-sig", errors="replace")
+    if len(start) == SAMPLE:  # the last line may be cut
+        text = text[: text.rfind("\n") + 1] or text
+    delimiter, rows = _dialect(text)
+    header = _checked_header(rows[0], str(path))
+    return Table(str(path), name, header, path, delimiter, _decimal(rows[1:], delimiter))
+
+
+def normalized(name: str) -> str:
+    """Client names that look the same are the same."""
+    return unicodedata.normalize("NFC", name).strip()
+
+
+def _dialect(text: str) -> tuple[str, list[list[str]]]:
+    """The delimiter that gives the most columns, and in most rows as many as in the header."""
+    best: tuple[tuple[float, int], str, list[list[str]]] | None = None
+    for delimiter in DELIMITERS:
+        try:
+            rows = [r for r in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if r]
+        except csv.Error:
+            continue
+        if not rows:
+            continue
+        agree = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+        score = (agree if len(rows[0]) > 1 else 0.0, len(rows[0]))
+        if best is None or score > best[0]:
+            best = score, delimiter, rows
+    if best is None:
+        return ",", [[text.splitlines()[0].strip()]]
+    return best[1], best[2]
+
+
+def _decimal(rows: list[list[str]], delimiter: str) -> str:
+    """A comma where cells such as 1,5 occur. Between commas as delimiters they are quoted, and if all
+    have three digits behind the comma they may be thousands: those stay texts."""
+    cells = [cell.strip() for row in rows for cell in row]
+    commas = [cell for cell in cells if _COMMA.match(cell)]
+    if delimiter == "," and all(len(cell.partition(",")[2]) == 3 for cell in commas):
+        return "."
+    return "," if commas else "."
+
+
+def _checked_header(names: list[str], origin: str) -> tuple[str, ...]:
+    header = tuple(normalized(name) for name in names)
+    for number, name in enumerate(header, 1):
+        if not name:
+            raise InputError(f"{origin} has no name for column {number}; give it one or remove it.")
+    for name, count in Counter(header).items():
+        if count > 1:
+            raise InputError(f"{origin} has {count} columns called {name!r}; rename all but one.")
+    return header
+
+
+def _csv_parts(table: Table, rows: int) -> Iterator[pd.DataFrame]:
+    assert table.path is not None
+    with _reading(table.path), warnings.catch_warnings():
+        # Rows that are longer than the header would otherwise lose their last cells.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        yield from pd.read_csv(
+            table.path,
+            sep=table.delimiter,
+            names=list(table.columns),
+            header=0,
+            dtype=str,
+            keep_default_na=False,
+            index_col=False,
+            encoding="utf-8-sig",
+            chunksize=rows,
+        )
+
+
+def _parquet_parts(path: Path | None, rows: int) -> Iterator[pd.DataFrame]:
+    assert path is not None
+    with _reading(path):
+        for batch in _parquet(path).iter_batches(batch_size=rows):
+            frame = batch.to_pandas()
+            yield frame.set_axis([normalized(str(name)) for name in frame.columns], axis=1)
+
+
+def _parquet(path: Path) -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError(
+            f"{path} is Parquet, which needs pyarrow; pip install 'pacpfl[tables]'."
+        ) from error
+    return parquet.ParquetFile(path)
+
+
+def _is_parquet(path: Path | None) -> bool:
+    return path is not None and path.suffix.lower() in (".parquet", ".pq")
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """What the system says about a file or folder becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or type(error).__name__
+        where = error.filename or path
+        raise InputError(f"{where} cannot be read ({said}); check its permissions.") from error
+
+
+class _reading:
+    """Whatever a parser says about a broken file becomes one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, UnicodeDecodeError):
+            raise InputError(
+                f"{self.path} is not in UTF-8 (byte {error.start}); save it as CSV in UTF-8."
+            ) from error
+        if isinstance(error, (ValueError, OSError, Warning)):
+            said = " ".join(str(error).split()).rstrip(".")
+            said = said.removeprefix("Error tokenizing data. C error: ")
+            if "loss of data" in said:
+                said = "its rows have more cells than its first line, which must be the header"
+            raise InputError(
+                f"{self.path} cannot be read as a table ({said}); mend that place, or save it again."
+            ) from error

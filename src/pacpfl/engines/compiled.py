@@ -1,0 +1,179 @@
+"""Many rounds in one compiled call, the clients dealt to all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from pacpfl.engines.rounds import Layout, Resident, RoundInputs, look_up
+from pacpfl.methods.base import Method
+
+
+def make_call(
+    method: Method,
+    base: jax.Array,
+    layout: Layout,
+    capacity: int,
+    everyone: bool,
+    n: int,
+    resident: Resident | None = None,
+    longest: int = 0,
+    secret: bool = False,
+) -> Callable[..., Any]:
+    """`count` rounds in one compiled loop. `count` is an argument: one compilation serves all.
+
+    Clients are dealt to the devices; each computes its share of the updates, all gather all of them,
+    and each takes the server's step, which is small, for itself. `resident` samples stay on the
+    devices from call to call. `secret`: the call takes one more argument, a key that the server's
+    randomness comes from, instead of the seed that everybody may know.
+    """
+
+    def updates_of_share(
+        state: Any, client_states: Any, inputs: RoundInputs, round_key: Any
+    ) -> Any:
+        keys = jax.vmap(lambda client: jax.random.fold_in(round_key, client))(inputs.chosen)
+        own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
+
+        def update(arguments: Any) -> Any:
+            return jax.vmap(lambda cs, data, key: method.client_update(state, cs, data, key))(
+                *arguments
+            )
+
+        arguments = (own, inputs.data, keys)
+        if layout.blocks == 1:
+            return update(arguments)
+        in_blocks = jax.tree.map(
+            lambda a: a.reshape(layout.blocks, layout.block, *a.shape[1:]), arguments
+        )
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.lax.map(update, in_blocks))
+
+    def one_round(
+        seed: Any, noise: Any, number: Any, state: Any, client_states: Any, inputs: RoundInputs
+    ) -> Any:
+        rounds_key = jax.random.fold_in(jax.random.wrap_key_data(seed), 1)
+        round_key = jax.random.fold_in(rounds_key, number)
+        share = updates_of_share(state, client_states, inputs, round_key)
+        updates, own, chosen, weights = gather(
+            (*share, inputs.chosen, inputs.weights), layout.devices
+        )
+        client_states = jax.tree.map(
+            lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
+        )
+        curves = method.diagnostics(state, updates, weights)
+        server_key = jax.random.fold_in(round_key, n)
+        if secret:
+            server_key = jax.random.fold_in(jax.random.wrap_key_data(noise), number)
+        return method.server_update(state, updates, weights, server_key), client_states, curves
+
+    def call(
+        state: Any,
+        client_states: Any,
+        inputs: RoundInputs,
+        start: Any,
+        count: Any,
+        noise: Any,
+        samples: Resident | None,
+        seed: Any,
+    ) -> Any:
+        def pick(index: Any) -> RoundInputs:
+            place = 0 if everyone else index
+            picked = jax.tree.map(lambda a: a[place], inputs)
+            if samples is None:
+                return picked
+            return picked._replace(data=look_up(samples, picked.data, longest))
+
+        shapes = jax.eval_shape(one_round, seed, noise, start, state, client_states, pick(0))[2]
+        curves = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+
+        def body(index: Any, carry: Any) -> Any:
+            state, client_states, curves = carry
+            state, client_states, values = one_round(
+                seed, noise, start + index, state, client_states, pick(index)
+            )
+            curves = jax.tree.map(lambda c, v: c.at[index].set(v), curves, values)
+            return state, client_states, curves
+
+        return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
+
+    # The key is an argument: as a constant it would make every seed compile anew.
+    seed = jax.random.key_data(base)
+    if layout.devices == 1:
+        compiled_alone = jax.jit(call)
+
+        def alone(
+            state: Any,
+            client_states: Any,
+            inputs: RoundInputs,
+            start: Any,
+            count: Any,
+            noise: Any = None,
+        ) -> Any:
+            return compiled_alone(state, client_states, inputs, start, count, noise, resident, seed)
+
+        return alone
+    mesh = jax.make_mesh(
+        (layout.devices,),
+        ("clients",),
+        axis_types=(jax.sharding.AxisType.Auto,),
+        devices=jax.devices()[: layout.devices],
+    )
+    rows = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
+    everywhere = PartitionSpec()
+    specs = (everywhere, everywhere, rows, *[everywhere] * 5)
+    compiled = jax.jit(
+        jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
+    )
+
+    held = jax.device_put((resident, seed), jax.NamedSharding(mesh, everywhere))
+
+    def placed(
+        state: Any,
+        client_states: Any,
+        inputs: RoundInputs,
+        start: Any,
+        count: Any,
+        noise: Any = None,
+    ) -> Any:
+        """Arguments that lie where the results of the call before lie: else it compiles twice."""
+        shared = jax.device_put(
+            (state, client_states, jnp.int32(start), jnp.int32(count), noise),
+            jax.NamedSharding(mesh, everywhere),
+        )
+        dealt = jax.device_put(inputs, jax.NamedSharding(mesh, rows))
+        return compiled(shared[0], shared[1], dealt, *shared[2:], *held)
+
+    return placed
+
+
+def gather(tree: Any, devices: int) -> Any:
+    """Every device's slots on every device, in ONE collective.
+
+    On a CPU a device that waits for the others holds a thread; two collectives that the devices
+    enter in a different order would wait for each other for ever. So all leaves travel in one array
+    of floats, the others bit by bit where they are as wide, else by value (which is exact).
+    """
+    if devices == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    carrier = jnp.result_type(*(f.dtype for f in leaves if jnp.issubdtype(f.dtype, jnp.floating)))
+
+    def pack(leaf: Any) -> Any:
+        return _cast(leaf, carrier).reshape(leaf.shape[0], -1)
+
+    def unpack(part: Any, leaf: Any) -> Any:
+        return _cast(part, leaf.dtype).reshape(part.shape[0], *leaf.shape[1:])
+
+    packed = [pack(leaf) for leaf in leaves]
+    whole = jax.lax.all_gather(jnp.concatenate(packed, 1), "clients", tiled=True)
+    parts = jnp.split(whole, np.cumsum([part.shape[1] for part in packed])[:-1], axis=1)
+    return jax.tree.unflatten(structure, [unpack(p, f) for p, f in zip(parts, leaves, strict=True)])
+
+
+def _cast(a: Any, dtype: Any) -> Any:
+    same_width = a.dtype.itemsize == np.dtype(dtype).itemsize
+    return jax.lax.bitcast_convert_type(a, dtype) if same_width else a.astype(dtype)

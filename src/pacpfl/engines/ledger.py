@@ -1,0 +1,226 @@
+"""What a private run has released, written down BEFORE it is released (docs/privacy.md).
+
+One JSON object per line, only ever appended, each line on disk before the rounds it speaks of are
+computed. So a run that is killed has counted every round whose result may have been seen; goes it on
+from an older checkpoint, it pays for these rounds again.
+
+Every line holds a hash of itself and of the line before. A checkpoint holds the place in this chain
+at which it was made: a ledger that was deleted, shortened, or changed no longer leads to that place,
+and the run refuses to go on. (Who puts back an old ledger TOGETHER with its old checkpoint is not
+found out: both are files of the same folder.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pacpfl.errors import InputError
+from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent
+
+FILE = "privacy.jsonl"
+START = hashlib.sha256(b"pacpfl-privacy-ledger-1").hexdigest()
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as the ledger knows it: a folder can hold several, begun with --fresh."""
+
+    plan: Plan
+    private: bool  # False: its noise can be drawn again from a seed
+    identity: str
+    started: str
+    releases: tuple[tuple[int, int], ...]  # rounds [first, last)
+
+    @property
+    def released(self) -> int:
+        """Rounds that count: those that were released again after a crash count again."""
+        return sum(last - first for first, last in self.releases)
+
+    def spent(self) -> Spent:
+        return epsilon_spent(self.plan, self.released)
+
+
+class Ledger:
+    """Open for appending, by one process at a time."""
+
+    def __init__(self, file: BinaryIO, path: Path, entries: list[dict[str, Any]]) -> None:
+        self._file, self.path, self._entries = file, path, entries
+
+    @property
+    def released(self) -> int:
+        """Rounds of this run so far, whether or not they came to anything."""
+        return records(self._entries)[-1].released
+
+    @property
+    def position(self) -> str:
+        """The place in the chain: what a checkpoint remembers."""
+        return f"{len(self._entries)} {self._entries[-1]['chain']}"
+
+    def release(self, first: int, last: int) -> None:
+        """Rounds [first, last) are about to be released. Returns when that is on disk."""
+        self._append({"kind": "release", "first": first, "last": last})
+
+    def check(self, position: str) -> None:
+        _check(self.path, self._entries, position)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _append(self, content: dict[str, Any]) -> None:
+        before = self._entries[-1]["chain"] if self._entries else START
+        entry = content | {"chain": _chain(before, content)}
+        try:
+            self._file.write(json.dumps(entry).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"{self.path} could not be written ({error.strerror}), and what is not written down "
+                "is not released; free some space and start again."
+            ) from error
+        self._entries.append(entry)
+
+
+def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
+    """The ledger of this run: continued where the last run in it is this one, else a new run in it."""
+    new = not path.exists()
+    try:
+        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); choose another folder with --out."
+        ) from error
+    try:
+        _lock(file, path)
+        if new:
+            _sync_folder(path.parent)
+        ledger = _recover(file, path)
+        known = records(ledger._entries)
+        begun_anew = bool(known) and ledger._entries[-1]["kind"] == "fresh"
+        if not known or begun_anew or (known[-1].identity, known[-1].plan) != (identity, plan):
+            ledger._append(
+                {
+                    "kind": "run",
+                    "plan": asdict(plan),
+                    "private": private,
+                    "identity": identity,
+                    "started": datetime.now(UTC).isoformat(timespec="seconds"),
+                }
+            )
+    except BaseException:
+        file.close()
+        raise
+    return ledger
+
+
+def read_ledger(path: Path, position: str | None = None) -> list[RunRecord]:
+    """The runs in a ledger, oldest first; none where there is no file.
+
+    `position` of a checkpoint: the ledger must lead there.
+    """
+    entries = _parse(path)[0] if path.exists() else []
+    if position is not None:
+        _check(path, entries, position)
+    return records(entries)
+
+
+def start_over(path: Path) -> int:
+    """The next run in this ledger is a new one, whatever its configuration; how many there are so far.
+
+    What the runs before it released stays written: a new release of the same data adds to it.
+    """
+    known = read_ledger(path)
+    if known:
+        with open(path, "ab", buffering=0) as file:
+            _lock(file, path)
+            _recover(file, path)._append({"kind": "fresh"})
+    return len(known)
+
+
+def records(entries: list[dict[str, Any]]) -> list[RunRecord]:
+    runs: list[dict[str, Any]] = []
+    for entry in entries:
+        if entry["kind"] == "run":
+            runs.append(entry | {"releases": []})
+        elif entry["kind"] == "release":
+            runs[-1]["releases"].append((entry["first"], entry["last"]))
+    return [
+        RunRecord(
+            Plan(**run["plan"]),
+            run["private"],
+            run["identity"],
+            run["started"],
+            tuple(run["releases"]),
+        )
+        for run in runs
+    ]
+
+
+def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Entries, and the bytes they take. Only the end of a file may be incomplete."""
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    entries: list[dict[str, Any]] = []
+    chain = START
+    for number, line in enumerate(content[:whole].splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            claimed = entry.pop("chain")
+            known = entry["kind"] in ("run", "release", "fresh")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            claimed, known, entry = None, False, {}
+        if not known or claimed != _chain(chain, entry):
+            raise InputError(
+                f"{path} is damaged at line {number}, so what was spent is not known; put the right "
+                "ledger back, or choose another folder with --out."
+            )
+        chain = claimed
+        entries.append(entry | {"chain": chain})
+    return entries, whole
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise InputError(
+            f"Another process is spending the budget in {path}; wait until it has ended."
+        ) from error
+
+
+def _recover(file: BinaryIO, path: Path) -> Ledger:
+    """Without the line that was being written when the process was killed."""
+    entries, whole = _parse(path)
+    file.truncate(whole)
+    return Ledger(file, path, entries)
+
+
+def _check(path: Path, entries: list[dict[str, Any]], position: str) -> None:
+    """Is this the ledger, or a continuation of the ledger, that a checkpoint was made with?"""
+    count, _, chain = position.partition(" ")
+    known = entries[: int(count)] if count.isdigit() else []
+    if not known or len(known) < int(count) or known[-1]["chain"] != chain:
+        raise InputError(
+            f"{path} is not the ledger that the checkpoint beside it was made with: entries are "
+            "missing or changed, so what was spent is not known; put the right one back, or choose "
+            "another folder with --out."
+        )
+
+
+def _chain(before: str, content: dict[str, Any]) -> str:
+    return hashlib.sha256((before + json.dumps(content, sort_keys=True)).encode()).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,218 @@
+"""Differentially private PAC-PFL, for any number of particles (paper, appendix on DP, Algorithm 3).
+
+    client:  G_i = gradients of ln Z, clipped                                     (line 6)
+    server:  G = sum_i G_i + noise;  mean = G / expected cohort                   (lines 8 and 9)
+             then as in PAC-PFL: hyper-prior's gradient, SVGD step                (lines 10 to 14)
+
+What leaves a client is its clipped update, and with adaptive clipping one bit that is accounted for.
+Everything else here is computed from noisy sums: particles, the optimiser's state, averages. The
+evidence that PAC-PFL shows on its progress bar depends on the clients' data and is never sent.
+
+Beyond the printed algorithm: the clip is on the whole k x d update; the noise is that of a plan
+whose epsilon is accounted (pacpfl.privacy); the particles of the last rounds can be averaged, which
+takes out much of the noise and costs nothing (Polyak & Juditsky 1992).
+
+Unit `sample`: where ln Z is a sum over samples, every sample's gradient is clipped, and the sum over
+the client's samples is sent. That is so for the lower bound `elbo` of Bayesian networks, and for their
+evidence from one draw. It is not so for Gaussian processes, whose kernel matrix couples all samples,
+nor for ln 1/L sum_l p(S|w_l), whose weights do: there only the client unit is offered, which implies
+the sample unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from pacpfl import svgd
+from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
+from pacpfl.personal import PersonalModel
+from pacpfl.priors.base import Prior
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.privacy import mechanisms
+from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.clipping import AdaptiveClip, next_clip, sum_multiplier
+from pacpfl.types import Data
+
+
+class PrivateState(NamedTuple):
+    inner: State
+    clip: Float[Array, ""]
+    round: Int[Array, ""]
+    average: Any  # [k, size]: of the particles since `average_from`; () where none is kept
+
+
+class PrivateUpdate(NamedTuple):
+    gradients: Float[Array, "k size"]  # clipped
+    unclipped: Any  # 1 where nothing was clipped, else 0; () without adaptive clipping
+    refused: Any  # whether a gradient was not finite; () in strict mode: it is not accounted for
+
+
+@dataclass(frozen=True)
+class Private:
+    method: PACPFL
+    plan: Plan
+    clip: float  # gamma; with `adaptive` where it starts
+    per_particle: bool = False
+    adaptive: AdaptiveClip | None = None
+    average_from: int | None = None  # first round whose particles are averaged; None: no average
+    strict: bool = False
+
+    central: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.plan.unit == "sample":
+            check_decomposes(self.method.prior)
+        if self.adaptive is not None and (
+            self.plan.mode != "gaussian" or self.plan.unit != "client"
+        ):
+            raise InputError(
+                "A clip that adapts is accounted for Gaussian noise and whole clients only; leave "
+                "clip_quantile out, or choose mode = gaussian and unit = client."
+            )
+
+    @property
+    def order(self) -> int:
+        return mechanisms.ORDER[self.plan.mode]
+
+    @property
+    def multiplier(self) -> float:
+        """Noise on the sum, in units of the clip: a little more where the count is released, too."""
+        if self.adaptive is None:
+            return self.plan.multiplier
+        return sum_multiplier(self.plan.multiplier, self.adaptive.count_std)
+
+    def init(self, key: Array, example: Data) -> PrivateState:
+        inner = self.method.init(key, example)
+        particles = inner.particles
+        average = particles if self.average_from is not None else ()
+        return PrivateState(
+            inner, jnp.asarray(self.clip, particles.dtype), jnp.zeros((), jnp.int32), average
+        )
+
+    def init_client(self, state: PrivateState, data: Data, key: Array) -> tuple[()]:
+        return ()
+
+    def client_update(
+        self, state: PrivateState, client_state: tuple[()], data: Data, key: Array
+    ) -> tuple[PrivateUpdate, tuple[()]]:
+        if self.plan.unit == "sample":
+            clipped, finite = self._per_sample(state, data, key)
+            return PrivateUpdate(clipped, (), () if self.strict else ~finite), ()
+        gradients = self.method.client_update(state.inner, (), data, key)[0].gradients
+        clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
+        finite = mechanisms.finite_rows(gradients).all()
+        unclipped = () if self.adaptive is None else (clipped == gradients).all()
+        return PrivateUpdate(clipped, unclipped, () if self.strict else ~finite), ()
+
+    def _per_sample(
+        self, state: PrivateState, data: Data, key: Array
+    ) -> tuple[Float[Array, "k size"], Bool[Array, ""]]:
+        """sum over the batch of clip(t grad ln p(z | w)), one sample after the other.
+
+        Replacing a sample changes neither m nor the batch's rows, so it changes one term, by at most
+        twice the clip, or none where the sample is not in the batch.
+        """
+        method, prior = self.method, self.method.prior
+        assert isinstance(prior, BNNPrior)
+        batch = data if method.batch is None else subsample(key, data, method.batch)
+        beta = data.mask.sum() if method.beta is None else method.beta
+        temperature = (beta / batch.mask.sum()).astype(data.x.dtype)
+        keys = jax.random.split(method._draw_key(state.inner, key), method.particles)
+        noise = jax.vmap(lambda key: prior.draw(key, batch.x.dtype))(keys)
+
+        def add(total: Any, sample: Data) -> tuple[Any, None]:
+            one = jax.tree.map(lambda a: a[None], sample)
+            gradients = jax.vmap(
+                jax.grad(lambda phi, e: prior.log_evidence(phi, one, temperature, e))
+            )(state.inner.particles, noise)
+            gradients = jnp.where(sample.mask, gradients, 0)
+            clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
+            return (total[0] + clipped, total[1] & jnp.isfinite(gradients).all()), None
+
+        nothing = (jnp.zeros_like(state.inner.particles), jnp.array(True))
+        return jax.lax.scan(add, nothing, batch)[0]
+
+    def server_update(
+        self, state: PrivateState, updates: PrivateUpdate, weights: Float[Array, " c"], key: Array
+    ) -> PrivateState:
+        """`key` must be secret: the noise is drawn with it."""
+        noise_key, count_key, inner_key = jax.random.split(key, 3)
+        accepted = (weights > 0) & self._acceptable(state, updates.gradients)
+        total = jnp.where(accepted[:, None, None], updates.gradients, 0).sum(0)
+        kind = mechanisms.NOISE[self.plan.mode]
+        noisy = mechanisms.add_noise(noise_key, total, self.multiplier * state.clip, kind)
+        # One update that stands for everybody's mean: PAC-PFL turns it into the sum, or leaves it.
+        mean = Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
+        inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), inner_key)
+        clip = state.clip
+        if self.adaptive is not None:
+            half = jnp.where(weights > 0, updates.unclipped - 0.5, 0).astype(noisy.dtype).sum()
+            clip = next_clip(count_key, clip, half, self.plan.cohort, self.adaptive)
+        return PrivateState(inner, clip, state.round + 1, self._average(state, inner.particles))
+
+    def _acceptable(
+        self, state: PrivateState, gradients: Float[Array, "c k size"]
+    ) -> Bool[Array, " c"]:
+        """What a client that keeps to the protocol sends; others count as zero.
+
+        Sums over a client's samples have no common limit: there only finite ones are asked for.
+        """
+        finite = jnp.isfinite(gradients).all((1, 2))
+        if self.plan.unit == "sample":
+            return finite
+        norms = jax.vmap(lambda update: mechanisms.norm(update, self.order))(gradients)
+        return finite & (norms <= state.clip * (1 + mechanisms.MARGIN))
+
+    def _average(self, state: PrivateState, particles: Float[Array, "k size"]) -> Any:
+        """Mean over the rounds from `average_from` on; before that, just the latest particles."""
+        if self.average_from is None:
+            return ()
+        count = 1 + jnp.maximum(0, state.round - self.average_from).astype(particles.dtype)
+        return state.average + (particles - state.average) / count
+
+    def released(self, state: PrivateState) -> State:
+        """What training leaves: PAC-PFL's state, with averaged particles where these are wanted."""
+        if self.average_from is None:
+            return state.inner
+        return state.inner._replace(particles=state.average)
+
+    def personalize(
+        self, state: PrivateState, client_state: tuple[()], data: Data, key: Array
+    ) -> PersonalModel:
+        return self.method.personalize(self.released(state), (), data, key)
+
+    def diagnostics(
+        self, state: PrivateState, updates: PrivateUpdate, weights: Float[Array, " c"]
+    ) -> dict[str, Array]:
+        """From the noisy state alone; the number of refused updates only where not `strict`."""
+        inner = state.inner
+        fingerprints = jax.vmap(self.method.fingerprint(inner))(inner.particles)
+        curves = {"diversity": svgd.diversity(fingerprints)}
+        if self.adaptive is not None:
+            curves["clip"] = state.clip
+        if not self.strict:
+            bad = updates.refused | ~self._acceptable(state, updates.gradients)
+            curves["refused"] = jnp.where(weights > 0, bad, False).sum()
+        return curves
+
+
+def check_decomposes(prior: Prior) -> None:
+    """Per-sample clipping asks for an evidence that is a sum over samples."""
+    if isinstance(prior, BNNPrior) and (prior.objective == "elbo" or prior.samples == 1):
+        return
+    if isinstance(prior, BNNPrior):
+        why = "the evidence from several draws weighs whole networks by all samples together"
+        way = "set bnn.objective to elbo or bnn.draws to 1, or "
+    else:
+        why = "the evidence of a Gaussian process couples all samples through the kernel matrix"
+        way = ""
+    raise InputError(
+        f"unit = sample cannot be had here: {why}, so no single sample's gradient can be clipped; "
+        f"{way}choose unit = client, which protects every sample as well."
+    )

@@ -1,0 +1,1 @@
+"""Differential privacy of training: mechanisms, adaptive clipping, accounting, sources of noise."""

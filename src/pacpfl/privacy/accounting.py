@@ -1,0 +1,268 @@
+"""What a plan spends, and how much noise a budget asks for (dp-accounting: RDP and PLD).
+
+Accounted is the release, in every round, of the noisy sum of clipped updates (with adaptive clipping:
+and of the noisy count). All that the server does with it is post-processing and costs nothing: the
+division by the expected cohort, the hyper-prior's gradient, the SVGD step, averages of particles.
+
+Who counts as neighbour:
+- client unit, Poisson sampling or full participation: federations that differ in one client more or
+  less ("add-remove"); the sum changes by the clip.
+- client unit, fixed-size sampling without replacement: one client replaced by another ("replace");
+  the sum changes by twice the clip, and amplification is that for sampling without replacement.
+- sample unit: one sample of one client replaced; a sample takes part when its client does.
+
+`laplace` is pure: with epsilon_0 = sensitivity / scale of one round and sampling rate q,
+
+    epsilon = T ln(1 + q (exp(epsilon_0) - 1)),     delta = 0
+
+(basic composition; amplification by Balle, Barthe & Gaboardi 2018, Theorems 8 and 9). A privacy loss
+distribution would give less for delta > 0; the pure value is reported, because the client-level
+theorem asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from scipy import optimize
+
+from pacpfl.errors import InputError
+from pacpfl.privacy.mechanisms import Adjacency, Mode
+
+Sampling = Literal["poisson", "fixed", "all"]
+Unit = Literal["client", "sample"]
+ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128)  # of Renyi; whole, for exact formulas
+INTERVAL = 5e-4  # of the privacy loss distributions; too coarse a one gives more than is spent
+TOLERANCE = 1e-3  # relative, of the noise that is found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The mechanism of every round, and the budget it was made for."""
+
+    mode: Mode
+    sampling: Sampling
+    clients: int  # n
+    cohort: int  # c: clients in a round, expected
+    multiplier: float  # noise on the sum: standard deviation / clip, or Laplace scale / clip
+    delta: float = 0.0
+    epsilon: float | None = None  # the budget
+    rounds: int | None = None  # how many rounds it is for
+    unit: Unit = "client"
+
+    @property
+    def rate(self) -> float:
+        return 1.0 if self.sampling == "all" else self.cohort / self.clients
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return "replace" if self.sampling == "fixed" or self.unit == "sample" else "add-remove"
+
+    @property
+    def guaranteed(self) -> bool:
+        return self.mode != "paper"
+
+
+class Spent(NamedTuple):
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    accountant: str  # which one was the tighter
+
+
+def epsilon_spent(plan: Plan, rounds: int) -> Spent:
+    """Of `rounds` releases. Infinite for mode `paper`, whose printed epsilon is no guarantee."""
+    if rounds == 0:
+        return Spent(0.0, 0.0, plan.adjacency, "nothing was released")
+    if plan.mode == "paper":
+        return Spent(math.inf, plan.delta, plan.adjacency, "none: no guarantee")
+    if plan.mode == "laplace":
+        change = 1.0 if plan.adjacency == "add-remove" else 2.0
+        each = _amplified(change / plan.multiplier, plan.rate)
+        return Spent(rounds * each, 0.0, plan.adjacency, "pure composition")
+    found = _gaussian(plan.sampling, plan.adjacency, plan.rate, plan.multiplier, rounds, plan.delta)
+    return Spent(found[0], plan.delta, plan.adjacency, found[1])
+
+
+def together(parts: Sequence[Spent]) -> Spent:
+    """Several releases of the same data: epsilons and deltas add up.
+
+    Where one of them is for replacing a client, all are: replacing is removing and adding, so (epsilon,
+    delta) for add-remove is (2 epsilon, (1 + exp(epsilon)) delta) for replacing.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    replace = any(part.adjacency == "replace" for part in parts)
+    epsilon = delta = 0.0
+    for part in parts:
+        double = replace and part.adjacency == "add-remove"
+        epsilon += part.epsilon * (2 if double else 1)
+        finite = part.delta > 0 and math.isfinite(part.epsilon)
+        delta += part.delta * (1 + math.exp(part.epsilon) if double and finite else 1)
+    return Spent(
+        epsilon, min(delta, 1.0), "replace" if replace else "add-remove", "basic composition"
+    )
+
+
+def noise_for(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    *,
+    mode: Mode = "gaussian",
+    sampling: Sampling = "all",
+    clients: int = 1,
+    cohort: int = 1,
+    unit: Unit = "client",
+) -> float:
+    """The smallest noise multiplier (to 0.1%, never below) with which `rounds` stay within epsilon.
+
+    For `paper` the printed one: T / epsilon, on the sum, in units of the clip.
+    """
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"epsilon = {epsilon} is no budget; give a positive number.")
+    if mode == "paper":
+        return rounds / epsilon
+    draft = Plan(mode, sampling, clients, cohort, 1.0, delta, epsilon, rounds, unit)
+    if mode == "laplace":
+        each = _amplified(epsilon * (1 - 1e-12) / rounds, 1 / draft.rate)
+        return (1.0 if draft.adjacency == "add-remove" else 2.0) / each
+    if not 0 < delta < 1:
+        raise InputError(f"delta = {delta} is no probability; Gaussian noise needs 0 < delta < 1.")
+
+    def spent(multiplier: float, accountants: tuple[str, ...]) -> float:
+        about = (sampling, draft.adjacency, draft.rate, multiplier, rounds, delta)
+        return _gaussian(*about, accountants)[0]
+
+    # RDP is fast and comes close; PLD then finds what is left to gain.
+    known = draft.adjacency == "add-remove" or sampling != "poisson"
+    start = _find(lambda z: spent(z, ("RDP",)), epsilon, 1.0) if known else 1.0
+    return _find(lambda z: spent(z, ("RDP", "PLD")), epsilon, start)
+
+
+def _find(spent: Callable[[float], float], epsilon: float, start: float) -> float:
+    """The smallest z with spent(z) <= epsilon, to TOLERANCE, never below; spent falls with z.
+
+    Both axes are logarithmic: on them what is spent is nearly a line, and few steps are enough.
+    """
+
+    def excess(log_z: float) -> float:
+        return math.log(max(spent(math.exp(log_z)), 1e-12) / epsilon)
+
+    low = high = math.log(start)
+    while excess(high) > 0:
+        low, high = high, high + 0.4
+    while excess(low) <= 0:
+        low, high = low - 0.4, low
+    found = optimize.brentq(excess, low, high, xtol=TOLERANCE / 4) + TOLERANCE / 2
+    while excess(found) > 0:
+        found += TOLERANCE / 2
+    return math.exp(found)
+
+
+def plan_for(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    *,
+    mode: Mode,
+    sampling: Sampling,
+    clients: int,
+    cohort: int,
+    unit: Unit = "client",
+) -> Plan:
+    """The plan that spends this budget in this many rounds."""
+    if sampling != "all" and cohort == clients:
+        sampling = "all" if sampling == "poisson" else sampling
+    if sampling == "all":
+        cohort = clients
+    if mode == "laplace":
+        delta = 0.0
+    multiplier = noise_for(
+        epsilon,
+        delta,
+        rounds,
+        mode=mode,
+        sampling=sampling,
+        clients=clients,
+        cohort=cohort,
+        unit=unit,
+    )
+    return Plan(mode, sampling, clients, cohort, multiplier, delta, epsilon, rounds, unit)
+
+
+def _amplified(epsilon: float, rate: float) -> float:
+    """ln(1 + q (e^epsilon - 1)), also where e^epsilon overflows; with 1/q it is its own inverse."""
+    if epsilon > 500:
+        return epsilon + math.log(rate)
+    return math.log1p(rate * math.expm1(epsilon))
+
+
+@cache
+def _gaussian(
+    sampling: Sampling,
+    adjacency: Adjacency,
+    rate: float,
+    multiplier: float,
+    rounds: int,
+    delta: float,
+    accountants: tuple[str, ...] = ("RDP", "PLD"),
+) -> tuple[float, str]:
+    """epsilon, and the accountant that gave it: the smaller of those that know this mechanism.
+
+    The multiplier is in units of the clip. Where one is replaced, the sensitivity is 2: events of
+    the Gaussian and of sampling without replacement are told so by half the multiplier; only PLD's
+    Poisson event knows replacement itself, and is given the multiplier as it is.
+    """
+    event, pld, rdp = _imported()
+    relation = _relation(adjacency)
+    results = []
+    half = multiplier / 2
+    if rate == 1:
+        effective = event.GaussianDpEvent(multiplier if adjacency == "add-remove" else half)
+        events = dict.fromkeys(("RDP", "PLD"), effective)
+        relation = _relation("add-remove")
+    elif sampling == "poisson":
+        sampled = event.PoissonSampledDpEvent(rate, event.GaussianDpEvent(multiplier))
+        known = ("RDP", "PLD") if adjacency == "add-remove" else ("PLD",)
+        events = dict.fromkeys(known, sampled)
+    else:
+        size = 10**9  # only the ratio counts
+        sampled = event.SampledWithoutReplacementDpEvent(
+            size, round(rate * size), event.GaussianDpEvent(half)
+        )
+        events = {"RDP": sampled}
+    for name in accountants:
+        if name not in events:
+            continue
+        accountant = (
+            rdp(ORDERS, neighboring_relation=relation) if name == "RDP" else pld(relation, INTERVAL)
+        )
+        accountant.compose(event.SelfComposedDpEvent(events[name], rounds))
+        results.append((float(accountant.get_epsilon(delta)), name))
+    return min(results)
+
+
+def _imported() -> tuple[Any, Any, Any]:
+    """dp-accounting, which is imported when something is accounted: it belongs to an extra."""
+    try:
+        from dp_accounting import dp_event
+        from dp_accounting.pld import PLDAccountant
+        from dp_accounting.rdp import RdpAccountant
+    except ImportError as error:
+        raise InputError(
+            "Accounting for Gaussian noise needs dp-accounting; install it with "
+            "pip install pacpfl[privacy]."
+        ) from error
+    return dp_event, PLDAccountant, RdpAccountant
+
+
+def _relation(adjacency: Adjacency) -> Any:
+    from dp_accounting import NeighboringRelation
+
+    known = NeighboringRelation
+    return known.ADD_OR_REMOVE_ONE if adjacency == "add-remove" else known.REPLACE_ONE

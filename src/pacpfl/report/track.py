@@ -1,0 +1,173 @@
+"""Curves of a run in TensorBoard or MLflow, while it runs: `pacpfl run ... --track tensorboard`.
+
+Both are extras. A tracker is told numbers, each with a name and the round it belongs to; `tracked`
+puts trackers behind the run's watcher, and `Tracked.finish` adds the results. Their files lie below
+`tracking/` in the run folder, and nothing is sent anywhere, unless MLFLOW_TRACKING_URI names a server.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from pacpfl import config as configuration
+from pacpfl.engines.simulate import Progress
+from pacpfl.errors import InputError
+from pacpfl.sections import Config
+from pacpfl.studies.folder import MethodResult, summarise
+from pacpfl.studies.run import Watcher
+
+
+class Tracker(Protocol):
+    def numbers(self, values: Mapping[str, float], step: int) -> None:
+        """Values by name, as they are after so many rounds."""
+        ...
+
+    def close(self, complete: bool) -> None: ...
+
+
+class TensorBoard:
+    """An event file; `tensorboard --logdir RUNS` shows it."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        from tensorboardX import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder))
+        self.writer.add_text("config", "```\n" + configuration.dump(config) + "```")
+
+    def numbers(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self, complete: bool) -> None:
+        self.writer.close()
+
+
+class MLflow:
+    """A run of the experiment `pacpfl`, in a folder of files or where MLFLOW_TRACKING_URI says."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions ask for it
+        from mlflow.tracking import MlflowClient
+
+        place = os.environ.get("MLFLOW_TRACKING_URI") or folder.resolve().as_uri()
+        self.client = MlflowClient(tracking_uri=place)
+        found = self.client.get_experiment_by_name("pacpfl")
+        experiment = found.experiment_id if found else self.client.create_experiment("pacpfl")
+        run_name = folder.resolve().parents[1].name  # of RUN/tracking/mlflow
+        self.run = self.client.create_run(experiment, run_name=run_name).info.run_id
+        for key, value in changed(config).items():
+            self.client.log_param(self.run, key, value)
+
+    def numbers(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self.client.log_metric(self.run, name, value, step=step)
+
+    def close(self, complete: bool) -> None:
+        self.client.set_terminated(self.run, "FINISHED" if complete else "KILLED")
+
+
+TRACKERS: dict[str, tuple[str, Callable[[Path, Config], Tracker]]] = {
+    "tensorboard": ("tensorboardX", TensorBoard),
+    "mlflow": ("mlflow", MLflow),
+}
+
+
+@dataclass
+class Tracked:
+    """A watcher that tells the trackers, too."""
+
+    watcher: Watcher
+    trackers: Sequence[Tracker]
+    complete: bool = False
+
+    def finish(self, results: Mapping[str, MethodResult]) -> None:
+        """The metrics of all methods, at the round in which each ended."""
+        for result in results.values():
+            title, step = result.about["title"], int(result.about.get("rounds", 0))
+            values = {
+                f"{title}/{group}/{metric}": cell["mean"]
+                for group, measured in summarise(result.groups).items()
+                for metric, cell in measured.items()
+            }
+            self.tell(values, step)
+        self.complete = True
+
+    def tell(self, values: Mapping[str, float], step: int) -> None:
+        """What is no number is left out; names get underscores, which both programs keep as they are."""
+        finite = {
+            name.replace(" ", "_"): value for name, value in values.items() if math.isfinite(value)
+        }
+        for tracker in self.trackers:
+            tracker.numbers(finite, step)
+
+
+@contextmanager
+def tracked(
+    names: Sequence[str], out: Path, config: Config, watcher: Watcher | None = None
+) -> Iterator[Tracked]:
+    """`Tracked.watcher` does all that `watcher` does, and tells the trackers of these names."""
+    before = watcher or Watcher()
+    trackers = [open_tracker(name, out, config) for name in dict.fromkeys(names)]
+    title = ""
+
+    def stage(text: str) -> None:
+        nonlocal title
+        title = text.partition(":")[0]
+        before.stage(text)
+
+    def progress(now: Progress) -> None:
+        speed = {"seconds": now.seconds}
+        values = {f"{title}/{name}": value for name, value in (now.diagnostics | speed).items()}
+        tracking.tell(values, now.round)
+        if before.progress is not None:
+            before.progress(now)
+
+    watched = replace(before, stage=stage, progress=progress) if trackers else before
+    tracking = Tracked(watched, trackers)
+    try:
+        yield tracking
+    finally:
+        for tracker in trackers:
+            tracker.close(tracking.complete)
+
+
+def open_tracker(name: str, out: Path, config: Config) -> Tracker:
+    if name not in TRACKERS:
+        raise InputError(
+            f"--track {name}: there is no such tracker; choose {' or '.join(TRACKERS)}."
+        )
+    package, build = TRACKERS[name]
+    try:
+        __import__(package)
+    except ImportError as error:
+        raise InputError(
+            f"--track {name} needs {package}; install it with pip install 'pacpfl[{name}]'."
+        ) from error
+    folder = out / "tracking" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be created ({error.strerror}); choose another --out."
+        ) from error
+    return build(folder, config)
+
+
+def changed(config: Config) -> dict[str, Any]:
+    """The keys whose values are not the defaults, the seed, and the name of the data."""
+    differing: dict[str, Any] = {"seed": config.seed, "data.name": config.data.name}
+    for section in fields(config):
+        part, usual = getattr(config, section.name), section.default
+        if is_dataclass(part):
+            for key in fields(part):
+                value = getattr(part, key.name)
+                if value != getattr(usual, key.name):
+                    differing[f"{section.name}.{key.name.rstrip('_')}"] = value
+    return differing

@@ -1,0 +1,40 @@
+"""The tables of a configuration, read once as long as the files do not change."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+from pacpfl.data.table_files import opening
+from pacpfl.data.table_settings import TableSettings
+from pacpfl.data.tables import Tables, load_tables
+from pacpfl.errors import InputError
+from pacpfl.sections import TablesConfig
+
+
+def load_own(tables: TablesConfig, seed: int) -> Tables:
+    before = stamp(tables)
+    found = _load(tables, seed, before)
+    if stamp(tables) != before:  # the passes over the files may have seen different rows
+        raise InputError(
+            f"{tables.source} changed while it was read; start again when nobody writes there."
+        )
+    return found
+
+
+@lru_cache(maxsize=1)
+def _load(tables: TablesConfig, seed: int, files: tuple[tuple[str, int, int], ...]) -> Tables:
+    return load_tables(tables.source, TableSettings(**asdict(tables)), seed)
+
+
+def stamp(tables: TablesConfig) -> tuple[tuple[str, int, int], ...]:
+    """Name, size and time of every file: when one changes, all are read again."""
+    source = Path(tables.source)
+    with opening(source):
+        files = sorted(source.iterdir()) if source.is_dir() else [source]
+        return tuple(
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+            for path in files
+            if path.is_file()
+        )

@@ -1,0 +1,148 @@
+"""From the section [privacy] of a configuration to a private method, its ledger, and words about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pacpfl import config as configuration
+from pacpfl.engines.ledger import FILE, RunRecord, open_ledger, read_ledger
+from pacpfl.engines.simulate import Secrecy, Trained
+from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.private import Private
+from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, plan_for, together
+from pacpfl.privacy.clipping import AdaptiveClip, count_std
+from pacpfl.sections import Config
+
+ADJACENCY = {
+    ("client", "add-remove"): "add or remove one client",
+    ("client", "replace"): "replace one client by another",
+    ("sample", "replace"): "replace one sample of one client by another",
+}
+
+
+def plan_of(config: Config, clients: int) -> Plan | None:
+    """The plan that spends the budget in train.rounds rounds; None for a run without privacy."""
+    privacy, train = config.privacy, config.train
+    if privacy.mode == "none":
+        return None
+    assert privacy.epsilon is not None
+    return plan_for(
+        privacy.epsilon,
+        privacy.delta,
+        train.rounds,
+        mode=privacy.mode,  # type: ignore[arg-type]
+        sampling=privacy.sampling,  # type: ignore[arg-type]
+        clients=clients,
+        cohort=train.clients_per_round or clients,
+        unit=privacy.unit,  # type: ignore[arg-type]
+    )
+
+
+def protect(method: PACPFL, plan: Plan, config: Config) -> Private:
+    privacy, rounds = config.privacy, config.train.rounds
+    adaptive = None
+    if privacy.clip_quantile is not None:
+        noise = count_std(plan.multiplier, plan.cohort)
+        adaptive = AdaptiveClip(privacy.clip_quantile, noise, privacy.clip_rate)
+    return Private(
+        method,
+        plan,
+        privacy.clip,
+        privacy.per_particle,
+        adaptive,
+        math.floor((1 - privacy.average) * rounds) if privacy.average > 0 else None,
+        privacy.strict,
+    )
+
+
+@contextmanager
+def secrecy(plan: Plan, config: Config, folder: Path | None) -> Iterator[Secrecy]:
+    """With the ledger open; without a folder nothing is written down, and nothing resumed."""
+    seed = config.privacy.noise_seed
+    if folder is None:
+        yield Secrecy(plan, None, seed)
+        return
+    identity = configuration.identity(config)
+    ledger = open_ledger(folder / FILE, plan, identity, seed is None and plan.guaranteed)
+    try:
+        yield Secrecy(plan, ledger, seed)
+    finally:
+        ledger.close()
+
+
+def describe_privacy(
+    method: Private, trained: Trained, config: Config, folder: Path | None
+) -> dict[str, Any]:
+    """What run.json says: `epsilon` is what was spent, also in rounds that were lost in a crash."""
+    plan = method.plan
+    if trained.rounds == 0:
+        raise InputError(
+            f"All {plan.rounds} rounds of the budget were released and lost when the run was "
+            "interrupted, and nothing was learned; --fresh begins a new run, whose budget adds to it."
+        )
+    runs = read_ledger(folder / FILE) if folder else []
+    released = runs[-1].released if runs else trained.rounds
+    spent = epsilon_spent(plan, released)
+    private = config.privacy.noise_seed is None and plan.guaranteed
+    return {
+        "mode": plan.mode,
+        "private": private,
+        "epsilon": spent.epsilon if plan.guaranteed else plan.epsilon,
+        "delta": spent.delta,
+        "adjacency": spent.adjacency,
+        "unit": plan.unit,
+        "accountant": spent.accountant,
+        "budget": plan.epsilon,
+        "noise_multiplier": plan.multiplier,
+        "clip": config.privacy.clip,
+        "sampling": plan.sampling,
+        "cohort": plan.cohort,
+        "rounds_released": released,
+        "rounds_planned": plan.rounds,
+        "out_of_budget": trained.out_of_budget,
+        "earlier_runs": max(0, len(runs) - 1),
+        "strict": config.privacy.strict,
+        "words": in_words(plan, spent, config.privacy.noise_seed, trained, released),
+    }
+
+
+def in_words(
+    plan: Plan, spent: Spent, noise_seed: int | None, trained: Trained, released: int
+) -> str:
+    if plan.mode == "paper":
+        words = (
+            f"NO GUARANTEE: trained as Algorithm 3 is printed, for a stated epsilon of "
+            f"{plan.epsilon:g}, which Laplace noise on updates clipped in L2 does not give."
+        )
+    elif noise_seed is not None:
+        words = (
+            "NOT PRIVATE: the noise was drawn from privacy.noise_seed, so whoever knows it can take "
+            f"it away; with secret noise this would be {formula(spent, plan.unit)}."
+        )
+    else:
+        words = f"Private: {formula(spent, plan.unit)}, of a budget of epsilon = {plan.epsilon:g}."
+    if trained.out_of_budget:
+        words += (
+            f" The budget was used up after round {trained.rounds} of {plan.rounds}: "
+            f"{released - trained.rounds} rounds were released and lost when the run was "
+            "interrupted, and count."
+        )
+    return words
+
+
+def formula(spent: Spent, unit: str) -> str:
+    """An epsilon never stands alone: with its delta, and with who counts as a neighbour."""
+    delta = "delta = 0" if spent.delta == 0 else f"delta = {spent.delta:.3g}"
+    change = ADJACENCY[(unit, spent.adjacency)]
+    return f"epsilon = {spent.epsilon:.4g}, {delta} ({change}; {spent.accountant})"
+
+
+def total(runs: list[RunRecord]) -> Spent:
+    """Of all runs in a ledger that released something."""
+    parts = [run.spent() for run in runs if run.released]
+    return together(parts) if parts else runs[-1].spent()

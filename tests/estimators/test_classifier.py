@@ -1,0 +1,134 @@
+"""The classifier says what the functional layers say, and knows its classes by name."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from pacpfl import PACPFLClassifier
+from pacpfl.data.store import from_samples
+from pacpfl.engines.simulate import train
+from pacpfl.estimators.errors import InvalidInput
+from pacpfl.likelihoods import Categorical
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.networks import MLP
+from pacpfl.types import Data, Samples
+
+NAMES = np.array(["lynx", "owl", "vole"])
+ROUNDS, SEED = 40, 4
+OPTIONS = {
+    "particles": 2,
+    "rounds": ROUNDS,
+    "learning_rate": 0.05,
+    "widths": (6,),
+    "networks": 2,
+    "precision": "float64",
+    "random_state": SEED,
+    "standardize": "global",
+    "settings": {"train.schedule": "constant", "posterior.steps": 5},
+}
+
+
+def table(rows: int = 45, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three heaps; the client `two` calls the first and the second by each other's name."""
+    random = np.random.default_rng(seed)
+    numbers = np.arange(rows) % 3
+    groups = np.where(np.arange(rows) % 5 < 3, "one", "two")
+    x = random.normal(size=(rows, 2)) * 0.5 + np.array([[0, 4], [4, 0], [-4, -4]])[numbers]
+    swapped = np.where((groups == "two") & (numbers < 2), 1 - numbers, numbers)
+    return x, NAMES[swapped], groups
+
+
+@pytest.fixture(scope="module")
+def fitted() -> PACPFLClassifier:
+    return PACPFLClassifier(**OPTIONS).fit(*table())
+
+
+def test_probabilities_are_those_of_the_functional_api(fitted, x64):
+    x, y, groups = table()
+    scaled, numbers = (x - x.mean(0)) / x.std(0), np.searchsorted(NAMES, y).astype(float)
+    prior = BNNPrior(MLP((2, 6, 3)), Categorical(3), inference=Inference(networks=2, steps=5))
+    method = PACPFL(prior, 2, optax.adam(0.05), particles=2)
+    own = {
+        name: Samples(scaled[groups == name], numbers[groups == name]) for name in ("one", "two")
+    }
+    trained = train(method, from_samples(list(own.values())), rounds=ROUNDS, seed=SEED, dtype=float)
+    np.testing.assert_allclose(fitted.particles_, trained.state.particles, rtol=1e-8)
+    at = x[:7]
+
+    @jax.jit
+    def answers(state, data):
+        model = method.personalize(state, (), data, jax.random.key(0))
+        return model((at - x.mean(0)) / x.std(0)).log_probabilities
+
+    for name, samples in own.items():
+        data = Data(samples.x, samples.y, np.ones(len(samples), bool))
+        expected = np.asarray(answers(trained.state, data))
+        found = fitted.predict_log_proba(at, [name] * 7)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_probabilities_sum_to_one_and_name_the_class(fitted):
+    x, y, groups = table()
+    probabilities = fitted.predict_proba(x, groups)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(
+        np.log(probabilities), fitted.predict_log_proba(x, groups), atol=1e-9
+    )
+    assert list(fitted.classes_) == list(NAMES)
+    predicted = fitted.predict(x, groups)
+    assert (predicted == NAMES[probabilities.argmax(1)]).all()
+    assert fitted.score(x, y, groups) == pytest.approx(np.mean(predicted == y))
+
+
+def test_it_learns_what_clients_share():
+    x, y, groups = table(60)
+    plain = np.where(groups == "two", "one", groups)  # the names of one client only
+    rows = groups == "one"
+    model = PACPFLClassifier(**OPTIONS | {"rounds": 150}).fit(x[rows], y[rows], plain[rows])
+    later, truth, owner = table(60, seed=2)
+    kept = owner == "one"
+    assert model.score(later[kept], truth[kept], owner[kept]) > 0.95
+
+
+def test_a_new_client_and_more_rows_of_it(tmp_path):
+    x, y, _ = table(45, seed=3)
+    model = PACPFLClassifier(**OPTIONS | {"rounds": 0}).fit(*table())
+    model.personalize(x[:6], y[:6], group=7)
+    before = model.predict_proba(x, [7] * 45)
+    model.update(x[6:], y[6:], group=7)
+    after = model.predict_proba(x, [7] * 45)
+    assert np.abs(after - before).max() > 1e-3
+    at_once = PACPFLClassifier(**OPTIONS | {"rounds": 0}).fit(*table())
+    at_once.personalize(x, y, group=7)
+    np.testing.assert_allclose(after, at_once.predict_proba(x, [7] * 45), rtol=1e-8)
+    model.save(tmp_path / "model", groups=[7, "two"])
+    loaded = PACPFLClassifier.load(tmp_path / "model")
+    assert loaded.clients_ == [7, "two"]
+    np.testing.assert_array_equal(loaded.predict_proba(x, [7] * 45), after)
+    assert loaded.classes_.dtype == model.classes_.dtype
+
+
+def test_a_class_that_was_not_fitted_is_an_error(fitted):
+    x = table()[0]
+    with pytest.raises(InvalidInput, match="'bear' was not among those fitted"):
+        fitted.personalize(x[:2], ["lynx", "bear"], group="late")
+    assert "late" not in fitted.clients_
+
+
+def test_one_class_is_too_few():
+    x, _, groups = table()
+    with pytest.raises(InvalidInput, match="one class, 'owl'"):
+        PACPFLClassifier(**OPTIONS).fit(x, ["owl"] * 45, groups)
+
+
+def test_without_data_the_prior_answers():
+    x, _, _ = table()
+    model = PACPFLClassifier(**OPTIONS | {"unseen_groups": "prior"}).fit(*table())
+    probabilities = model.predict_proba(x[:3], ["stranger"] * 3)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert not np.allclose(probabilities, model.predict_proba(x[:3], ["one"] * 3))

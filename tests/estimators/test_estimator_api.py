@@ -1,0 +1,346 @@
+"""The estimators among scikit-learn's tools, tables of all kinds, files, and mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import pacpfl
+from pacpfl import PACPFLRegressor
+from pacpfl.errors import InputError
+from pacpfl.estimators.errors import InvalidInput
+from pacpfl.estimators.settings import Size, make_config, regression_defaults
+
+QUICK = {
+    "rounds": 0, "particles": 2, "mean": "linear", "kernel": "ard", "random_state": 0,
+    "precision": "float64",
+}  # fmt: skip
+
+
+def table(rows: int = 24) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(8)
+    x = random.normal(size=(rows, 3))
+    return (
+        x,
+        x[:, 0] + 0.1 * random.normal(size=rows),
+        np.array(["a", "b", "c"])[np.arange(rows) % 3],
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted() -> PACPFLRegressor:
+    return PACPFLRegressor(**QUICK).fit(*table())
+
+
+def test_frames_of_pandas_and_polars_give_the_same(fitted):
+    x, y, groups = table()
+    expected = fitted.predict(x, groups)
+    for frame in (pd.DataFrame(x, columns=["u", "v", "w"]), pl.DataFrame(x, ["u", "v", "w"])):
+        column = type(frame)({"g": groups})["g"]
+        model = PACPFLRegressor(**QUICK).fit(frame, y, groups=column)
+        assert list(model.feature_names_in_) == ["u", "v", "w"]
+        assert model.n_features_in_ == 3
+        np.testing.assert_allclose(model.predict(frame, column), expected, rtol=1e-12)
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(frame[["v", "u", "w"]], column)
+
+
+def test_clients_may_be_named_by_numbers_or_categories(fitted):
+    x, y, groups = table()
+    expected = fitted.predict(x, groups)
+    numbers = np.arange(24) % 3
+    by_number = PACPFLRegressor(**QUICK).fit(x, y, numbers)
+    assert by_number.clients_ == [0, 1, 2]
+    np.testing.assert_allclose(by_number.predict(x, numbers.tolist()), expected)
+    categories = pd.Series(groups, dtype="category")
+    np.testing.assert_allclose(
+        PACPFLRegressor(**QUICK).fit(x, y, categories).predict(x, categories), expected
+    )
+
+
+@pytest.mark.parametrize("groups", [[None] * 24, [float("nan")] * 24, [("a",)] * 24])
+def test_a_name_that_no_file_could_hold_is_refused(groups):
+    x, y, _ = table()
+    holder = np.empty(24, object)
+    holder[:] = groups
+    with pytest.raises(InvalidInput, match="name clients by text or whole numbers"):
+        PACPFLRegressor(**QUICK).fit(x, y, holder)
+
+
+def test_parameters_are_scikit_learns():
+    model = PACPFLRegressor(particles=3, settings={"train.svgd_kernel": "imq"})
+    assert model.get_params()["particles"] == 3
+    copy = clone(model.set_params(tau=0.2))
+    assert copy.tau == 0.2
+    assert copy.get_params() == model.get_params()
+    x, y, groups = table()
+    copy.set_params(**QUICK).fit(x, y, groups)
+    assert copy.config_.train.svgd_kernel == "imq"
+    assert copy.config_.train.tau == 0.2
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def test_it_stands_at_the_end_of_a_pipeline_without_and_with_routing(fitted):
+    x, y, groups = table()
+    expected = fitted.predict(x, groups)
+    plain = make_pipeline(StandardScaler(), PACPFLRegressor(**QUICK))
+    plain.fit(x, y, pacpflregressor__groups=groups)
+    np.testing.assert_allclose(plain.predict(x, groups=groups), expected, rtol=1e-8)
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = make_pipeline(StandardScaler(), PACPFLRegressor(**QUICK)).fit(x, y, groups=groups)
+        mean, std = (
+            routed.predict(x, groups=groups),
+            routed[-1].predict(x, groups, return_std=True)[1],
+        )
+        np.testing.assert_allclose(mean, expected, rtol=1e-8)
+        assert (std > 0).all()
+        assert routed.score(x, y, groups=groups) == pytest.approx(fitted.score(x, y, groups))
+
+
+def test_a_grid_search_over_rows_gives_every_fold_its_clients(routing):
+    x, y, groups = table()
+    search = GridSearchCV(
+        PACPFLRegressor(**QUICK), {"noise": [0.2, 2.0]}, cv=KFold(2, shuffle=True, random_state=0)
+    )
+    search.fit(x, y, groups=groups)
+    first, second = KFold(2, shuffle=True, random_state=0).split(x)
+    by_hand = [
+        PACPFLRegressor(**QUICK, noise=0.2).fit(x[a], y[a], groups[a]).score(x[b], y[b], groups[b])
+        for a, b in (first, second)
+    ]
+    assert search.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(by_hand))
+    assert search.best_params_ == {"noise": 0.2}
+    assert search.best_estimator_.clients_ == ["a", "b", "c"]
+
+
+def test_a_grid_search_over_clients_asks_the_prior(routing):
+    x, y, groups = table()
+    model = PACPFLRegressor(**QUICK, unseen_groups="prior").set_fit_request(groups=True)
+    search = GridSearchCV(model, {"tau": [1.0]}, cv=GroupKFold(3), refit=False)
+    search.fit(x, y, groups=groups)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    strict = GridSearchCV(
+        model.set_params(unseen_groups="error"),
+        {"tau": [1.0]},
+        cv=GroupKFold(3),
+        error_score="raise",
+    )
+    with pytest.raises(InputError, match="is not known"):
+        strict.fit(x, y, groups=groups)
+
+
+def test_cross_validation_without_groups_is_one_client():
+    x, y, _ = table()
+    held_out = cross_val_predict(PACPFLRegressor(**QUICK), x, y, cv=KFold(2))
+    np.testing.assert_allclose(
+        held_out[:12], PACPFLRegressor(**QUICK).fit(x[12:], y[12:]).predict(x[:12]), rtol=1e-10
+    )
+
+
+def test_an_unknown_client_is_an_error_with_the_way_out(fitted):
+    x, y, groups = table()
+    with pytest.raises(ValueError, match="'z' is not known; give it a model with personalize"):
+        fitted.predict(x[:2], ["a", "z"])
+    with pytest.raises(InputError, match="fitted with groups; give groups"):
+        fitted.predict(x)
+    with pytest.raises(InvalidInput, match="give the client of every row"):
+        fitted.predict(x, groups[:3])
+    with pytest.raises(InvalidInput, match="there are 3: 'a', 'b', 'c'"):
+        fitted.update(x, y, group="z")
+    with pytest.raises(InvalidInput, match="has a model already"):
+        fitted.personalize(x, y, group="a")
+
+
+def test_a_client_can_be_forgotten():
+    x, y, groups = table()
+    model = PACPFLRegressor(**QUICK).fit(x, y, groups)
+    model.predict(x, groups)
+    model.forget("b")
+    assert model.clients_ == ["a", "c"]
+    with pytest.raises(InvalidInput, match="'b' is not known"):
+        model.predict(x[:1], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"particles": 0}, "particles must be at least 1"),
+        ({"particles": "four"}, "particles must be a whole number"),
+        ({"tau": float("nan")}, "tau must be above 0"),
+        ({"tau": float("inf")}, "tau must be above 0"),
+        ({"tau": object()}, "tau must be a number, text"),
+        ({"kernel": "rbf"}, "kernel = 'rbf' is not known"),
+        ({"standardize": "rows"}, "standardize = 'rows' is not one of"),
+        ({"unseen_groups": "guess"}, "unseen_groups = 'guess' is not one of"),
+        ({"settings": {"beta": 1.0}}, "such as train.beta"),
+        ({"settings": {"train.betta": 1.0}}, "did you mean"),
+        ({"settings": {"privacy.mode": "laplace"}}, "cannot use 'privacy.mode'; for the others"),
+        ({"clients_per_round": 4}, "more than the 3 clients"),
+        ({"random_state": -1}, "random_state"),
+        ({"precision": "half"}, "precision = 'half' is not one of"),
+    ],
+)
+def test_a_wrong_parameter_is_named_when_fitting(change, words):
+    x, y, groups = table()
+    with pytest.raises(InvalidInput, match=words) as caught:
+        PACPFLRegressor(**QUICK | change).fit(x, y, groups)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_numpy_are_parameters_too():
+    x, y, groups = table()
+    options = {"particles": np.int64(3), "tau": np.float32(0.5), "mean_widths": np.array([4, 4])}
+    model = PACPFLRegressor(**QUICK | options).fit(x, y, groups)
+    assert model.particles_.shape[0] == 3
+    assert model.config_.prior.mean_widths == (4, 4)
+
+
+def test_what_auto_became_depends_on_the_clients():
+    few, many = (regression_defaults(Size(n, 40 * n, 40, 3)) for n in (2, 50))
+    assert (few["kernel"], many["kernel"]) == ("ard+linear", "deep")
+    assert regression_defaults(Size(2, 4000, 2000, 3))["batch"] == 256
+    config = make_config("Test", {"rounds": "auto", "kernel": "ard"}, few, 2)
+    assert (config.train.rounds, config.prior.kernel) == (few["rounds"], "ard")
+    assert config.prior.noise_spread == few["noise_spread"]
+
+
+def test_clients_of_one_row_and_features_that_never_change():
+    x, y, groups = table()
+    groups = groups.astype(object)
+    x[:, 2] = np.where(groups == "a", 1.0, 2.0)  # constant at each client
+    groups[0] = "alone"
+    model = PACPFLRegressor(**QUICK, standardize="client").fit(x, y, groups)
+    mean, std = model.predict(x, groups, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    owner = model._owners["alone"].scaler
+    np.testing.assert_allclose(owner.x_std, x.std(0))
+    assert owner.y_std == pytest.approx(y.std())
+    flat = PACPFLRegressor(**QUICK).fit(np.ones((4, 2)), np.full(4, 3.0))
+    np.testing.assert_allclose(flat.predict(np.ones((1, 2))), 3.0, atol=0.5)
+
+
+def test_values_whose_variance_overflows_are_refused():
+    x, y, _ = table()
+    with pytest.raises(InvalidInput, match="the target are too large"):
+        PACPFLRegressor(**QUICK).fit(x, y * 1e300)
+
+
+def test_a_client_with_too_many_rows_is_told_so(fitted, monkeypatch):
+    monkeypatch.setattr("pacpfl.estimators.base.LARGEST_FACTOR", 1000)
+    x, y, groups = table()
+    model = PACPFLRegressor(**QUICK).fit(x, y, groups)
+    with pytest.raises(InvalidInput, match="too many for exact Gaussian processes"):
+        model.predict(x, groups)
+
+
+def test_models_that_are_not_kept_are_made_again(monkeypatch):
+    x, y, groups = table()
+    model = PACPFLRegressor(**QUICK).fit(x, y, groups)
+    expected = model.predict(x, groups)
+    monkeypatch.setattr("pacpfl.estimators.base.KEPT", 1)
+    model._models.clear()
+    np.testing.assert_array_equal(model.predict(x, groups), expected)
+    assert len(model._models) == 1
+
+
+def test_a_file_holds_all_there_is(tmp_path):
+    x, y, groups = table()
+    frame = pd.DataFrame(x, columns=["u", "v", "größe"])
+    model = PACPFLRegressor(**QUICK, standardize="client", unseen_groups="prior")
+    model.fit(frame, y, groups).personalize(frame[:5], y[:5], group="späť")
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    loaded = PACPFLRegressor.load(path)
+    assert loaded.get_params() == model.get_params()
+    assert loaded.clients_ == ["a", "b", "c", "späť"]
+    asked = [*groups[:20], "späť", "späť", "x", "x"]
+    np.testing.assert_array_equal(loaded.predict(frame, asked), model.predict(frame, asked))
+    assert loaded.config_ == model.config_
+    loaded.update(frame[:2], y[:2], group="a").predict(frame, asked)
+    model.save(path, groups=[])
+    empty = PACPFLRegressor.load(path)
+    assert empty.clients_ == []
+    np.testing.assert_array_equal(empty.predict(frame), model.predict(frame, ["x"] * 24))
+
+
+def test_files_that_are_damaged_or_of_another_kind_are_refused(fitted, tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted.save(path)
+    content = path.read_bytes()
+    with pytest.raises(InvalidInput, match=r"load it with PACPFLRegressor\.load"):
+        pacpfl.PACPFLClassifier.load(path)
+    for damaged in (content[:-8], content[:100], b"", content[:-3] + b"abc"):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidInput, match="save it again"):
+            PACPFLRegressor.load(path)
+    with pytest.raises(InvalidInput, match="save it again"):
+        PACPFLRegressor.load(tmp_path / "nothing there")
+    with pytest.raises(InputError, match="could not be written"):
+        fitted.save(tmp_path / "no folder" / "model")
+
+
+def test_a_generator_as_random_state_is_not_kept_in_the_file(tmp_path):
+    x, y, groups = table()
+    model = PACPFLRegressor(**QUICK | {"random_state": np.random.RandomState(3)})
+    model.fit(x, y, groups).save(tmp_path / "model")
+    loaded = PACPFLRegressor.load(tmp_path / "model")
+    assert loaded.random_state is None
+    np.testing.assert_array_equal(loaded.predict(x, groups), model.predict(x, groups))
+
+
+def test_a_notebook_shows_the_diagram_and_the_clients(fitted):
+    html = fitted._repr_mimebundle_()["text/html"]
+    assert "<td>a</td><td>8</td><td>trained</td>" in html
+    assert "3 clients; 2 particles" in html
+    x, y, _ = table()
+    names = [f"<b>{number}" for number in range(24)]
+    many = PACPFLRegressor(**QUICK).fit(x, y, names)._repr_html_()
+    assert "&lt;b&gt;0" in many
+    assert "<b>0" not in many
+    assert "and 12 more" in many
+    assert "clients" not in PACPFLRegressor()._repr_html_().partition("</style>")[
+        2
+    ].lower().replace("clients_per_round", "")
+
+
+def test_progress_is_shown_where_it_is_wanted(capsys):
+    x, y, groups = table()
+    PACPFLRegressor(**QUICK | {"rounds": 3, "verbose": True}).fit(x, y, groups)
+    assert "3/3" in capsys.readouterr().out
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    source = Path(pacpfl.__file__).parents[1]
+    code = (
+        "import sys; import pacpfl; assert pacpfl.__version__; "
+        "print([m for m in ('jax', 'sklearn', 'numpy', 'pandas', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=source
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ImportError, match=r"pip install 'pacpfl\[sklearn\]'"):
+        pacpfl.__getattr__("PACPFLRegressor")
+    with pytest.raises(AttributeError, match="no attribute 'PACPFLRegresor'"):
+        pacpfl.PACPFLRegresor  # noqa: B018

@@ -1,0 +1,239 @@
+"""The regressor says what the functional layers say, in the user's units."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+
+from pacpfl import PACPFLRegressor, predictive
+from pacpfl.data.store import from_samples
+from pacpfl.engines.simulate import train
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.personal import personal_model
+from pacpfl.priors.gp import GPPrior
+from pacpfl.types import Data, Samples
+
+SIZES = {"north": 9, "south": 6, "east": 7}
+ROUNDS, RATE, SEED = 6, 0.05, 11
+OPTIONS = {
+    "particles": 2,
+    "rounds": ROUNDS,
+    "learning_rate": RATE,
+    "hyper_std": 0.7,
+    "tau": 0.5,
+    "mean": "linear",
+    "kernel": "ard",
+    "precision": "float64",
+    "random_state": SEED,
+    "standardize": "client",
+    "settings": {"train.schedule": "constant", "prior.output_scale": "fixed"},
+}
+
+
+def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(5)
+    groups = np.repeat(list(SIZES), list(SIZES.values()))
+    x = random.normal(2.0, 3.0, (len(groups), 2))
+    y = 50 + 4 * np.sin(x[:, 0]) + 2 * x[:, 1] * (groups == "south") + random.normal(size=len(x))
+    return x, y, groups
+
+
+AT = np.random.default_rng(6).normal(2.0, 3.0, (5, 2))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> PACPFLRegressor:
+    x, y, groups = table()
+    return PACPFLRegressor(**OPTIONS).fit(x, y, groups)
+
+
+@pytest.fixture(scope="module")
+def functional(x64) -> dict[str, tuple]:
+    """The same from the layers below, standardised by hand: mean, std and quantiles at AT."""
+    x, y, groups = table()
+    own = {name: (x[groups == name], y[groups == name]) for name in sorted(SIZES)}
+    scaled = {
+        name: ((a - a.mean(0)) / a.std(0), (b - b.mean()) / b.std()) for name, (a, b) in own.items()
+    }
+    prior = GPPrior(2, mean=("linear",), kernel=("ard",), noise_spread=0.4)
+    method = PACPFL(prior, 3, optax.adam(RATE), particles=2, tau=0.5, hyper_std=0.7)
+    store = from_samples([Samples(*pair) for pair in scaled.values()])
+    trained = train(method, store, rounds=ROUNDS, seed=SEED, dtype=np.float64)
+
+    @jax.jit
+    def answers(particles: jax.Array, data: Data, at: jax.Array) -> tuple:
+        prediction = personal_model(prior, particles, data)(at)
+        quantiles = predictive.quantiles(prediction, np.array([0.1, 0.8]))
+        return predictive.mean(prediction), predictive.std(prediction), quantiles.T
+
+    said = {}
+    for name, (a, b) in scaled.items():
+        at = (AT - own[name][0].mean(0)) / own[name][0].std(0)
+        data = Data(a, b, np.ones(len(b), bool))
+        parts = map(np.asarray, answers(trained.state.particles, data, at))
+        centre, scale = own[name][1].mean(), own[name][1].std()
+        mean, std, quantiles = (scale * part for part in parts)
+        said[name] = (centre + mean, std, centre + quantiles)
+    return said
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_predictions_are_those_of_the_functional_api(fitted, functional, name):
+    mean, std = fitted.predict(AT, [name] * 5, return_std=True)
+    np.testing.assert_allclose(mean, functional[name][0], rtol=1e-9)
+    np.testing.assert_allclose(std, functional[name][1], rtol=1e-9)
+    quantiles = fitted.predict_quantiles(AT, [0.1, 0.8], [name] * 5)
+    np.testing.assert_allclose(quantiles, functional[name][2], rtol=1e-9)
+
+
+def test_every_row_is_answered_by_its_own_client(fitted):
+    groups = ["south", "north", "east", "south", "north"]
+    mean, std = fitted.predict(AT, groups, return_std=True)
+    for row, name in enumerate(groups):
+        alone = fitted.predict(AT[[row]], [name], return_std=True)
+        assert (mean[row], std[row]) == pytest.approx((alone[0][0], alone[1][0]), rel=1e-12)
+
+
+def mixture_cdf(weights, means, stds, y):
+    return np.sum(weights * stats.norm.cdf(y, means, stds), axis=1)
+
+
+def test_mean_std_and_quantiles_are_those_of_the_mixture(fitted):
+    groups = ["east"] * 5
+    weights, means, stds = fitted.predict_distribution(AT, groups)
+    assert weights.shape == (5, 2)
+    mean, std = fitted.predict(AT, groups, return_std=True)
+    np.testing.assert_allclose(mean, (weights * means).sum(1), rtol=1e-12)
+    second = (weights * (stds**2 + means**2)).sum(1)
+    np.testing.assert_allclose(std, np.sqrt(second - mean**2), rtol=1e-8)
+    levels = [0.01, 0.5, 0.95]
+    quantiles = fitted.predict_quantiles(AT, levels, groups)
+    for column, level in enumerate(levels):
+        reached = mixture_cdf(weights, means, stds, quantiles[:, [column]])
+        np.testing.assert_allclose(reached, level, atol=1e-10)
+
+
+def test_draws_follow_the_mixture(fitted):
+    draws = fitted.sample_y(AT, 4000, random_state=1, groups=["north"] * 5)
+    assert draws.shape == (5, 4000)
+    weights, means, stds = fitted.predict_distribution(AT, ["north"] * 5)
+    for row in range(5):
+        levels = mixture_cdf(weights[row], means[row], stds[row], draws[row][:, None])
+        assert stats.kstest(levels, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("standardize", ["client", "global"])
+def test_units_of_the_target_and_of_features_carry_over(standardize):
+    x, y, groups = table()
+    options = OPTIONS | {"standardize": standardize}
+    before = PACPFLRegressor(**options).fit(x, y, groups)
+    after = PACPFLRegressor(**options).fit(x * [100, 0.01] + 7, 1000 * y + 3, groups)
+    mean, std = before.predict(AT, ["south"] * 5, return_std=True)
+    scaled, wider = after.predict(AT * [100, 0.01] + 7, ["south"] * 5, return_std=True)
+    np.testing.assert_allclose(scaled, 1000 * mean + 3, rtol=1e-8)
+    np.testing.assert_allclose(wider, 1000 * std, rtol=1e-8)
+
+
+def test_one_client_and_one_particle_is_an_ordinary_gaussian_process():
+    x, y, _ = table()
+    ours = PACPFLRegressor(
+        rounds=0, particles=1, mean="zero", kernel="ard", precision="float64", random_state=2,
+        settings={"prior.output_scale": "fixed"},
+    ).fit(x, y)  # fmt: skip
+    lengths, noise = np.exp(ours.particles_[0, :2]), np.log1p(np.exp(ours.particles_[0, -1]))
+    theirs = GaussianProcessRegressor(RBF(lengths), alpha=noise**2, optimizer=None)
+    theirs.fit((x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std())
+    mean, std = theirs.predict((AT - x.mean(0)) / x.std(0), return_std=True)
+    found = ours.predict(AT, return_std=True)
+    np.testing.assert_allclose(found[0], y.mean() + y.std() * mean, rtol=1e-9)
+    np.testing.assert_allclose(found[1], y.std() * np.sqrt(std**2 + noise**2), rtol=1e-9)
+
+
+def test_training_makes_the_evidence_grow_and_is_reproducible(fitted):
+    assert fitted.history_["log_evidence"].shape == (ROUNDS,)
+    assert fitted.history_["log_evidence"][-1] > fitted.history_["log_evidence"][0]
+    x, y, groups = table()
+    order = np.random.default_rng(0).permutation(len(y))
+    again = PACPFLRegressor(**OPTIONS).fit(x[order], y[order], groups[order])
+    np.testing.assert_allclose(again.particles_, fitted.particles_, rtol=1e-9)
+    other = PACPFLRegressor(**OPTIONS | {"random_state": SEED + 1}).fit(x, y, groups)
+    assert not np.allclose(other.particles_, fitted.particles_)
+
+
+def test_score_is_the_share_of_variance_explained(fitted):
+    x, y, groups = table()
+    mean = fitted.predict(x, groups)
+    expected = 1 - np.sum((y - mean) ** 2) / np.sum((y - y.mean()) ** 2)
+    assert fitted.score(x, y, groups) == pytest.approx(expected)
+
+
+def test_more_rows_later_equal_all_rows_at_once():
+    x, y, groups = table()
+    south = groups == "south"
+    model = PACPFLRegressor(**OPTIONS | {"rounds": 0}).fit(x[~south], y[~south], groups[~south])
+    early, late = np.flatnonzero(south)[:4], np.flatnonzero(south)[4:]
+    model.personalize(x[early], y[early], group="south")
+    model.predict(AT, ["south"] * 5)  # the model that is there must give way
+    model.update(x[late], y[late], group="south")
+    with jax.enable_x64(True):
+        mean, std = x[early].mean(0), x[early].std(0)
+        centre, scale = y[early].mean(), y[early].std()
+        data = Data((x[south] - mean) / std, (y[south] - centre) / scale, np.ones(6, bool))
+        prior, at = model.prior_, (AT - mean) / std
+        whole = jax.jit(lambda phi: predictive.mean(personal_model(prior, phi, data)(at)))
+        expected = np.asarray(whole(model.particles_))
+    found = model.predict(AT, ["south"] * 5)
+    np.testing.assert_allclose(found, centre + scale * expected, rtol=1e-8)
+    made_anew = PACPFLRegressor(**OPTIONS | {"rounds": 0}).fit(x[~south], y[~south], groups[~south])
+    made_anew.personalize(x[early], y[early], "south").update(x[late], y[late], "south")
+    np.testing.assert_allclose(found, made_anew.predict(AT, ["south"] * 5), rtol=1e-8)
+
+
+def test_a_client_nobody_knows_is_answered_by_the_prior():
+    x, y, groups = table()
+    model = PACPFLRegressor(
+        **OPTIONS | {"rounds": 0, "standardize": "global", "unseen_groups": "prior"}
+    ).fit(x, y, groups)
+    inputs = (AT - x.mean(0)) / x.std(0)
+    means = np.array([inputs @ phi[:2] + phi[2] for phi in model.particles_])
+    variances = 1 + np.log1p(np.exp(model.particles_[:, -1])) ** 2
+    expected = means.mean(0)
+    spread = np.sqrt(variances.mean() + means.var(0))
+    for asked in (["west"] * 5, None):
+        mean, std = model.predict(AT, asked, return_std=True)
+        np.testing.assert_allclose(mean, y.mean() + y.std() * expected, rtol=1e-9)
+        np.testing.assert_allclose(std, y.std() * spread, rtol=1e-9)
+    mixed = model.predict(AT, ["west", "north", "west", "north", "other"])
+    np.testing.assert_allclose(mixed[[0, 2, 4]], model.predict(AT)[[0, 2, 4]])
+    np.testing.assert_allclose(mixed[[1, 3]], model.predict(AT, ["north"] * 5)[[1, 3]])
+
+
+def test_the_weights_of_the_particles_can_follow_the_evidence():
+    x, y, groups = table()
+    model = PACPFLRegressor(**OPTIONS | {"rounds": 0, "weights": "evidence"}).fit(x, y, groups)
+    rows = groups == "north"
+    own, target = x[rows], y[rows]
+    inputs, said = (own - own.mean(0)) / own.std(0), (target - target.mean()) / target.std()
+    evidences = []
+    for phi in model.particles_:
+        distances = (inputs[:, None] - inputs[None]) / np.exp(phi[3:5])
+        kernel = np.exp(-0.5 * (distances**2).sum(2)) + np.eye(9) * np.log1p(np.exp(phi[-1])) ** 2
+        prior_mean = inputs @ phi[:2] + phi[2]
+        evidences.append(stats.multivariate_normal(prior_mean, kernel).logpdf(said))
+    expected = np.exp(evidences - np.logaddexp.reduce(evidences))
+    weights = model.predict_distribution(AT, ["north"] * 5).weights
+    np.testing.assert_allclose(weights, np.tile(expected, (5, 1)), rtol=1e-8)
+
+
+def test_many_rows_are_answered_in_pieces():
+    x, y, _ = table()
+    model = PACPFLRegressor(**OPTIONS | {"rounds": 0}).fit(x, y)
+    many = np.random.default_rng(3).normal(2, 3, (2500, 2))
+    together = model.predict(many)
+    for row in (0, 1023, 1024, 2499):
+        assert together[row] == pytest.approx(model.predict(many[[row]])[0], rel=1e-10)

@@ -1,0 +1,88 @@
+"""A training with pure epsilon makes the existing clients' certificates theorems: by its ledger."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pacpfl.engines.ledger import FILE
+from pacpfl.errors import InputError
+from pacpfl.sections import (
+    Config,
+    DataConfig,
+    PriorConfig,
+    PrivacyConfig,
+    RunConfig,
+    TrainConfig,
+)
+from pacpfl.studies import certify_average
+from pacpfl.studies.certify import certify
+from pacpfl.studies.run import run
+
+CONFIG = Config(
+    data=DataConfig(clients=3, new_clients=1, samples=8, test_samples=6),
+    prior=PriorConfig(mean="linear", kernel="ard"),
+    train=TrainConfig(rounds=3, particles=2),
+    privacy=PrivacyConfig(mode="laplace", epsilon=0.9),
+    run=RunConfig(methods=("pacpfl",)),
+)
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certify_average, "MOST_DRAWS", 64)
+    monkeypatch.setattr(certify_average, "BANDWIDTHS", (0.5,))
+    monkeypatch.setattr(certify_average, "PILOT_DRAWS", 4)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certified") / "run"
+    run(CONFIG, folder)
+    return folder
+
+
+def test_pure_epsilon_of_whole_clients_is_proved(plain: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    # What run.json claims does not matter: the ledger is asked.
+    record = json.loads((folder / "run.json").read_text())
+    record["methods"]["pacpfl"]["privacy"]["epsilon"] = 1e-9
+    (folder / "run.json").write_text(json.dumps(record))
+    row = certify(folder)["clients"][0]
+    assert row["proved"]
+    privacy = row["privacy"]
+    assert (privacy["standing"], privacy["unit"]) == ("proved", "client")
+    assert privacy["epsilon"] == pytest.approx(2 * 0.9), "replacing is removing and adding"
+    assert "ledger" in privacy["reason"] and "doubled" in privacy["reason"]
+    assert row["terms"]["privacy"] == pytest.approx(1.8 / row["beta"])
+
+
+def test_without_its_ledger_nothing_is_certified(plain: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+    (folder / FILE).unlink()
+    with pytest.raises(InputError, match="not the ledger"):
+        certify(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [
+        ({"sampling": "fixed"}, 0.9),  # accounted for replacing: as it is
+        ({"noise_seed": 3}, None),
+        ({"mode": "gaussian"}, None),
+        ({"mode": "paper"}, None),
+    ],
+)
+def test_other_runs(change: dict, level: float | None, tmp_path: Path) -> None:
+    run(replace(CONFIG, privacy=replace(CONFIG.privacy, **change)), tmp_path / "run")
+    row = certify(tmp_path / "run")["clients"][0]
+    assert row["proved"] == (level is not None)
+    if level is not None:
+        assert row["privacy"]["epsilon"] == pytest.approx(level)
+        assert "doubled" not in row["privacy"]["reason"]
+    else:
+        assert row["privacy"]["standing"] == "assumed"

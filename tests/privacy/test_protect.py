@@ -1,0 +1,293 @@
+"""Private runs from the configuration to the folder they leave, killed ones included."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from pacpfl import cli
+from pacpfl import config as configuration
+from pacpfl.config import identity, load, override
+from pacpfl.engines.ledger import FILE, read_ledger
+from pacpfl.errors import InputError
+from pacpfl.privacy.accounting import epsilon_spent
+from pacpfl.sections import (
+    Config,
+    DataConfig,
+    PriorConfig,
+    PrivacyConfig,
+    RunConfig,
+    TrainConfig,
+)
+from pacpfl.studies.build import build_federation, build_pacpfl
+from pacpfl.studies.folder import clear
+from pacpfl.studies.protect import plan_of, protect
+from pacpfl.studies.run import run
+
+ROUNDS = 8
+CONFIG = Config(
+    data=DataConfig(clients=5, new_clients=2, samples=6, test_samples=8),
+    prior=PriorConfig(mean="linear", kernel="ard"),
+    train=TrainConfig(rounds=ROUNDS, particles=2, clients_per_round=2),
+    privacy=PrivacyConfig(mode="laplace", epsilon=3.0, average=0.5),
+    run=RunConfig(methods=("pacpfl",)),
+)
+
+
+def changed(**privacy: Any) -> Config:
+    return replace(CONFIG, privacy=replace(CONFIG.privacy, **privacy))
+
+
+# The configuration.
+
+
+def test_the_plan_follows_the_configuration() -> None:
+    plan = plan_of(CONFIG, 5)
+    assert plan is not None
+    assert (plan.mode, plan.sampling, plan.clients, plan.cohort) == ("laplace", "poisson", 5, 2)
+    assert (plan.rounds, plan.epsilon, plan.delta) == (ROUNDS, 3.0, 0.0)
+    assert epsilon_spent(plan, ROUNDS).epsilon == pytest.approx(3.0)
+    everyone = plan_of(replace(CONFIG, train=TrainConfig(rounds=ROUNDS)), 5)
+    assert everyone is not None and (everyone.sampling, everyone.cohort) == ("all", 5)
+    assert plan_of(changed(mode="none", epsilon=None), 5) is None
+    paper = plan_of(changed(mode="paper"), 5)
+    assert paper is not None and paper.multiplier == pytest.approx(ROUNDS / 3.0)
+
+
+def test_the_method_follows_the_configuration() -> None:
+    config = changed(mode="gaussian", clip=0.3, clip_quantile=0.6, clip_rate=0.1, strict=True)
+    plan = plan_of(config, 5)
+    assert plan is not None
+    method = protect(build_pacpfl(config, build_federation(config)), plan, config)
+    assert (method.clip, method.average_from, method.strict) == (0.3, 4, True)
+    assert method.adaptive is not None
+    assert (method.adaptive.quantile, method.adaptive.rate) == (0.6, 0.1)
+    assert plan.multiplier < method.multiplier <= 1.051 * plan.multiplier
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("epsilon = 4.0", "protects nobody without a mode"),
+        ('mode = "gaussian"', "needs a budget"),
+        ('mode = "laplace"\nepsilon = 1.0\nclip_quantile = 0.5', "clip_quantile"),
+        ('mode = "gaussian"\nepsilon = 1.0\nclip_quantile = 0.5\nunit = "sample"', "clip_quantile"),
+        ('mode = "gaussian"\nepsilon = 1.0\n[data]\nstandardize = "global"', "all clients' data"),
+        ('mode = "gaussian"\nepsilon = 1.0\n[run]\nmethods = ["vanilla"]', "add it"),
+        ('mode = "gaussian"\nepsilon = 1.0\nstrict = true', "pooled"),
+        (
+            'mode = "gaussian"\nepsilon = 1.0\nstrict = true\n[run]\nmethods = ["pacpfl"]\n'
+            "[data]\nnew_clients = 0",
+            "new clients only",
+        ),
+        ('mode = "gauss"', "gaussian"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        load(f"[privacy]\n{text}\n", "my.toml")
+
+
+def test_without_privacy_the_identity_is_what_it_was() -> None:
+    plain = replace(CONFIG, privacy=PrivacyConfig())
+    assert identity(plain) == identity(replace(plain, privacy=PrivacyConfig(clip=9.0)))
+    assert identity(changed(epsilon=2.0)) != identity(CONFIG) != identity(plain)
+
+
+def test_the_sample_unit_is_refused_for_gaussian_processes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="kernel matrix"):
+        run(changed(unit="sample"), tmp_path / "run")
+
+
+# A run and its folder.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("private") / "run"
+    run(CONFIG, out)
+    return out
+
+
+def record_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "run.json").read_text())["methods"]["pacpfl"]["privacy"]
+
+
+def test_run_json_says_what_was_spent(folder: Path) -> None:
+    said = record_of(folder)
+    assert said["private"] is True and said["mode"] == "laplace"
+    assert said["epsilon"] == pytest.approx(3.0) and said["delta"] == 0
+    assert (said["adjacency"], said["unit"]) == ("add-remove", "client")
+    assert (said["rounds_released"], said["out_of_budget"]) == (ROUNDS, False)
+    for words in ("Private:", "epsilon = 3", "delta = 0", "add or remove one client"):
+        assert words in said["words"]
+    assert read_ledger(folder / FILE)[0].released == ROUNDS
+
+
+def test_the_checkpoint_tells_nothing_that_is_not_accounted_for(folder: Path) -> None:
+    with safe_open(folder / "checkpoint.safetensors", framework="numpy") as file:
+        names = set(file.keys())
+        about = file.metadata()
+    assert not [name for name in names if "evidence" in name]
+    assert {name for name in names if name.startswith("history/")} == {
+        "history/diversity", "history/refused",
+    }  # fmt: skip
+    assert about["identity"] == identity(CONFIG), "no digest of the samples"
+    assert about["ledger"].startswith(f"{1 + len(read_ledger(folder / FILE)[0].releases)} ")
+
+
+def test_a_seed_for_the_noise_or_the_printed_mode_is_marked(tmp_path: Path) -> None:
+    run(changed(noise_seed=5), tmp_path / "seeded")
+    said = record_of(tmp_path / "seeded")
+    assert said["private"] is False and said["words"].startswith("NOT PRIVATE")
+    assert not read_ledger(tmp_path / "seeded" / FILE)[0].private
+    run(changed(mode="paper", strict=True), tmp_path / "paper")
+    said = record_of(tmp_path / "paper")
+    assert said["private"] is False and said["words"].startswith("NO GUARANTEE")
+    # Strict: nothing of the clients who trained.
+    metrics = json.loads((tmp_path / "paper" / "metrics.json").read_text())
+    assert set(metrics["pacpfl"]) == {"new"}
+    assert "existing" not in (tmp_path / "paper" / "clients.csv").read_text()
+    with safe_open(tmp_path / "paper" / "arrays.safetensors", framework="numpy") as file:
+        names = list(file.keys())
+    assert names and not [name for name in names if "existing" in name or "refused" in name]
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+from pacpfl import config as configuration
+from pacpfl.engines import simulate
+from pacpfl.studies.run import run
+real, saved = simulate.save_checkpoint, []
+def save(*arguments):
+    if len(saved) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)  # released, and not saved
+    saved.append(real(*arguments))
+simulate.save_checkpoint = save
+run(configuration.load_file(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_killed_between_release_and_checkpoint(tmp_path: Path) -> None:
+    """By the system, in a process of its own; the run that goes on ends when the budget does."""
+    (tmp_path / "config.toml").write_text(configuration.dump(CONFIG))
+    out = tmp_path / "run"
+    killed = subprocess.run(
+        [sys.executable, "-c", KILL, str(tmp_path / "config.toml"), str(out)],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    before = read_ledger(out / FILE)[0]
+    lost = before.released - before.releases[1][1]
+    assert lost > 0
+    run(CONFIG, out)
+    said = record_of(out)
+    assert read_ledger(out / FILE)[0].released == ROUNDS == said["rounds_released"]
+    assert said["epsilon"] <= 3.0 + 1e-9
+    assert said["out_of_budget"] and f"after round {ROUNDS - lost} of {ROUNDS}" in said["words"]
+    record = json.loads((out / "run.json").read_text())
+    assert record["status"] == "complete" and record["methods"]["pacpfl"]["rounds"] < ROUNDS
+
+
+def test_all_rounds_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, train=replace(CONFIG.train, rounds=1))
+
+    def full(*arguments: Any) -> None:
+        raise InputError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pacpfl.engines.simulate.save_checkpoint", full)
+        with pytest.raises(InputError, match="no space"):
+            run(config, tmp_path / "run")
+    with pytest.raises(InputError, match="nothing was learned"):
+        run(config, tmp_path / "run")
+
+
+# The command line.
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["pacpfl", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def test_the_ledger_is_printed_and_a_new_start_adds_up(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert command(monkeypatch, "privacy", str(folder)) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Total: epsilon = 3, delta = 0 (add or remove one client; pure composition)." in printed
+
+    out = tmp_path / "run"
+    run(changed(epsilon=1.0, sampling="fixed"), out)
+    clear(out)
+    assert (out / FILE).is_file(), "--fresh forgets the run, not what it released"
+    run(changed(epsilon=2.0), out)
+    assert record_of(out)["earlier_runs"] == 1
+    assert command(monkeypatch, "privacy", str(out)) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    # 1 for replacing one client, and 2 x 2 because adding or removing was accounted for.
+    assert "Total: epsilon = 5, delta = 0 (replace one client by another" in printed
+    assert "1 earlier in the same folder included" in printed
+
+
+def test_a_new_start_says_what_it_means(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    from pacpfl.cli_privacy import warn_of_earlier
+
+    warn_of_earlier(folder, Console(width=1000))
+    assert "adds to the 1 earlier" in capsys.readouterr().out
+    warn_of_earlier(folder / "nowhere", Console())
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("where", "word"), [("nowhere", "no run folder"), (".", "no privacy")])
+def test_folders_without_a_ledger(
+    where: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert command(monkeypatch, "privacy", str(tmp_path / where)) == 2
+    assert word in " ".join(capsys.readouterr().err.split())
+
+
+def test_epsilon_on_the_command_line_means_gaussian(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `run` makes of its options; nothing is trained here."""
+    seen: list[Config] = []
+
+    def stop(config: Config, *_: Any) -> None:
+        seen.append(config)
+        raise InputError("enough")
+
+    monkeypatch.setattr("pacpfl.studies.run.run", stop)
+    monkeypatch.setattr("pacpfl.engines.runtime.configure", lambda *_: None)
+    out = ["--out", str(tmp_path / "run")]
+    start = ["run", "polynomial", "--epsilon", "4", "--delta", "1e-6", *out]
+    assert command(monkeypatch, *start) == 2
+    assert command(monkeypatch, *start, "--set", "privacy.mode=laplace") == 2
+    assert command(monkeypatch, "run", "polynomial", *out) == 2
+    modes = [(c.privacy.mode, c.privacy.epsilon, c.privacy.delta) for c in seen]
+    assert modes == [("gaussian", 4.0, 1e-6), ("laplace", 4.0, 1e-6), ("none", None, 1e-5)]
+
+
+def test_keys_can_be_set_by_their_short_names() -> None:
+    config = override(Config(), ["mode=gaussian", "epsilon=2", "clip=0.5", "unit=client"])
+    assert (config.privacy.mode, config.privacy.epsilon, config.privacy.clip) == (
+        "gaussian", 2.0, 0.5,
+    )  # fmt: skip

@@ -1,0 +1,182 @@
+"""The data from which panels are drawn: packed, complete, safe to embed, small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays as any_array
+
+from pacpfl.errors import InputError
+from pacpfl.report import html
+from pacpfl.report.compact import ALPHABET, embedded, limits, pack, pack_image
+from pacpfl.report.folder import Run, read_run
+from pacpfl.report.judged import judge
+from pacpfl.report.panels import panel_data
+
+
+def unpack(text: str, low: float, high: float) -> np.ndarray:
+    """What the page does to read it."""
+    codes = [
+        64 * ALPHABET.index(a) + ALPHABET.index(b)
+        for a, b in zip(text[::2], text[1::2], strict=True)
+    ]
+    return np.array([np.nan if c == 4095 else low + (high - low) * c / 4094 for c in codes])
+
+
+@settings(deadline=None, max_examples=80)
+@given(any_array(float, st.integers(0, 20), elements=st.floats(-1e6, 1e6) | st.just(np.nan)))
+def test_numbers_come_back_to_half_a_step(values: np.ndarray) -> None:
+    low, high = limits(values)
+    found = unpack(pack(values, low, high), low, high)
+    step = (high - low if high > low else 1.0) / 4094
+    np.testing.assert_allclose(found, values, atol=0.5001 * step + 1e-9, equal_nan=True)
+
+
+def test_what_is_not_finite_is_missing_and_what_is_outside_is_cut() -> None:
+    found = unpack(pack(np.array([np.inf, -np.inf, 5.0, -5.0, 0.5]), 0.0, 1.0), 0.0, 1.0)
+    assert np.isnan(found[:2]).all()
+    assert found[2:].tolist() == pytest.approx([1.0, 0.0, 0.5], abs=2e-4)
+    assert limits(np.array([np.nan, np.inf])) == (0.0, 1.0)
+    assert pack_image(np.array([[0, 255], [64, 128]], np.uint8)) == "A_Qg"
+    assert pack_image(np.zeros((1, 2), np.uint8)) == "AA"
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text())
+def test_embedded_text_cannot_leave_its_element(name: str) -> None:
+    text = embedded({"name": name})
+    assert not set(text) & set("<>&")
+    assert json.loads(text) == {"name": name}
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["one feature", "three features"])
+def run(request: Any, build: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("panel_runs") / "run"
+    return read_run(build(folder, features=request.param, clients=5, components=2))
+
+
+def test_every_client_has_what_its_panel_shows(run: Run) -> None:
+    judged = judge(run)
+    data = json.loads(embedded(panel_data(run, judged)))
+    assert [method["title"] for method in data["methods"]] == list(run.titles.values())
+    assert (data["main"], data["alone"]) == (0, 1)
+    assert len(data["clients"]) == 10
+    one_feature = "panels/existing/x" in run.arrays
+    for client in data["clients"]:
+        group, place = client["group"], run.names(client["group"]).index(client["name"])
+        arrays = {
+            key.removeprefix(f"panels/{group}/"): values
+            for key, values in run.arrays.items()
+            if key.startswith(f"panels/{group}/")
+        }
+        bands, part = client["bands"], slice(40 * place, 40 * place + 40)
+        low, high = bands["range"]
+        step = (high - low) / 4094
+        for key, name in (("y", "y"), ("mean", "mean"), ("alone", "vanilla/mean")):
+            found = unpack(bands[key], low, high)
+            np.testing.assert_allclose(found, arrays[name][part], atol=step)
+        # Of the levels 0.025, 0.05, 0.25, 0.75, 0.95, 0.975 all but the outermost.
+        for row, text in zip((1, 2, 3, 4), bands["quantiles"], strict=True):
+            np.testing.assert_allclose(
+                unpack(text, low, high), arrays["quantiles"][row, part], atol=step
+            )
+        y, inner = arrays["y"][part], arrays["quantiles"][:, part]
+        assert bands["inside"] == sum(
+            a <= b <= c for a, b, c in zip(inner[1], y, inner[4], strict=True)
+        )
+        assert bands["of"] == 60
+        if one_feature:
+            across = bands["across"]
+            assert across[0] <= arrays["x"][part].min() and across[1] >= arrays["x"][part].max()
+            np.testing.assert_allclose(
+                unpack(bands["x"], *across), arrays["x"][part], atol=(across[1] - across[0]) / 4094
+            )
+            assert len(bands["train_x"]) == len(bands["train_y"]) == 20
+        else:
+            assert "x" not in bands
+            np.testing.assert_allclose(
+                unpack(bands["spread_y"], low, high), arrays["spread_y"][part], atol=step
+            )
+        levels = [unpack(text, 0, 1) for text in client["calibration"]]
+        for curve, method in zip(levels, ("pacpfl", "vanilla"), strict=True):
+            expected = run.arrays[f"calibration/{method}/{group}"][place]
+            np.testing.assert_allclose(curve, expected, atol=2e-4)
+        np.testing.assert_allclose(
+            client["weights"], run.arrays[f"weights/{group}"][place], atol=6e-5
+        )
+        np.testing.assert_allclose(
+            client["members"], run.arrays[f"responsibilities/{group}"][place], atol=6e-5
+        )
+        for method, lead, scores in zip(run.titles, client["leads"], client["scores"], strict=True):
+            row = run.rows(method, group).set_index("client").loc[client["name"]]
+            assert lead == pytest.approx(row["rsmse"], abs=1e-5)
+            assert scores[3] == f"{row['coverage_90']:.3f}"
+        assert any(text.startswith("Federating ") for text in client["words"])
+
+
+def test_a_prediction_far_off_does_not_flatten_the_samples(run: Run) -> None:
+    key = "panels/existing/vanilla/mean"
+    wild = Run(run.name, run.record, run.metrics, run.clients, dict(run.arrays), "")
+    wild.arrays[key] = run.arrays[key] + 1e6
+    low, high = panel_data(wild, judge(wild))["clients"][0]["bands"]["range"]
+    y = run.arrays["panels/existing/y"][:40]
+    assert high - low < 5 * (np.ptp(y) + 2)
+
+
+def test_an_older_run_shows_the_clients_it_kept_and_says_what_it_lacks(
+    tmp_path: Path, build: Callable[..., Path]
+) -> None:
+    old = read_run(build(tmp_path / "run", clients=6, without=("panels/", "gain/")))
+    clients = panel_data(old, judge(old))["clients"]
+    assert [client["bands"] is not None for client in clients] == ([True] * 4 + [False] * 2) * 2
+    bands = clients[0]["bands"]
+    y = old.arrays["bands/existing/existing-01/y"]
+    found = unpack(bands["y"], *bands["range"])
+    assert len(found) == 60
+    np.testing.assert_allclose(found, y, atol=1e-2)
+    assert "x" in bands and "train_x" in bands
+    assert html.render(old, [])
+
+
+def test_arrays_of_other_clients_are_refused(tmp_path: Path, build: Callable[..., Path]) -> None:
+    run = read_run(build(tmp_path / "run", clients=4))
+    run.arrays["panels/new/offsets"] = run.arrays["panels/new/offsets"][:-1]
+    with pytest.raises(InputError, match=r"3 clients in panels/new/offsets but .* lists 4 new"):
+        panel_data(run, judge(run))
+
+
+def test_warnings_of_a_client_are_in_words(tmp_path: Path, build: Callable[..., Path]) -> None:
+    run = read_run(build(tmp_path / "run", clients=3, groups=("existing",)))
+    rows = run.rows("pacpfl", "existing").index
+    run.clients.loc[rows, "coverage_90"] = [0.5, 0.9, 0.9]
+    run.clients.loc[rows, "samples"] = [10.0, 3.0, 10.0]
+    run.clients.loc[rows, "test"] = [60.0, 60.0, 10.0]
+    run.arrays["gain/vanilla/existing"] = np.array(
+        [[60, 0.0, 1.0], [60, 0.0, 1.0], [60, -60, 61.0]]
+    )
+    first, second, third = (c["warnings"] for c in panel_data(run, judge(run))["clients"])
+    assert first == [
+        "It is over-confident: its 90% band holds 50% of its 60 test points, fewer than chance would "
+        "explain."
+    ]
+    assert len(second) == 1 and second[0].startswith("It has fewer than 8 samples")
+    assert third[0] == "It does better alone, more than chance would explain."
+    assert third[1].startswith("It has fewer than 20 test samples")
+
+
+def test_a_thousand_clients_fit_in_five_megabytes(
+    tmp_path: Path, build: Callable[..., Path], enlarged: Callable[[Path, int], Path]
+) -> None:
+    """The page without its figures, which do not grow with the clients, at the most points kept."""
+    run = read_run(enlarged(build(tmp_path / "run", clients=10, test=100, kept=100), 50))
+    assert len(judge(run)) == 1000
+    page = html.render(run, [])
+    assert page.count("<tr data-group=") == 1000
+    assert len(page.encode()) < 4_000_000

@@ -1,0 +1,276 @@
+"""One client's model: against textbook formulas, in the owner's units, and whole on disk or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from scipy.stats import norm
+
+from pacpfl.config import override
+from pacpfl.data.standardize import Scaler
+from pacpfl.data.table_schema import Column, Schema
+from pacpfl.errors import InputError
+from pacpfl.priors.gp import GPPrior
+from pacpfl.sections import Config
+from pacpfl.studies import model_file
+from pacpfl.studies.model import (
+    ClientModel,
+    Shared,
+    evaluate,
+    personalize,
+    predict,
+    prior_of,
+    probabilities,
+    update,
+)
+
+pytestmark = pytest.mark.usefixtures("programs")
+
+SETTINGS = [
+    "data.name=tables", "tables.source=-", "tables.target=price", "precision=float64",
+    "prior.mean=linear", "prior.kernel=ard+linear", "personal.weights=evidence",
+]  # fmt: skip
+SCHEMA = Schema((Column("area", "number"), Column("kind", "category", ("flat", "house"))), "price")
+SCALER = Scaler(np.array([80.0, 0, 0]), np.array([30.0, 1, 1]), 250.0, 40.0)
+CLASSES = Schema((Column("a", "number"), Column("b", "number")), "kind", ("no", "perhaps", "yes"))
+
+
+def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    house = random.integers(0, 2, count)
+    area = random.uniform(30, 150, count)
+    x = np.stack([area, 1.0 - house, house], axis=1)
+    return x, 150 + area + 20 * house + random.normal(0, 8, count)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Shared:
+    config = override(Config(), SETTINGS)
+    size = prior_of(config, SCHEMA).size
+    particles = 0.3 * np.random.default_rng(5).normal(size=(3, size))
+    return Shared(config, SCHEMA, SCALER, particles)
+
+
+@pytest.fixture(scope="module")
+def model(shared: Shared) -> ClientModel:
+    return personalize(shared, "bern", *rows(11, 0))
+
+
+@pytest.fixture(scope="module")
+def classifier() -> ClientModel:
+    config = override(Config(), ["data.name=tables", "tables.source=-", "tables.target=kind",
+                                 "network.widths=[4]", "posterior.networks=2"])  # fmt: skip
+    prior = prior_of(config, CLASSES)
+    keys = jax.random.split(jax.random.key(1), 2)
+    particles = np.stack([np.asarray(prior.initial(key, np.float32)) for key in keys])  # type: ignore[attr-defined]
+    shared = Shared(config, CLASSES, None, particles, np.array([1, 2], np.uint32))
+    random = np.random.default_rng(0)
+    x = random.normal(size=(9, 2))
+    return personalize(shared, "c", x, (x[:, 0] > 0) * 2.0)
+
+
+def scaled(x: np.ndarray) -> np.ndarray:
+    return (x - SCALER.x_mean) / SCALER.x_std
+
+
+def test_predictions_are_the_mixture_of_textbook_posteriors(
+    shared: Shared, model: ClientModel, oracle: SimpleNamespace
+) -> None:
+    (x, y), (at, _) = rows(11, 0), rows(5, 1)
+    prior = prior_of(shared.config, SCHEMA)
+    assert isinstance(prior, GPPrior)
+    z = (y - SCALER.y_mean) / SCALER.y_std
+    each = [oracle.predict(prior, p, scaled(x), z, scaled(at)) for p in shared.particles]
+    evidence = np.array([oracle.log_evidence(prior, p, scaled(x), z) for p in shared.particles])
+    weights = np.exp(evidence - evidence.max()) / np.exp(evidence - evidence.max()).sum()
+    means = np.array([m for m, _ in each]) * SCALER.y_std + SCALER.y_mean
+    stds = np.array([s for _, s in each]) * SCALER.y_std
+    mean = weights @ means
+    variance = weights @ (stds**2 + (means - mean) ** 2)
+    found = predict(model, at, (0.1, 0.9))
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(found.std, np.sqrt(variance), rtol=1e-9)
+    for level, quantile in zip((0.1, 0.9), found.quantiles, strict=True):
+        below = weights @ norm.cdf((quantile - means) / stds)
+        np.testing.assert_allclose(below, level, atol=1e-9)
+
+
+def test_many_rows_in_blocks_are_those_one_by_one(model: ClientModel) -> None:
+    x, _ = rows(700, 3)  # more than one block, the last one not full
+    whole, alone = predict(model, x, (0.5,)), predict(model, x[[0, 130, 699]], (0.5,))
+    for a, b in zip(whole, alone, strict=True):
+        np.testing.assert_allclose(a[..., [0, 130, 699]], b, rtol=1e-10)
+
+
+def test_an_update_ends_where_a_new_start_does(shared: Shared, model: ClientModel) -> None:
+    x, y = rows(11, 0)
+    more_x, more_y = rows(6, 7)
+    once = update(update(model, more_x[:2], more_y[:2]), more_x[2:], more_y[2:])
+    anew = personalize(shared, "bern", np.concatenate([x, more_x]), np.concatenate([y, more_y]))
+    assert once.rows == anew.rows == 17
+    at, _ = rows(9, 2)
+    for a, b in zip(predict(once, at, (0.05,)), predict(anew, at, (0.05,)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+    np.testing.assert_allclose(once.personal.weights, anew.personal.weights, rtol=1e-8)
+    assert not np.allclose(predict(once, at).mean, predict(model, at).mean)
+
+
+def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
+    """Then its unit does not matter: prices in thousands, the same model in thousands."""
+    own = replace(shared, scaler=None)
+    x, y = rows(11, 0)
+    at, _ = rows(4, 1)
+    euros, thousands = (predict(personalize(own, "a", x, u * y), at, (0.2,)) for u in (1.0, 1e-3))
+    np.testing.assert_allclose(thousands.mean, 1e-3 * euros.mean, rtol=1e-9)
+    np.testing.assert_allclose(thousands.std, 1e-3 * euros.std, rtol=1e-9)
+    np.testing.assert_allclose(thousands.quantiles, 1e-3 * euros.quantiles, rtol=1e-9)
+
+
+def test_evaluation_is_in_the_owners_units(model: ClientModel) -> None:
+    x, y = rows(40, 4)
+    found, said = evaluate(model, x, y), predict(model, x, (0.05, 0.95))
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - said.mean) ** 2)))
+    assert found["rsmse"] == pytest.approx(found["rmse"] / y.std())
+    low, high = said.quantiles
+    assert found["coverage_90"] == pytest.approx(np.mean((low <= y) & (y <= high)))
+    assert found["width_90"] == pytest.approx(np.mean(high - low))
+    if len(model.personal.weights) == 1:  # the mixture is not one Gaussian otherwise
+        assert found["nll"] == pytest.approx(-norm.logpdf(y, said.mean, said.std).mean())
+    assert 2 < found["nll"] < 7
+
+
+def test_a_file_gives_back_the_same_model(model: ClientModel, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "m.safetensors"
+    model_file.save_model(path, model)
+    again = model_file.load_model(path)
+    at, _ = rows(5, 1)
+    for a, b in zip(predict(model, at, (0.3,)), predict(again, at, (0.3,)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (again.client, again.schema, again.rows) == ("bern", SCHEMA, 11)
+    more = rows(3, 8)
+    np.testing.assert_array_equal(
+        predict(update(model, *more), at).mean, predict(update(again, *more), at).mean
+    )
+    names = {name: array.shape for name, array in load_file(path).items()}
+    assert names[".posteriors.data.x"] == (1, 12, 3)  # once for all three particles
+    with safe_open(path, framework="numpy") as file:
+        about = file.metadata()
+    assert about["format"] == "pacpfl-model-1"
+
+
+def test_networks_predict_probabilities_and_survive(
+    classifier: ClientModel, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(3).normal(size=(6, 2))
+    found = probabilities(classifier, x)
+    assert found.shape == (6, 3)
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert (found >= 0).all()
+    path = tmp_path / "m.safetensors"
+    model_file.save_model(path, classifier)
+    again = model_file.load_model(path)
+    np.testing.assert_array_equal(found, probabilities(again, x))
+    measured = evaluate(classifier, x, found.argmax(1).astype(float))
+    assert measured["accuracy"] == 1.0
+    larger = update(again, x, np.zeros(6))
+    assert larger.rows == 15
+    assert probabilities(larger, x)[:, 0].mean() > found[:, 0].mean()
+    with pytest.raises(InputError, match="ask for its probabilities"):
+        predict(classifier, x)
+    with pytest.raises(InputError, match="Class numbers of 'kind' must be 0 to 2"):
+        update(classifier, x, np.full(6, 3.0))
+
+
+def test_what_everybody_gets_holds_nobodys_rows(shared: Shared, tmp_path: Path) -> None:
+    path = tmp_path / "prior.safetensors"
+    secret = replace(shared.config, tables=replace(shared.config.tables, source="/home/anna/x"))
+    model_file.save_shared(path, replace(shared, config=secret))
+    assert b"anna" not in path.read_bytes()
+    again = model_file.load_shared(path)
+    np.testing.assert_array_equal(again.particles, shared.particles)
+    assert again.schema == SCHEMA
+    assert again.scaler is not None
+    np.testing.assert_array_equal(again.scaler.x_std, SCALER.x_std)
+    assert set(load_file(path)) == {"particles"}
+    model = personalize(again, "bern", *rows(11, 0))
+    assert predict(model, rows(2, 1)[0]).mean.shape == (2,)
+
+
+def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    model_file.save_model(path, model)
+    whole = path.read_bytes()
+    arrays = load_file(path)
+    with safe_open(path, framework="numpy") as file:
+        about = file.metadata()
+
+    def refused(words: str) -> None:
+        with pytest.raises(InputError, match=words) as caught:
+            model_file.load_model(path)
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+
+    for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        refused("is damaged")
+    for place in np.random.default_rng(0).integers(0, len(whole), 40):
+        broken = bytearray(whole)
+        broken[place] ^= 0x41
+        path.write_bytes(broken)
+        refused("is damaged|is not what is wanted|is of the format")
+    save_file(arrays, path, about | {"client": "eve"})
+    refused("is damaged")
+    save_file(arrays, path, about | {"format": "pacpfl-model-9"})
+    refused("this version reads pacpfl-model-1")
+    save_file(arrays, path, {"format": "pacpfl-prior-1"})
+    refused("is not what is wanted here")
+    path.unlink()
+    refused("There is no file")
+
+
+def test_a_file_that_fits_together_but_makes_no_sense(model: ClientModel, tmp_path: Path) -> None:
+    """With a digest of its own: whoever wrote it knew how."""
+    path = tmp_path / "m.safetensors"
+    model_file.save_model(path, model)
+    arrays = load_file(path)
+    with safe_open(path, framework="numpy") as file:
+        about = {name: text for name, text in file.metadata().items() if name != "digest"}
+    for changed in (
+        about | {"schema": "{}"},
+        about | {"scaling": "null"},
+        about | {"config": "what = is this"},
+        about | {"stored_once": "7"},
+        {name: text for name, text in about.items() if name != "schema"},
+    ):
+        model_file._write(path, arrays, changed)
+        with pytest.raises(InputError):
+            model_file.load_model(path)
+    fewer = {name: array for name, array in arrays.items() if name != ".posteriors.alpha"}
+    model_file._write(path, fewer, about)
+    with pytest.raises(InputError, match="is damaged"):
+        model_file.load_model(path)
+    model_file._write(path, arrays | {".weights": np.ones(9)}, about)
+    with pytest.raises(InputError, match="is damaged"):
+        model_file.load_model(path)
+
+
+def test_numbers_that_are_none_are_refused(shared: Shared, model: ClientModel) -> None:
+    x, y = rows(4, 0)
+    for bad in (np.nan, np.inf):
+        broken = x.copy()
+        broken[2, 0] = bad
+        with pytest.raises(InputError, match=r"Row 3 has (nan|inf) for 'area'"):
+            predict(model, broken)
+        with pytest.raises(InputError, match="as many finite values of 'price'"):
+            personalize(shared, "a", x, np.where(np.arange(4) == 1, bad, y))
+    with pytest.raises(InputError, match="do not fit the model"):
+        predict(model, x[:, :2])
+    with pytest.raises(InputError, match="do not fit the model"):
+        predict(model, x[:0])

@@ -1,0 +1,316 @@
+"""Own tables from the command line: four commands from a folder of files to calibrated predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pacpfl import cli
+
+# Several commands in one process: starting JAX for each would take most of the time.
+SEVERAL = """
+import json, sys
+from pacpfl import cli
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["pacpfl", *arguments]
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # programs that run for seconds
+
+
+class Ended(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+
+def several(folder: Path, *commands: list[str]) -> Ended:
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL, json.dumps(commands)],
+        cwd=folder,
+        env=os.environ | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"} | QUICK,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+    """Within this process, for what never reaches JAX."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["pacpfl", *arguments])
+        try:
+            cli.main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code or 0
+    captured = capsys.readouterr()
+    assert isinstance(code, int)
+    return Ended(code, captured.out, captured.err)
+
+
+def assert_one_sentence(ended: Ended, *words: str) -> None:
+    assert ended.code == 2, ended
+    assert ended.errors.startswith("pacpfl: "), ended.errors
+    assert ended.errors.count("\n") == 1, ended.errors
+    assert ended.errors.endswith(".\n")
+    for word in words:
+        assert word in ended.errors
+
+
+def site(random: np.random.Generator, rows: int) -> pd.DataFrame:
+    """A line of its own at every site, around one that all share, and noise of 10 kW."""
+    slope, wind_slope, level = random.normal([3, -2, 0], [0.5, 0.5, 0.7])
+    temperature, wind = random.uniform(0, 30, rows), random.uniform(0, 9, rows)
+    day = random.choice(["work", "rest"], rows)
+    signal = slope * (temperature - 15) / 9 + wind_slope * (wind - 4) / 3 + level + (day == "work")
+    load = 100 + 20 * (signal + random.normal(0, 0.5, rows))
+    table = {"temperature": temperature, "wind": wind, "day": day, "load_kw": load}
+    return pd.DataFrame(table).round(3)
+
+
+class Done(NamedTuple):
+    folder: Path
+    held_out: pd.DataFrame
+    ended: Ended
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """init, fit, personalize, predict: on 30 files, nothing edited.
+
+    The files say which 20 rows train, so that 40 others of each site can measure the coverage. One of
+    the two baselines is left out to save time. Further commands follow in the same process.
+    """
+    folder = tmp_path_factory.mktemp("own")
+    random = np.random.default_rng(3)
+    (folder / "sites").mkdir()
+    for number in range(30):
+        rows = site(random, 60).assign(part=["train"] * 20 + ["test"] * 40)
+        rows.to_csv(folder / "sites" / f"site {number}.csv", index=False)
+    joined = site(random, 1040)
+    joined[:40].to_csv(folder / "new.csv", index=False, sep=";", decimal=",")
+    joined[40:].drop(columns="load_kw").to_csv(folder / "ask.csv", index=False)
+    joined[40:90].to_csv(folder / "more.csv", index=False)
+    joined[90:].to_parquet(folder / "rest.parquet")
+    model = ["--model", "m.safetensors", "--data"]
+    ended = several(
+        folder,
+        ["init", "sites"],
+        ["fit", "--set", 'methods=["pacpfl", "ridge"]'],
+        ["personalize", "--run", "runs/sites", "--data", "new.csv", "--out", "m.safetensors"],
+        ["predict", "--model", "m.safetensors", "--data", "ask.csv", "--out", "predictions.csv"],
+        ["update", *model, "more.csv", "--out", "larger.safetensors"],
+        ["evaluate", *model, "rest.parquet"],
+        ["evaluate", "--model", "larger.safetensors", "--data", "rest.parquet"],
+        ["predict", *model, "rest.parquet", "--out", "p.parquet", "--quantiles", "0.25"],
+        ["check"],
+    )
+    return Done(folder, joined[40:], ended)
+
+
+def test_four_commands_give_calibrated_predictions_in_the_owners_units(done: Done) -> None:
+    assert done.ended.code == 0, done.ended
+    found = pd.read_csv(done.folder / "predictions.csv")
+    assert list(found.columns) == ["row", "mean", "std", "q0.05", "q0.5", "q0.95"]
+    truth = done.held_out["load_kw"].to_numpy()
+    assert np.sqrt(np.mean((found["mean"] - truth) ** 2)) < 12  # 10 is the noise alone
+    covered = np.mean((found["q0.05"] <= truth) & (truth <= found["q0.95"]))
+    assert 0.85 <= covered <= 0.95
+    assert (found["q0.05"] < found["q0.5"]).all()
+    assert found["std"].between(8, 16).all()
+    clients = pd.read_csv(done.folder / "runs" / "sites" / "clients.csv")
+    ours = clients[clients["method"] == "pacpfl"]
+    assert len(ours) == 30
+    assert 0.85 <= ours["coverage_90"].mean() <= 0.95
+
+
+def test_init_tells_what_it_guessed(done: Done) -> None:
+    for words in (
+        *("30 tables", "'load_kw': it is the last column", "regression", "temperature, wind, day"),
+        *("30 clients with 60 to 60 rows", "scaled together", "tau", "Training takes about"),
+    ):
+        assert words in done.ended.output
+    text = (done.folder / "pacpfl.toml").read_text()
+    assert tomllib.loads(text)["tables"]["target"] == "load_kw"
+    assert all("#" in line for line in text.splitlines() if " = " in line)
+
+
+def test_the_run_folder_has_units_and_what_new_clients_need(done: Done) -> None:
+    run = done.folder / "runs" / "sites"
+    units = pd.read_csv(run / "units.csv")
+    clients = pd.read_csv(run / "clients.csv")
+    both = units.merge(clients, on=["method", "group", "client"], suffixes=("", "_scaled"))
+    assert len(both) == 2 * 30
+    ratio = both["width_90"] / both["width_90_scaled"]
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-6)  # one scale for all
+    best = units[units["method"] == "pacpfl"]["rmse"].mean()
+    assert 8 < best < 14
+    assert f"{best:.4g}" in done.ended.output
+    assert b"site 7" not in (run / "prior.safetensors").read_bytes()
+    assert str(done.folder).encode() not in (run / "prior.safetensors").read_bytes()
+
+
+def test_update_evaluate_parquet_and_quantiles(done: Done) -> None:
+    ended = done.ended
+    assert "Model of new from 90 rows: larger.safetensors" in ended.output
+    assert ended.output.count(" rmse ") == 2
+    assert ended.output.count("new, 950 rows") == 2
+    assert "All is well" in ended.output
+    found = pd.read_parquet(done.folder / "p.parquet")
+    assert list(found.columns) == ["row", "mean", "std", "q0.25"]
+    assert len(found) == 950
+
+
+def test_faults_of_models_and_tables_end_in_one_sentence(
+    done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, broken = done.folder / "m.safetensors", tmp_path / "broken.safetensors"
+    broken.write_bytes(good.read_bytes()[:-9])
+    table = tmp_path / "t.csv"
+    out = str(tmp_path / "o.csv")
+    faults: list[tuple[str, Path, tuple[str, ...]]] = [
+        ("temperature,wind\n1,2\n", good, ("t.csv has no column 'day'",)),
+        ("temperature,wind,day\n1,2,work\nx,2,work\n", good, ("row 2", "'temperature'", "'x'")),
+        ("temperature,wind,day\n1,2,work\n1,,work\n", good, ("row 2: column 'wind' is missing",)),
+        ("temperature,wind,day\n1,inf,work\n", good, ("row 1", "'inf'")),
+        ("temperature,wind,day\n", good, ("no rows",)),
+        ("", good, ("t.csv is empty",)),
+        ("temperature,wind,day\n1,2,work\n", broken, ("broken.safetensors is damaged",)),
+        ("temperature,wind,day\n1,2,work\n", tmp_path / "no", ("There is no file",)),
+    ]
+    for text, model, words in faults:
+        table.write_text(text)
+        ended = called(capsys, "predict", "--model", str(model), "--data", str(table), "--out", out)
+        assert_one_sentence(ended, *words)
+    table.write_text("temperature,wind,day\n1,2,work\n")
+    arguments = ("predict", "--model", str(good), "--data", str(table))
+    assert_one_sentence(called(capsys, *arguments, "--out", "x.xlsx"), ".csv or .parquet")
+    ended = called(capsys, *arguments, "--out", out, "--quantiles", "5")
+    assert_one_sentence(ended, "--quantiles 5")
+    ended = called(capsys, "update", "--model", str(good), "--data", str(table))
+    assert_one_sentence(ended, "no column 'load_kw'")
+    arguments = ("personalize", "--data", str(table), "--out", out, "--run")
+    assert_one_sentence(called(capsys, *arguments, str(good)), "is not what is wanted here")
+    assert_one_sentence(called(capsys, *arguments, str(tmp_path)), "config.toml")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Callable[..., Path]:
+    def write(**files: str) -> Path:
+        folder = tmp_path / "tables"
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / f"{name}.csv").write_text(text)
+        return folder
+
+    return write
+
+
+ROWS = "".join(f"{i},{i % 3}.5,{'u' if i % 2 else 'v'},{3 * i}\n" for i in range(12))
+
+
+def test_init_guesses_and_says_why(
+    tables: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tables(
+        a="id,x,kind,price,note\n" + ROWS.replace("\n", ",n\n"),
+        b="id;x;kind;price;extra\n"
+        + ROWS.replace(",", ";").replace(".5", ",5").replace("\n", ";1\n"),
+        tiny="id,x,kind,price\n1,2,u,3\n",
+    )
+    out = tmp_path / "own.toml"
+    ended = called(capsys, "init", str(folder), "--out", str(out))
+    assert ended.code == 0, ended
+    for words in (
+        *("decimal commas in b.csv", "Not in every file, so not used: extra, note"),
+        *("'price': it is called so", "fewer than 4 rows: tiny", f"pacpfl fit {out}"),
+    ):
+        assert words in ended.output
+    found = tomllib.loads(out.read_text())["tables"]
+    assert found["small"] == "leave"
+    assert found["columns"] == ["id", "x", "kind"]
+    assert_one_sentence(called(capsys, "init", str(folder), "--out", str(out)), "--force")
+    ended = called(capsys, "init", str(folder), "--target", "cost", "--out", str(out), "--force")
+    assert_one_sentence(ended, "--target 'cost' is no column", "price")
+    ended = called(capsys, "init", str(folder / "a.csv"), "--out", str(out), "--force")
+    assert_one_sentence(ended, "--client COLUMN", "kind")
+    one = ("init", str(folder / "a.csv"), "--client", "kind", "--out", str(out), "--force")
+    assert called(capsys, *one).code == 0
+
+
+def test_init_finds_missing_cells_dates_splits_and_levels(
+    tables: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def text(level: int) -> str:
+        rows = [
+            f"2024-01-{i + 1:02},{'' if i == 3 else i},same,{'test' if i > 8 else 'train'},{level + i % 4}"
+            for i in range(12)
+        ]
+        return "when,x,flat,part,y\n" + "\n".join(rows) + "\n"
+
+    folder = tables(a=text(0), b=text(1000))
+    out = tmp_path / "own.toml"
+    ended = called(capsys, "init", str(folder), "--out", str(out))
+    assert ended.code == 0, ended
+    for words in (
+        *("Missing cells ('x' 2)", "'part' says which rows train", "'when', it holds dates"),
+        *(
+            "'flat', it has the same value",
+            "100% of the target's variance",
+            "each is scaled by its own",
+        ),
+    ):
+        assert words in ended.output
+    found = tomllib.loads(out.read_text())
+    assert found["data"]["standardize"] == "client"
+    assert (found["tables"]["missing"], found["tables"]["split"]) == ("impute", "column")
+    ended = called(capsys, "check", str(out))
+    assert ended.code == 0, ended
+    for words in (
+        "2 existing and 0 new",
+        "1 number",
+        "Missing cells: 'x' 2.",
+        "6 rows only measure",
+    ):
+        assert words in ended.output
+
+
+def test_check_stops_before_a_long_run_would(
+    tables: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("check", "fit", "compare"):
+        assert_one_sentence(called(capsys, command), "There is no pacpfl.toml here", "pacpfl init")
+    folder = tables(a="x,y\n" + "1,2\n" * 6, b="x,y\n1,2\n2,oops\n")
+    assert_one_sentence(called(capsys, "check", str(folder)), "b.csv, row 2", "'oops'")
+    (tmp_path / "p.toml").write_text('[data]\nname = "polynomial"\n')
+    assert_one_sentence(called(capsys, "fit", "p.toml"), "p.toml is about polynomial")
+    (tmp_path / "q.toml").write_text('[data]\nname = "tables"\n')
+    assert_one_sentence(called(capsys, "fit", "q.toml"), "pacpfl init FOLDER")
+    folder = tables(b="x,y\n" + "1,2\n" * 6)
+    (tmp_path / "r.toml").write_text(
+        f"[data]\nname = 'tables'\n[tables]\nsource = '{folder}'\ntarget = 'y'\n"
+        "[train]\nclients_per_round = 3\n"
+    )
+    assert_one_sentence(called(capsys, "check", "r.toml"), "clients_per_round = 3", "2 clients")
