@@ -41,27 +41,43 @@ $(folders):
 	@mkdir -p $@
 
 # One stamp per extra, so that the demonstration installs the core alone.
-stamps := $(patsubst %,.venv/ready-%,core test check bench)
+stamps := $(patsubst %,.venv/ready-%,core test check bench docs)
 $(stamps): .venv/ready-%: pyproject.toml constraints.txt scripts/install | $(folders)
 	@sh scripts/install $*
 	@touch .venv/ready-core $@
+
+.venv-sites/ready-sites: pyproject.toml constraints.txt scripts/install | $(folders)
+	@sh scripts/install sites
+	@touch $@
 
 # A clone that was moved or copied must not go on running the code of the old place.
 ifneq ($(shell cat .venv/place 2>/dev/null),$(CURDIR))
 .PHONY: $(stamps)
 endif
+ifneq ($(shell cat .venv-sites/place 2>/dev/null),$(CURDIR))
+.PHONY: .venv-sites/ready-sites
+endif
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo demo-sites test test-sites check bench docs notebooks clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/ready-core | $(folders) ## Set up, train on the Polynomial data, write a report
 	@$(at_home) .venv/bin/pacpfl run polynomial --out runs/demo $(ARGS)
 	@printf 'The report is %s\n' "$$PWD/runs/demo/report.html"
 
+# A thread for each worker: more of them wait for one another by counting, which takes the other
+# worker's time. Files go to the workers in the order of tests/conftest.py.
 test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" for some, WORKERS=2)
-	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu $(python) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(python) -m pytest \
+		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-sites: .venv-sites/ready-sites | $(folders) ## Set up with NVIDIA FLARE and test real sites on this machine
+	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(at_home) .venv-sites/bin/python -m pytest tests/sites $(ARGS)
+
+demo-sites: .venv-sites/ready-sites | $(folders) ## The demonstration with a server and three sites, each a process
+	@JAX_PLATFORMS=cpu $(at_home) .venv-sites/bin/python scripts/demo_sites.py $(ARGS)
 
 check: .venv/ready-check | $(folders) ## Lint, formatting and types
 	@$(python) -m ruff check .
@@ -71,5 +87,13 @@ check: .venv/ready-check | $(folders) ## Lint, formatting and types
 bench: .venv/ready-bench | $(folders) ## Set up with PyTorch and GPyTorch and measure against them
 	@$(python) -m benchmarks $(ARGS)
 
-clean: ## Remove the environment, the caches and the demonstration; other runs stay
-	rm -rf .venv .cache dist runs/demo
+# The theme's makers announce its successor at every build; that is no matter of this site.
+docs: .venv/ready-docs | $(folders) ## Set up and build the documentation, a site that needs no network
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict $(ARGS)
+	@printf 'The site is %s\n' "$$PWD/site/index.html"
+
+notebooks: .venv/ready-test | $(folders) ## Run the notebooks of the documentation again (ARGS="pv" for one)
+	@JAX_PLATFORMS=cpu $(python) scripts/notebooks.py $(ARGS)
+
+clean: ## Remove the environment, the caches, the site and the demonstration; other runs stay
+	rm -rf .venv .venv-sites .cache dist site runs/demo runs/demo-sites

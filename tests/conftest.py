@@ -1,7 +1,9 @@
-"""Shared by the tests of the mathematics: float64, one compiled function, and an oracle in NumPy."""
+"""Shared by all tests: programs compiled once, files in order of their work; and by those of the
+mathematics: float64, one compiled function, and an oracle in NumPy."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import SimpleNamespace
@@ -11,10 +13,55 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data
+
+# The files that take longest, longest first.
+LONG = (
+    "test_polynomial_study.py",
+    "test_cli.py",
+    "test_own_cli.py",
+    "test_regression.py",
+    "test_common.py",
+    "test_simulate.py",
+    "test_certify_classes.py",
+    "test_bnn.py",
+    "test_html.py",
+    "test_private.py",
+    "test_pacpfl.py",
+    "test_network_methods.py",
+    "test_certificates_exact.py",
+    "test_pacpfl_bnn.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that workers who take files in turn end at about the same time."""
+    place = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+
+
+@pytest.fixture(scope="session")
+def programs_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of this process alone, and new: a half-written program of another one is never read."""
+    folder = tmp_path_factory.mktemp("programs")
+    compilation_cache.reset_cache()  # what was compiled while tests were collected decided on none
+    yield str(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_compiled_once(programs_folder: str) -> None:
+    """Most tests compile programs that another test or file has compiled: those are kept on disk.
+
+    For each file anew, because commands that a test calls in its own process set these, too.
+    """
+    jax.config.update("jax_compilation_cache_dir", programs_folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import termios
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -28,6 +29,7 @@ SETTINGS = (
     "mean_widths=[48]", "kernel_widths=[48]", "checkpoint_rounds=5", 'methods=["pacpfl", "vanilla"]',
 )  # fmt: skip
 LIMIT = 240  # seconds after which a process counts as hanging
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # programs that run for seconds
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def pacpfl(*arguments: str, folder: Path, largest_file: int = 0) -> Ended:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(largest_file), *arguments],
         cwd=folder,
-        env=os.environ | {"PACPFL_CACHE_DIR": cache, "COLUMNS": "200"},  # wide: no cell is wrapped
+        env=os.environ | {"PACPFL_CACHE_DIR": cache, "COLUMNS": "200"} | QUICK,  # wide
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -69,8 +71,10 @@ def pacpfl(*arguments: str, folder: Path, largest_file: int = 0) -> Ended:
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
     """The same within this process, for what never reaches the training."""
+    jax.devices()  # once JAX has started, the command cannot change its devices under other tests
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pacpfl", *arguments])
+        patch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
         try:
             cli.main()
             code: object = 0
@@ -194,7 +198,8 @@ def in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
     environment = os.environ | {
-        "PACPFL_CACHE_DIR": str(folder / "programs"), "TERM": "xterm-256color", "COLUMNS": "160"
+        "PACPFL_CACHE_DIR": str(folder / "programs"), "TERM": "xterm-256color", "COLUMNS": "160",
+        **QUICK,
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "pacpfl.cli", *arguments],
@@ -363,33 +368,36 @@ def test_unknown_commands_and_options_exit_with_2(capsys: pytest.CaptureFixture[
         assert "Traceback" not in ended.errors
 
 
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # the generator's own
 def test_targets_that_are_no_numbers_name_client_and_column(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Noise so large that targets overflow: the only way to such data from the command line."""
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore:overflow:RuntimeWarning")  # the generator's own
+    out = tmp_path / "out"
     settings = with_settings(*SETTINGS, "data.noise=1e308")
-    ended = pacpfl("run", "polynomial", "--out", "out", *settings, folder=tmp_path)
+    ended = called(capsys, "run", "polynomial", "--out", str(out), *settings)
     assert_one_sentence(ended, "'existing-0", "'y'", "inf")
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_folder_of_another_configuration_is_left_alone(finished: Finished) -> None:
+def test_a_folder_of_another_configuration_is_left_alone(
+    finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = contents(finished.out)
     settings = with_settings(*SETTINGS, "particles=3")
     where = ("--seed", "3", "--out", str(finished.out))
-    ended = pacpfl("run", "polynomial", *where, *settings, folder=finished.folder)
+    ended = called(capsys, "run", "polynomial", *where, *settings)
     assert_one_sentence(ended, str(finished.out), "--out", "--fresh")
     assert contents(finished.out) == before
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign"])
 def test_a_damaged_checkpoint_is_named_and_left_alone(
-    damage: str, finished: Finished, tmp_path: Path
+    damage: str, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -406,9 +414,7 @@ def test_a_damaged_checkpoint_is_named_and_left_alone(
     (out / "checkpoint.safetensors").write_bytes(bytes(content))
     before = contents(out)
     settings = with_settings(*SETTINGS)
-    ended = pacpfl(
-        "run", "polynomial", "--seed", "3", "--out", str(out), *settings, folder=finished.folder
-    )
+    ended = called(capsys, "run", "polynomial", "--seed", "3", "--out", str(out), *settings)
     assert_one_sentence(ended, str(out / "checkpoint.safetensors"))
     assert contents(out) == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -14,20 +15,37 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file
 
 from pacpfl import cli
 
 # Several commands in one process: starting JAX for each would take most of the time.
+# Figures are drawn once, by compare: fit and compare end in the same lines of code.
 SEVERAL = """
 import json, sys
 from pacpfl import cli
+from pacpfl.report import html
+draw = html.write_report
 for arguments in json.loads(sys.argv[1]):
+    drawn = arguments[0] == "compare"
+    html.write_report = draw if drawn else lambda folder: folder / "report.html"
     sys.argv = ["pacpfl", *arguments]
     try:
         cli.main()
     except SystemExit as end:
         if end.code:
             raise
+"""
+
+# The same, killed as soon as training has saved something: nothing can be tidied up then.
+KILLED = """
+import os, signal
+replace = os.replace
+def once(source, target):
+    replace(source, target)
+    if str(target).endswith("checkpoint.safetensors"):
+        os.kill(os.getpid(), signal.SIGKILL)
+os.replace = once
 """
 
 
@@ -40,14 +58,14 @@ class Ended(NamedTuple):
     errors: str
 
 
-def several(folder: Path, *commands: list[str]) -> Ended:
+def several(folder: Path, *commands: list[str], before: str = "") -> Ended:
     done = subprocess.run(
-        [sys.executable, "-c", SEVERAL, json.dumps(commands)],
+        [sys.executable, "-c", before + SEVERAL, json.dumps(commands)],
         cwd=folder,
         env=os.environ | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"} | QUICK,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,  # a busy machine
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 
@@ -89,6 +107,8 @@ def site(random: np.random.Generator, rows: int) -> pd.DataFrame:
 class Done(NamedTuple):
     folder: Path
     held_out: pd.DataFrame
+    killed: Ended
+    saved: list[str]  # what the killed process left in its run folder
     ended: Ended
 
 
@@ -97,7 +117,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """init, fit, personalize, predict: on 30 files, nothing edited.
 
     The files say which 20 rows train, so that 40 others of each site can measure the coverage. One of
-    the two baselines is left out to save time. Further commands follow in the same process.
+    the two baselines is left out to save time. The first fit is killed, the second goes on from there,
+    and compare is a third one that nobody disturbs. Further commands follow in the same process.
     """
     folder = tmp_path_factory.mktemp("own")
     random = np.random.default_rng(3)
@@ -111,10 +132,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     joined[40:90].to_csv(folder / "more.csv", index=False)
     joined[90:].to_parquet(folder / "rest.parquet")
     model = ["--model", "m.safetensors", "--data"]
+    fit = ["fit", "--set", 'methods=["pacpfl", "ridge"]', "--set", "checkpoint_rounds=100"]
+    killed = several(folder, ["init", "sites"], fit, before=KILLED)
+    saved = sorted(path.name for path in (folder / "runs" / "sites").iterdir())
     ended = several(
         folder,
-        ["init", "sites"],
-        ["fit", "--set", 'methods=["pacpfl", "ridge"]'],
+        fit,
+        ["compare", "--methods", "pacpfl,ridge"],
         ["personalize", "--run", "runs/sites", "--data", "new.csv", "--out", "m.safetensors"],
         ["predict", "--model", "m.safetensors", "--data", "ask.csv", "--out", "predictions.csv"],
         ["update", *model, "more.csv", "--out", "larger.safetensors"],
@@ -123,7 +147,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         ["predict", *model, "rest.parquet", "--out", "p.parquet", "--quantiles", "0.25"],
         ["check"],
     )
-    return Done(folder, joined[40:], ended)
+    return Done(folder, joined[40:], killed, saved, ended)
 
 
 def test_four_commands_give_calibrated_predictions_in_the_owners_units(done: Done) -> None:
@@ -147,7 +171,7 @@ def test_init_tells_what_it_guessed(done: Done) -> None:
         *("30 tables", "'load_kw': it is the last column", "regression", "temperature, wind, day"),
         *("30 clients with 60 to 60 rows", "scaled together", "tau", "Training takes about"),
     ):
-        assert words in done.ended.output
+        assert words in done.killed.output
     text = (done.folder / "pacpfl.toml").read_text()
     assert tomllib.loads(text)["tables"]["target"] == "load_kw"
     assert all("#" in line for line in text.splitlines() if " = " in line)
@@ -163,9 +187,38 @@ def test_the_run_folder_has_units_and_what_new_clients_need(done: Done) -> None:
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-6)  # one scale for all
     best = units[units["method"] == "pacpfl"]["rmse"].mean()
     assert 8 < best < 14
-    assert f"{best:.4g}" in done.ended.output
+    assert f" {best:.1f} ±" in done.ended.output
     assert b"site 7" not in (run / "prior.safetensors").read_bytes()
     assert str(done.folder).encode() not in (run / "prior.safetensors").read_bytes()
+
+
+def test_a_killed_fit_goes_on_to_the_same_particles(done: Done) -> None:
+    assert done.killed.code == -signal.SIGKILL
+    assert "checkpoint.safetensors" in done.saved
+    assert "run.json" not in done.saved
+    resumed, whole = (
+        load_file(done.folder / "runs" / name / "prior.safetensors")["particles"]
+        for name in ("sites", "sites-compare")
+    )
+    np.testing.assert_array_equal(resumed, whole)
+    assert resumed.std() > 0
+
+
+def test_compare_gives_one_table_and_one_figure(done: Done) -> None:
+    run = done.folder / "runs" / "sites-compare"
+    said = done.ended.output
+    figure = Path(said.split("Figure: ")[1].splitlines()[0])
+    assert figure == Path("runs/sites-compare/figures/boxes.png")
+    assert (done.folder / figure).read_bytes().startswith(b"\x89PNG")
+    assert (run / "report.html").stat().st_size > 10_000
+    units = pd.read_csv(run / "units.csv")
+    means = units.groupby("method")["rmse"].mean()
+    assert list(means.index) == ["pacpfl", "ridge"]
+    assert means["pacpfl"] < means["ridge"]  # 20 rows, and lines that have much in common
+    table = said.split("In the units of load_kw")[2].split("Report:")[0]
+    for method, title in (("pacpfl", "PAC-PFL"), ("ridge", "Ridge per client")):
+        line = next(line for line in table.splitlines() if f" {title} " in line)
+        assert f" {means[method]:.1f} ±" in line
 
 
 def test_update_evaluate_parquet_and_quantiles(done: Done) -> None:
@@ -271,7 +324,12 @@ def test_init_finds_missing_cells_dates_splits_and_levels(
     ended = called(capsys, "init", str(folder), "--out", str(out))
     assert ended.code == 0, ended
     for words in (
-        *("Missing cells ('x' 2)", "'part' says which rows train", "'when', it holds dates"),
+        *(
+            "9 training rows at the median",
+            "Missing cells ('x' 2)",
+            "'part' says which rows train",
+            "'when', it holds dates",
+        ),
         *(
             "'flat', it has the same value",
             "100% of the target's variance",
@@ -308,7 +366,7 @@ def test_check_stops_before_a_long_run_would(
     assert_one_sentence(called(capsys, "fit", "p.toml"), "p.toml is about polynomial")
     (tmp_path / "q.toml").write_text('[data]\nname = "tables"\n')
     assert_one_sentence(called(capsys, "fit", "q.toml"), "pacpfl init FOLDER")
-    folder = tables(b="x,y\n" + "1,2\n" * 6)
+    folder = tables(b="x,y\n" + "1,3\n" * 6)
     (tmp_path / "r.toml").write_text(
         f"[data]\nname = 'tables'\n[tables]\nsource = '{folder}'\ntarget = 'y'\n"
         "[train]\nclients_per_round = 3\n"

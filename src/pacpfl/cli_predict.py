@@ -114,7 +114,7 @@ def evaluate(model: Model, data: Table, client: Name = None) -> None:
     grid.add_column("measure")
     grid.add_column("value", justify="right")
     for name, value in measured.items():
-        grid.add_row(name, f"{value:.4g}")
+        grid.add_row(name, f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}")
     Console(highlight=False).print(grid)
 
 

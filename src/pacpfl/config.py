@@ -178,6 +178,11 @@ def check_privacy(config: Config, origin: str) -> None:
             f"{origin}: standardize = global uses all clients' data without noise, which no budget "
             "covers; choose client or none."
         )
+    if config.data.name == "tables" and config.tables.missing == "impute":
+        raise InputError(
+            f"{origin}: missing = impute uses the medians of all clients' rows without noise, which no "
+            "budget covers; set tables.missing to drop, or privacy.mode to none."
+        )
     if not privacy.strict:
         return
     shared = [name for name in config.run.methods if name in TOGETHER]

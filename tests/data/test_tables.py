@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def load(source: Any, seed: int = 0, chunk: int = 7, **more: Any) -> Tables:
+def load(source: Any, seed: int = 0, chunk: int = 50, **more: Any) -> Tables:
     return load_tables(source, TableSettings(**{"target": "y", **more}), seed, chunk=chunk)
 
 
@@ -92,12 +92,13 @@ def test_every_cell_arrives_whatever_the_file_looks_like(folder: Path) -> None:
     check_federation(federation)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 1000])
-def test_chunks_change_nothing(folder: Path, chunk: int) -> None:
-    one, other = load(folder).federation, load(folder, chunk=chunk).federation
-    for a, b in zip(one.existing, other.existing, strict=True):
-        np.testing.assert_array_equal(a.train.x, b.train.x)
-        np.testing.assert_array_equal(a.train.y, b.train.y)
+def test_chunks_change_nothing(folder: Path) -> None:
+    (folder / "b.csv").unlink()
+    one = load(folder).federation
+    for chunk in (1, 7):
+        for a, b in zip(one.existing, load(folder, chunk=chunk).federation.existing, strict=True):
+            np.testing.assert_array_equal(a.train.x, b.train.x)
+            np.testing.assert_array_equal(a.train.y, b.train.y)
 
 
 def test_one_table_with_a_column_of_clients(folder: Path, tmp_path: Path) -> None:

@@ -50,7 +50,11 @@ def load(source: Any, **more: Any) -> Tables:
         ("c.csv", b"x,colour,y\n1,red,2\nNaN,red,3\n", ("row 2: column 'x' is missing",)),
         ("c.csv", b"x,colour,y\n1,red,2\n2,red,\n", ("row 2: column 'y' is missing",)),
         ("c.csv", b"x,colour,y\n1,red,2\ninf,red,3\n", ("row 2", "'x' holds 'inf'")),
-        ("c.csv", b"x,colour,y\n1,red,2,9\n2,red,3,9\n", ("c.csv", "more cells than its header")),
+        (
+            "c.csv",
+            b"x,colour,y\n1,red,2,9\n2,red,3,9\n",
+            ("c.csv", "more cells than its first line"),
+        ),
         ("c.csv", b"x,colour,y\n1,red,2\n1,red,2\n1,red,2,9\n", ("c.csv", "line 4")),
         ("c.csv", b'x,colour,y\n1,"red,2\n', ("c.csv cannot be read",)),
         ("c.csv", b"x,colour,y\n1,r\xe9d,2\n", ("c.csv is not in UTF-8",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients, from_samples
 from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.table_stream import Room
+from pacpfl.data.table_stream import ROWS, Room
 from pacpfl.data.tables import load_tables
+from pacpfl.studies.run import digest
 from pacpfl.types import Samples
 
 SETTINGS = TableSettings(target="y", client="who", for_later=0.1, new=("c3",), missing="impute")
@@ -64,6 +66,18 @@ def test_the_store_takes_the_files_as_they_are(table: pd.DataFrame) -> None:
     assert not np.shares_memory(mixed.x, parts[0].x)
     plain = from_samples([Samples(np.ones((2, 3)), np.zeros(2)), parts[0]])
     assert len(plain.x) == 2 + len(parts[0])
+
+
+def test_samples_are_named_block_by_block() -> None:
+    """By the bytes of all rows, wherever they lie, though never more than a block is copied."""
+    room, rows = Room(0), ROWS + 3
+    x, y = room.array((rows, 2), np.float32, 1), room.array((rows,), np.float32, 1)
+    x[:], y[:] = np.arange(2 * rows).reshape(-1, 2), -np.arange(rows)
+    store = from_samples([Samples(x[:10], y[:10]), Samples(x[10:], y[10:])])
+    assert isinstance(store.x, np.memmap)
+    ends = np.array([0, 10, rows])
+    whole = b"".join(np.array(part).tobytes() for part in (x, y, ends))
+    assert digest(store) == hashlib.sha256(whole).hexdigest()
 
 
 PROBE = """

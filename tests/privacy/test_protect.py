@@ -81,6 +81,11 @@ def test_the_method_follows_the_configuration() -> None:
         ('mode = "laplace"\nepsilon = 1.0\nclip_quantile = 0.5', "clip_quantile"),
         ('mode = "gaussian"\nepsilon = 1.0\nclip_quantile = 0.5\nunit = "sample"', "clip_quantile"),
         ('mode = "gaussian"\nepsilon = 1.0\n[data]\nstandardize = "global"', "all clients' data"),
+        (
+            'mode = "laplace"\nepsilon = 1.0\n[data]\nname = "tables"\n[tables]\n'
+            'missing = "impute"\nsource = "a.csv"\ntarget = "y"',
+            "medians of all clients' rows",
+        ),
         ('mode = "gaussian"\nepsilon = 1.0\n[run]\nmethods = ["vanilla"]', "add it"),
         ('mode = "gaussian"\nepsilon = 1.0\nstrict = true', "pooled"),
         (

@@ -31,6 +31,18 @@ NASTY = (
 )
 
 
+@pytest.fixture
+def without_figures(tmp_path: Path, read_page: ReadPage) -> ReadPage:
+    """The page of a run folder, for what does not depend on a figure: to draw them takes seconds."""
+
+    def read(folder: Path) -> Any:
+        path = tmp_path / "report.html"
+        path.write_text(html.render(read_run(folder), []), encoding="utf-8")
+        return read_page(path)
+
+    return read
+
+
 def value(text: str) -> float:
     return float(text.replace("\N{MINUS SIGN}", "-"))
 
@@ -59,12 +71,8 @@ def test_the_table_of_measures_is_metrics_json(polynomial_page: Path, read_page:
                 assert marked == [number == int(np.argmin(gaps)) for number in range(3)]
 
 
-def test_the_table_of_clients_is_clients_csv(
-    mixture: Path, tmp_path: Path, read_page: ReadPage
-) -> None:
-    page = tmp_path / "report.html"
-    page.write_text(html.render(read_run(mixture), []), encoding="utf-8")
-    table = read_page(page).one("table", class_="sortable")
+def test_the_table_of_clients_is_clients_csv(mixture: Path, without_figures: ReadPage) -> None:
+    table = without_figures(mixture).one("table", class_="sortable")
     headers = [header.one("button").text for header in table.one("thead").all("th")]
     assert headers == [
         "Client", "Group", "Kind", "Samples", "Test points", "RSMSE", "RSMSE alone", "Gain", "CE",
@@ -287,11 +295,11 @@ def test_a_method_without_uncertainty_has_dashes(
 
 
 def test_warnings_are_on_the_page_with_what_to_do(
-    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+    tmp_path: Path, build: Callable[..., Path], without_figures: ReadPage
 ) -> None:
     changes = {"skipped_steps": 7, "lambda_condition": False,
                "diversity": {"value": 0.0, "collapsed": True, "words": "Equal."}}  # fmt: skip
-    page = read_page(write_report(build(tmp_path / "run", clients=3, changes=changes)))
+    page = without_figures(build(tmp_path / "run", clients=3, changes=changes))
     boxes = page.one("section", id="warnings").all("div", class_="caution")
     assert [box.one("h3").text for box in boxes] == [
         "PAC-PFL: the particles have collapsed",
@@ -303,14 +311,14 @@ def test_warnings_are_on_the_page_with_what_to_do(
 
 
 def test_a_flagged_client_is_marked_in_words(
-    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+    tmp_path: Path, build: Callable[..., Path], without_figures: ReadPage
 ) -> None:
     folder = build(tmp_path / "run", clients=3)
     table = (folder / "clients.csv").read_text().splitlines()
     cells = table[1].split(",")
     cells[table[0].split(",").index("coverage_90")] = "0.5"
     (folder / "clients.csv").write_text("\n".join([table[0], ",".join(cells), *table[2:]]))
-    page = read_page(write_report(folder))
+    page = without_figures(folder)
     body = page.one("table", class_="sortable").one("tbody")
     assert [note.text for note in body.all("span")] == ["over-confident"]
     noted = [row.all("th")[0].text for row in body.all("tr") if "data-noted" in row.attributes]
@@ -331,9 +339,10 @@ def test_run_details_say_what_run_json_says(polynomial_page: Path, read_page: Re
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(
-    polynomial_page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(shutil.copytree(polynomial_page.parent, tmp_path / "run"))
+    without = ("bands/", "weights/", "diversity/", "calibration/")
+    folder = build(tmp_path / "run", clients=2, without=without)
     (folder / "report.html").write_text("the old page")
     replaced = html.os.replace
 
@@ -350,12 +359,10 @@ def test_a_page_is_replaced_whole_or_not_at_all(
 
 
 def test_so_many_clients_are_shown_and_the_rest_counted(
-    polynomial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_page: ReadPage
+    polynomial: Path, monkeypatch: pytest.MonkeyPatch, without_figures: ReadPage
 ) -> None:
     monkeypatch.setattr("pacpfl.report.tables.CLIENTS_SHOWN", 30)
-    path = tmp_path / "report.html"
-    path.write_text(html.render(read_run(polynomial), []), encoding="utf-8")
-    section = read_page(path).one("section", id="clients")
+    section = without_figures(polynomial).one("section", id="clients")
     assert len(section.one("tbody").all("tr")) == 30
     assert "18 further clients are in clients.csv." in section.text
 

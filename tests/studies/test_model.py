@@ -39,6 +39,7 @@ SETTINGS = [
 ]  # fmt: skip
 SCHEMA = Schema((Column("area", "number"), Column("kind", "category", ("flat", "house"))), "price")
 SCALER = Scaler(np.array([80.0, 0, 0]), np.array([30.0, 1, 1]), 250.0, 40.0)
+LEVELS = (0.05, 0.95)  # as many everywhere: one program
 CLASSES = Schema((Column("a", "number"), Column("b", "number")), "kind", ("no", "perhaps", "yes"))
 
 
@@ -94,17 +95,17 @@ def test_predictions_are_the_mixture_of_textbook_posteriors(
     stds = np.array([s for _, s in each]) * SCALER.y_std
     mean = weights @ means
     variance = weights @ (stds**2 + (means - mean) ** 2)
-    found = predict(model, at, (0.1, 0.9))
+    found = predict(model, at, LEVELS)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
     np.testing.assert_allclose(found.std, np.sqrt(variance), rtol=1e-9)
-    for level, quantile in zip((0.1, 0.9), found.quantiles, strict=True):
+    for level, quantile in zip(LEVELS, found.quantiles, strict=True):
         below = weights @ norm.cdf((quantile - means) / stds)
         np.testing.assert_allclose(below, level, atol=1e-9)
 
 
 def test_many_rows_in_blocks_are_those_one_by_one(model: ClientModel) -> None:
     x, _ = rows(700, 3)  # more than one block, the last one not full
-    whole, alone = predict(model, x, (0.5,)), predict(model, x[[0, 130, 699]], (0.5,))
+    whole, alone = predict(model, x, LEVELS), predict(model, x[[0, 130, 699]], LEVELS)
     for a, b in zip(whole, alone, strict=True):
         np.testing.assert_allclose(a[..., [0, 130, 699]], b, rtol=1e-10)
 
@@ -116,10 +117,10 @@ def test_an_update_ends_where_a_new_start_does(shared: Shared, model: ClientMode
     anew = personalize(shared, "bern", np.concatenate([x, more_x]), np.concatenate([y, more_y]))
     assert once.rows == anew.rows == 17
     at, _ = rows(9, 2)
-    for a, b in zip(predict(once, at, (0.05,)), predict(anew, at, (0.05,)), strict=True):
+    for a, b in zip(predict(once, at, LEVELS), predict(anew, at, LEVELS), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8)
     np.testing.assert_allclose(once.personal.weights, anew.personal.weights, rtol=1e-8)
-    assert not np.allclose(predict(once, at).mean, predict(model, at).mean)
+    assert not np.allclose(predict(once, at, LEVELS).mean, predict(model, at, LEVELS).mean)
 
 
 def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
@@ -127,7 +128,7 @@ def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
     own = replace(shared, scaler=None)
     x, y = rows(11, 0)
     at, _ = rows(4, 1)
-    euros, thousands = (predict(personalize(own, "a", x, u * y), at, (0.2,)) for u in (1.0, 1e-3))
+    euros, thousands = (predict(personalize(own, "a", x, u * y), at, LEVELS) for u in (1.0, 1e-3))
     np.testing.assert_allclose(thousands.mean, 1e-3 * euros.mean, rtol=1e-9)
     np.testing.assert_allclose(thousands.std, 1e-3 * euros.std, rtol=1e-9)
     np.testing.assert_allclose(thousands.quantiles, 1e-3 * euros.quantiles, rtol=1e-9)
@@ -135,7 +136,7 @@ def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
 
 def test_evaluation_is_in_the_owners_units(model: ClientModel) -> None:
     x, y = rows(40, 4)
-    found, said = evaluate(model, x, y), predict(model, x, (0.05, 0.95))
+    found, said = evaluate(model, x, y), predict(model, x, LEVELS)
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - said.mean) ** 2)))
     assert found["rsmse"] == pytest.approx(found["rmse"] / y.std())
     low, high = said.quantiles
@@ -151,12 +152,13 @@ def test_a_file_gives_back_the_same_model(model: ClientModel, tmp_path: Path) ->
     model_file.save_model(path, model)
     again = model_file.load_model(path)
     at, _ = rows(5, 1)
-    for a, b in zip(predict(model, at, (0.3,)), predict(again, at, (0.3,)), strict=True):
+    for a, b in zip(predict(model, at, LEVELS), predict(again, at, LEVELS), strict=True):
         np.testing.assert_array_equal(a, b)
     assert (again.client, again.schema, again.rows) == ("bern", SCHEMA, 11)
-    more = rows(3, 8)
+    more = rows(2, 8)
     np.testing.assert_array_equal(
-        predict(update(model, *more), at).mean, predict(update(again, *more), at).mean
+        predict(update(model, *more), at, LEVELS).mean,
+        predict(update(again, *more), at, LEVELS).mean,
     )
     names = {name: array.shape for name, array in load_file(path).items()}
     assert names[".posteriors.data.x"] == (1, 12, 3)  # once for all three particles
@@ -200,7 +202,7 @@ def test_what_everybody_gets_holds_nobodys_rows(shared: Shared, tmp_path: Path) 
     np.testing.assert_array_equal(again.scaler.x_std, SCALER.x_std)
     assert set(load_file(path)) == {"particles"}
     model = personalize(again, "bern", *rows(11, 0))
-    assert predict(model, rows(2, 1)[0]).mean.shape == (2,)
+    assert predict(model, rows(2, 1)[0], LEVELS).mean.shape == (2,)
 
 
 def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,10 +41,10 @@ def fit_scaler(
     """
     parts = [train] if isinstance(train, Samples) else list(train)
     count = sum(map(len, parts))
-    x_mean = sum(part.x.sum(0, dtype=float) for part in parts) / count
-    y_mean = float(sum(part.y.sum(dtype=float) for part in parts) / count)
-    x_square = sum(((part.x - x_mean) ** 2).sum(0) for part in parts) / count
-    y_std = float(np.sqrt(sum(((part.y - y_mean) ** 2).sum() for part in parts) / count))
+    x_mean = _total(parts, lambda part: part.x.sum(0, dtype=float)) / count
+    y_mean = float(_total(parts, lambda part: part.y.sum(dtype=float)) / count)
+    x_square = _total(parts, lambda part: ((part.x - x_mean) ** 2).sum(0)) / count
+    y_std = float(np.sqrt(_total(parts, lambda part: ((part.y - y_mean) ** 2).sum()) / count))
     # A sum of equal numbers may be off in the last digit: what is left is no spread.
     size = np.maximum(np.abs(x_mean), 1e-300)
     still = np.sqrt(x_square) <= 1e-13 * size
@@ -53,6 +54,16 @@ def fit_scaler(
     if labels:
         return Scaler(x_mean, x_std, 0.0, 1.0)
     return Scaler(x_mean, x_std, y_mean, y_std if y_std > 1e-13 * abs(y_mean) else 1.0)
+
+
+def _total(parts: Sequence[Samples], value: Callable[[Samples], Any]) -> Any:
+    """The sum of a value over all parts, of which no more than one is held where they lie on disk."""
+    total: Any = 0.0
+    for part in parts:
+        total = total + value(part)
+        release(part.x)
+        release(part.y)
+    return total
 
 
 def fit_scalers(federation: Federation, how: str) -> dict[str, Scaler]:

@@ -33,12 +33,16 @@ class Evidence:
     many_words: bool = False
     levels: set[float] = field(default_factory=set)  # numbers, while there are few
     many_levels: bool = False
+    foreign: str = ""  # what else it holds: no number, text or date
     first_other: str = ""  # where the first cell stands that is no number
     whole: bool = True  # all numbers are whole
 
     def add(self, chunk: Chunk) -> np.ndarray:
         """Take in some rows; which of their cells are missing."""
         cells = chunk.frame[self.name]
+        self.foreign = self.foreign or values.foreign(cells)
+        if self.foreign:
+            return cells.isna().to_numpy(bool)
         found = values.numbers(cells, chunk.decimal)
         self.rows += len(cells)
         self.missing += int(found.missing.sum())
@@ -77,7 +81,9 @@ class Evidence:
     @property
     def kind(self) -> str:
         """number, boolean, date, unclear (dates written in other ways), category, text (too many
-        different words), mixed or empty."""
+        different words), mixed, foreign (neither of these) or empty."""
+        if self.foreign:
+            return "foreign"
         others = self.present - self.numeric
         if not self.present:
             return "empty"
@@ -101,6 +107,11 @@ class Evidence:
 def kind_for_learning(evidence: Evidence, name: str, categorical: bool, dated: bool) -> str:
     """The kind of a column that is to be learned from; raises where it has none."""
     kind = evidence.kind
+    if kind == "foreign":
+        raise InputError(
+            f"Column {name!r} holds {evidence.foreign}, and neither numbers, texts nor dates; put it into "
+            "tables.ignore, or turn it into one of these."
+        )
     if categorical:
         return "category"
     if kind == "empty":
@@ -109,8 +120,8 @@ def kind_for_learning(evidence: Evidence, name: str, categorical: bool, dated: b
         )
     if kind == "unclear":
         raise InputError(
-            f"{evidence.first_unclear}, a date that could be read in two ways; write all dates like "
-            "2024-05-31, or put the column into tables.ignore."
+            f"{evidence.first_unclear}, a date that is not written like 2024-05-31; write all of them "
+            "so, or put the column into tables.ignore."
         )
     if dated and kind != "date":
         raise InputError(
@@ -139,16 +150,16 @@ def decide_task(evidence: Evidence, task: str) -> str:
         raise InputError(
             f"The target {name!r} holds dates; choose a column of numbers or classes as the target."
         )
+    if kind == "foreign":
+        raise InputError(
+            f"The target {name!r} holds {evidence.foreign}; choose a column of numbers or classes."
+        )
     two = evidence.levels == {0.0, 1.0} and not evidence.many_levels
     if task == "regression" or (task == "auto" and kind == "number" and not two):
         if kind != "number":
             raise InputError(
                 f"{evidence.first_other}, and the target must be numbers; correct it, or set "
                 'tables.task = "classes".'
-            )
-        if evidence.constant:
-            raise InputError(
-                f"The target {name!r} has the same value in every row; choose another target."
             )
         return "regression"
     if task == "auto" and kind == "mixed":

@@ -63,12 +63,18 @@ class Table:
         first = 1
         for part in parts:
             if len(part):
-                yield Chunk(self.origin, self.decimal, first, part.reset_index(drop=True))
+                yield Chunk(self.origin, self.decimal, first, _plain(part))
             first += len(part)
         if first == 1:
             raise InputError(
                 f"{self.origin} has a header and no rows; add its rows or remove the file."
             )
+
+
+def _plain(part: pd.DataFrame) -> pd.DataFrame:
+    """Rows counted from 0, and no categorical types: they take no value that they do not know."""
+    known = [n for n in part if isinstance(part[n].dtype, pd.CategoricalDtype)]
+    return part.astype(dict.fromkeys(known, object)).reset_index(drop=True)
 
 
 def open_tables(source: Path | str | Any) -> tuple[Table, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from pacpfl.data import table_values as values
 from pacpfl.data.table_evidence import Evidence
 from pacpfl.data.table_files import Chunk, Table
-from pacpfl.data.table_schema import place
+from pacpfl.data.table_schema import cells_of, place
 from pacpfl.data.table_settings import CYCLES, TableSettings
 from pacpfl.data.table_split import WORDS
 from pacpfl.errors import InputError
@@ -135,7 +135,7 @@ def clients_of(part: Chunk, table: Table, settings: TableSettings) -> np.ndarray
     """Whose each row is."""
     if not settings.client:
         return np.full(len(part.frame), table.name, dtype=object)
-    words = values.texts(part.frame[settings.client])
+    words = values.texts(cells_of(part, settings.client))
     if (words == "").any():
         raise InputError(
             f"{place(part, int(np.flatnonzero(words == '')[0]))}: column {settings.client!r}, which "
@@ -146,7 +146,7 @@ def clients_of(part: Chunk, table: Table, settings: TableSettings) -> np.ndarray
 
 def _given(part: Chunk, settings: TableSettings) -> np.ndarray:
     """What the split goes by: times as numbers, or the words train, later and test."""
-    cells = part.frame[settings.split_by]
+    cells = cells_of(part, settings.split_by)
     if settings.split == "time":
         found = values.numbers(cells, part.decimal).values
         if np.isnan(found).any():
@@ -174,7 +174,7 @@ _NEW |= dict.fromkeys(("existing", "old", "false", "no", "0", ""), False)
 def _note_new(
     part: Chunk, column: str, numbered: np.ndarray, own: np.ndarray, said: dict[int, bool]
 ) -> None:
-    words = [word.lower() for word in values.texts(part.frame[column])]
+    words = [word.lower() for word in values.texts(cells_of(part, column))]
     for row, (client, word) in enumerate(zip(numbered.tolist(), words, strict=True)):
         if word not in _NEW:
             raise InputError(

@@ -70,7 +70,7 @@ class Schema:
         """The features of rows in whatever order their columns stand."""
         parts, unseen = [], {}
         for column in self.columns:
-            cells = _cells(chunk, column.name)
+            cells = cells_of(chunk, column.name)
             if column.kind == "category":
                 part, count = self._one_hot(chunk, column, cells)
                 if count:
@@ -112,7 +112,7 @@ class Schema:
 
     def targets(self, chunk: Chunk) -> np.ndarray:
         """Numbers, or class numbers; NaN where the cell is missing."""
-        cells = _cells(chunk, self.target)
+        cells = cells_of(chunk, self.target)
         if self.classes is None:
             return _quantities(chunk, Column(self.target, "number"), cells)[:, 0]
         words = values.texts(cells)
@@ -149,10 +149,16 @@ def place(chunk: Chunk, row: int) -> str:
     return f"{chunk.origin}, row {chunk.first + row}"
 
 
-def _cells(chunk: Chunk, name: str) -> pd.Series:
+def cells_of(chunk: Chunk, name: str) -> pd.Series:
     if name not in chunk.frame.columns:
         raise InputError(f"{chunk.origin} has no column {name!r}; add it to the file.")
-    return chunk.frame[name]
+    cells = chunk.frame[name]
+    if found := values.foreign(cells):
+        raise InputError(
+            f"{chunk.origin}: column {name!r} holds {found}, and neither numbers, texts nor dates; turn it "
+            "into one of these."
+        )
+    return cells
 
 
 def _quantities(chunk: Chunk, column: Column, cells: pd.Series) -> np.ndarray:

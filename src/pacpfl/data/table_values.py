@@ -7,6 +7,7 @@ it could be either.
 
 from __future__ import annotations
 
+from datetime import time, timedelta
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,14 @@ import pandas as pd
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>", "nat"})
 TRUE, FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
+FOREIGN: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bytes, bytearray), "bytes"),
+    ((list, tuple, set, dict, np.ndarray), "lists or records"),
+    ((time, timedelta), "times of day or durations"),
+)
 LARGEST = 1e30  # beyond, squares no longer fit: such a number is a mistake
 _WHOLE = r"^([+-]?\d+)[.,]0+$"
-_OTHER_DATE = r"^\s*(?:\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d{2})|\d{4}[./]\d{1,2}[./]\d{1,2})(?:\D|$)"
+_OTHER_DATE = r"^\s*\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d{2})(?:\D|$)"
 _THOUSANDS = r"^\s*[+-]?\d{1,3}(?:\.\d{3})+,\d+\s*$"
 
 
@@ -34,6 +40,18 @@ def is_text(column: pd.Series) -> bool:
     return not (real or kinds.is_datetime64_any_dtype(kind))
 
 
+def foreign(column: pd.Series) -> str:
+    """What a column of Parquet or of a data frame holds that is no number, text or date; else nothing."""
+    if pd.api.types.is_complex_dtype(column.dtype):
+        return "complex numbers"
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        return "durations"
+    if column.dtype != object or not column.notna().any():
+        return ""
+    first = column[column.notna()].iloc[0]
+    return next((words for kinds, words in FOREIGN if isinstance(first, kinds)), "")
+
+
 def is_missing(column: pd.Series) -> np.ndarray:
     """Empty cells, and the words that stand for nothing."""
     absent = column.isna().to_numpy(bool)
@@ -47,7 +65,8 @@ def is_missing(column: pd.Series) -> np.ndarray:
 
 def numbers(column: pd.Series, decimal: str = ".") -> Numbers:
     if not is_text(column):
-        if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        kinds, kind = pd.api.types, column.dtype
+        if kinds.is_datetime64_any_dtype(kind) or kinds.is_bool_dtype(kind):
             absent = column.isna().to_numpy(bool)
             return Numbers(np.full(len(column), np.nan), absent, ~absent)
         values = _floats(column)
@@ -115,7 +134,7 @@ def times(column: pd.Series) -> pd.Series:
 
 
 def unclear_times(column: pd.Series) -> np.ndarray:
-    """Dates that do not tell day from month at sight, such as 31.05.2024 or 05/06/24."""
+    """Dates in another form than ISO 8601's, such as 31.05.2024 or 05/06/24 (which month is that?)."""
     words = column.where(column.notna(), "").astype(str)
     return words.str.match(_OTHER_DATE).to_numpy(bool)
 

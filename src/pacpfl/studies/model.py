@@ -230,19 +230,25 @@ def evaluate(model: ClientModel, x: np.ndarray, y: np.ndarray) -> dict[str, floa
     if len(samples) < 2:
         raise InputError("One row tells nothing about calibration; give at least two.")
     scaler = model.scaler
+    weights: list[jax.Array] = []  # the same in every block
+
+    def components(rows: jax.Array) -> tuple[jax.Array, ...]:
+        said = _said(model.personal, rows)
+        weights.append(said[0])
+        return said[1:]
+
     with precision(model.config):
-        parts = []
-        for means, stds in _in_blocks(model, x, lambda rows: _said(model.personal, rows)[1:]):
-            parts.append((scaler.target(means), stds * scaler.y_std))
+        parts = [
+            (scaler.target(means), stds * scaler.y_std)
+            for means, stds in _in_blocks(model, x, components)
+        ]
         centres, spreads = (
             jnp.asarray(np.concatenate(part, axis=-1)) for part in zip(*parts, strict=True)
         )
-        weights = _said(model.personal, jnp.zeros((1, x.shape[1]), dtype_of(model.config)))[0]
-        row = measure(
-            Prediction(weights, centres, spreads), samples.y, metrics.calibration_levels()
-        )[0]
-    mean = predict(model, x).mean
-    return {"rmse": float(np.sqrt(np.mean((samples.y - mean) ** 2))), **row}
+        whole = Prediction(weights[0], centres, spreads)
+        row = measure(whole, samples.y, metrics.calibration_levels())[0]
+        error = samples.y - np.asarray(predictive.mean(whole), float)
+    return {"rmse": float(np.sqrt(np.mean(error**2))), **row}
 
 
 def to_data(samples: Samples, dtype: type) -> Data:

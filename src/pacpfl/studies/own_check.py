@@ -21,6 +21,11 @@ def examine(config: Config) -> list[str]:
     federation = build_federation(config)
     for name in config.run.methods:
         build_method(name, config, federation)
+    lowest = min(client.train.y.min() for client in federation.existing)
+    if lowest == max(client.train.y.max() for client in federation.existing):
+        raise InputError(
+            f"The target {federation.target!r} has the same value in every training row; choose another."
+        )
     chosen = config.train.clients_per_round
     if chosen is not None and chosen > len(federation.existing):
         raise InputError(

@@ -17,7 +17,7 @@ from pacpfl.data.table_evidence import Evidence, decide_task, kind_for_learning
 from pacpfl.data.table_files import ENDINGS, Table, open_tables
 from pacpfl.data.table_scan import clients_of
 from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.table_split import LEAST, WORDS
+from pacpfl.data.table_split import LEAST, TRAIN, WORDS
 from pacpfl.data.table_values import numbers
 from pacpfl.errors import InputError
 from pacpfl.sections import Config, DataConfig, TablesConfig
@@ -165,6 +165,10 @@ def _settle(
     words: list[str],
 ) -> Guess:
     task = decide_task(seen.evidence[target], "auto")
+    if seen.evidence[target].constant:
+        raise InputError(
+            f"The target {target!r} has the same value in every row; choose another with --target."
+        )
     kind = "classes" if task == "classes" else "numbers"
     words.append(f"Task: {task}, because {target!r} holds {kind}.")
     split_by = next((n for n in columns if _is_split(seen.evidence[n]) and n != target), "")
@@ -207,7 +211,9 @@ def _settle(
         small="leave" if small else "error",
     )
     features: int = sum(_width(seen.evidence[name]) for name, _ in used)
-    sizes = Sizes(len(kept), np.array(kept) * 0.8, features, _classes(seen.evidence[target], task))
+    share = _training_share(seen.evidence[split_by]) if split_by else 1 - tables.held_out
+    classes = _classes(seen.evidence[target], task)
+    sizes = Sizes(len(kept), np.array(kept) * share, features, classes)
     how, why = guess_scaling(seen, task, small)
     words += [
         f"{len(kept)} clients with {min(kept)} to {max(kept)} rows (median {np.median(kept):g}).",
@@ -222,6 +228,8 @@ def _useless(evidence: Evidence) -> str:
     """Why a column is not learned from; empty where it is."""
     if evidence.kind == "empty":
         return "it is empty"
+    if evidence.kind == "foreign":
+        return f"it holds {evidence.foreign}"
     if evidence.kind == "text":
         return "it holds too many different texts"
     if evidence.kind == "date":
@@ -239,6 +247,12 @@ def _useless(evidence: Evidence) -> str:
 def _is_split(evidence: Evidence) -> bool:
     found = {word.lower() for word in evidence.words}
     return evidence.kind == "category" and found <= set(WORDS) and {"train", "test"} <= found
+
+
+def _training_share(evidence: Evidence) -> float:
+    """How many of the rows a column of the words train, later and test lets train."""
+    train = sum(n for word, n in evidence.words.items() if WORDS[word.lower()] == TRAIN)
+    return train / evidence.rows
 
 
 def _width(evidence: Evidence) -> int:

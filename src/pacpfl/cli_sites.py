@@ -1,0 +1,271 @@
+"""Across sites on the command line: kits, processes, status, and training with --engine flare."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    from pacpfl.sections import Config
+
+console = Console(stderr=True, highlight=False)
+sites_app = typer.Typer(
+    no_args_is_help=True, help="Kits for a training across sites, and its status."
+)
+server_app = typer.Typer(no_args_is_help=True, help="The server of a training across sites.")
+site_app = typer.Typer(no_args_is_help=True, help="A site: its data stay here.")
+
+Kits = Annotated[Path, typer.Option("--out", help="Where the kits lie, one folder each.")]
+Kit = Annotated[Path, typer.Option(help="The kit's folder.")]
+ADDED = "added.json"
+
+
+@sites_app.command("provision")
+def provision_sites(
+    file: Annotated[Path, typer.Argument(help="The project: name, sites, [server] host and port.")],
+    out: Kits = Path("kits"),
+) -> None:
+    """Make a kit for the server, for each site and for the administrator.
+
+    Bring each kit to its owner over a safe channel. The folder `authority` signs further kits: keep it.
+    """
+    from pacpfl.engines.flare.provision import provision, read_project
+
+    for kit in provision(read_project(file), out, _added(out)):
+        print(kit)
+
+
+@sites_app.command("add")
+def add_site(
+    name: Annotated[str, typer.Argument(help="The new site.")],
+    file: Annotated[Path, typer.Option("--project", help="The project's file.")] = Path(
+        "sites.toml"
+    ),
+    out: Kits = Path("kits"),
+) -> None:
+    """Make a kit for one more site; it takes part from the next segment of a running training."""
+    from pacpfl.engines.flare.provision import check_name, provision, read_project
+
+    project = read_project(file)
+    check_name(name, "pacpfl sites add")
+    if name in (*project.sites, *_added(out)):
+        raise InputError(f"There is a site {name!r} already; choose another name.")
+    for kit in provision(project, out, (*_added(out), name)):
+        print(kit)
+    (out / ADDED).write_text(json.dumps([*_added(out), name]))
+
+
+@sites_app.command("status")
+def status(
+    kit: Annotated[Path, typer.Option(help="The administrator's kit.")],
+    folder: Annotated[
+        Path | None, typer.Option("--run", help="A run folder.", show_default=False)
+    ] = None,
+) -> None:
+    """Who is connected, when the server last heard of them, and their part in a run."""
+    from rich.table import Table
+
+    from pacpfl.engines.flare.process import read_kit
+    from pacpfl.engines.flare.session import Console as Line
+    from pacpfl.engines.flare.supervisor import Unreachable
+
+    try:
+        line = Line(kit, read_kit(kit, "admin")["name"])
+    except Unreachable as error:
+        raise InputError(f"The server does not answer ({error}); is it started?") from error
+    try:
+        connected = line.connected()
+    finally:
+        line.close()
+    runs = _summaries(folder) if folder else {}
+    table = Table(title="Sites", title_justify="left")
+    for name in ("site", "connected", "last heard", *(f"{m}: rounds" for m in runs), "samples"):
+        table.add_column(name, justify="left" if name == "site" else "right")
+    known = set(connected).union(*(run["clients"] for run in runs.values()))
+    for site in sorted(known):
+        heard = f"{time.time() - connected[site]:.0f} s ago" if site in connected else ""
+        counts = [str(run["answered"].get(site, 0)) for run in runs.values()]
+        samples = next((run["sizes"].get(site) for run in runs.values()), None)
+        shown = str(sum(samples)) if samples else "not told"
+        table.add_row(site, "yes" if site in connected else "no", heard, *counts, shown)
+    Console(highlight=False).print(table)
+    for method, run in runs.items():
+        if run["rounds"]:
+            print(
+                f"{method}: {run['rounds']} rounds in {run['segments']} segments, median "
+                f"{run['median_seconds']:.2f} s, {run['bytes_sent'] / 1e3:.0f} kB out and "
+                f"{run['bytes_received'] / 1e3:.0f} kB in per round."
+            )
+
+
+def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
+    from pacpfl.engines.flare.opening import FORM
+    from pacpfl.studies.sites_run import participation_summary
+
+    found = {}
+    for place in sorted((folder / "sites").glob("*")):
+        form = place / FORM
+        sizes = json.loads(form.read_text())["sizes"] if form.exists() else {}
+        found[place.name] = participation_summary(place) | {"sizes": sizes}
+    return found
+
+
+@server_app.command("start")
+def start_server(kit: Kit) -> None:
+    """Run the server until it is told to stop (Ctrl-C, SIGTERM); started again whenever it dies."""
+    from pacpfl.engines.flare.process import keep_running
+
+    keep_running(kit, "server")
+
+
+@site_app.command("start")
+def start_site(
+    kit: Kit,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The site's data: a folder of .npz files, a client store, or tables; written into "
+            "the site's own file, which keeps it.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run the site until it is told to stop; started again whenever it dies.
+
+    What the site allows stands in KIT/pacpfl/site.toml, and what it refused in refused.jsonl beside it.
+    """
+    from pacpfl.engines.flare.limits import FILE, read_site_file, write_site_file
+    from pacpfl.engines.flare.process import keep_running, read_kit
+
+    read_kit(kit, "site")
+    own = kit.resolve() / "pacpfl"
+    own.mkdir(exist_ok=True)
+    if data is not None:
+        if not data.exists():
+            raise InputError(f"There are no data at {data}; correct --data.")
+        write_site_file(own / FILE, data.resolve())
+    read_site_file(own / FILE)
+    keep_running(kit, "site", {"PACPFL_SITE": str(own)})
+
+
+@site_app.command("personalize")
+def personalize_here(
+    kit: Kit,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder [KIT/pacpfl/report].", show_default=False)
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Which run [the newest].", show_default=False)
+    ] = None,
+) -> None:
+    """Make this site's own models from the last training's result, measure them, and write a report.
+
+    Nothing leaves the site.
+    """
+    from pacpfl.engines.flare.process import read_kit
+
+    read_kit(kit, "site")
+    own = kit / "pacpfl"
+    folder = out or own / "report"
+    _configure_newest(own)
+    from pacpfl.report.html import write_report
+    from pacpfl.studies.sites_run import personalize_site
+
+    with console.status("personalising and measuring"):
+        personalize_site(own, folder, run)
+        page = write_report(folder)
+    print(f"Report: {page}")
+
+
+def _configure_newest(own: Path) -> None:
+    from pacpfl import config as configuration
+    from pacpfl.engines import runtime
+
+    for path in sorted((own / "models").glob("*/config.toml"), key=lambda p: p.stat().st_mtime):
+        runtime.configure(configuration.load_file(path).run.precision)
+
+
+def run_across(
+    config: Config,
+    folder: Path,
+    kit: Path | None,
+    watcher: Any,
+    fresh: bool = False,
+    demonstration: bool = False,
+) -> Config | None:
+    """Train every method of the configuration that learns in rounds, at the sites.
+
+    `watcher` is that of a run on one machine. With `demonstration`, the data set that the configuration
+    names is what the sites hold: returned is the configuration with which `studies.run.run` only
+    personalises and measures. Else the sites do that (pacpfl site personalize), and None is returned.
+    """
+    from pacpfl.engines.flare.process import read_kit
+    from pacpfl.engines.flare.session import Console as Line
+    from pacpfl.engines.flare.supervisor import Care, Stopped, Told, supervise
+    from pacpfl.studies.build import METHODS
+    from pacpfl.studies.run import Interrupted
+    from pacpfl.studies.sites_run import hand_over, prepare_run
+
+    if kit is None:
+        raise InputError("Across sites, name the administrator's kit with --kit.")
+    about = read_kit(kit, "admin")
+    terms = about.get("terms", {})
+    if fresh and (folder / "sites").exists():
+        shutil.rmtree(folder / "sites")
+    handed = []
+    for method in config.run.methods:
+        title, in_rounds, _ = METHODS[method]
+        if not in_rounds:
+            handed.append(method)
+            continue
+        place, name = prepare_run(folder, config, method, terms)
+        told = Told(
+            watcher.progress or (lambda progress: None), _once(watcher, title), watcher.stop
+        )
+        care = Care(tuple(about.get("sites", ())), terms.get("quorum", 1), strangers=True)
+        try:
+            supervise(
+                lambda: Line(kit, about["name"]), place, name, config.train.rounds, care, told
+            )
+        except Stopped as reason:
+            raise Interrupted(str(reason)) from None
+        if demonstration and hand_over(place, folder, config, method):
+            handed.append(method)
+    if not demonstration:
+        return None
+    return replace(config, run=replace(config.run, methods=tuple(handed)))
+
+
+def _once(watcher: Any, title: str) -> Callable[[str], None]:
+    """A stage is shown when it changes, not each time it is looked at."""
+    said = ""
+
+    def stage(text: str) -> None:
+        nonlocal said
+        if text != said:
+            said = text
+            watcher.stage(f"{title}: {text}")
+
+    return stage
+
+
+def _added(out: Path) -> tuple[str, ...]:
+    path = out / ADDED
+    return tuple(json.loads(path.read_text())) if path.exists() else ()
+
+
+def add_to(app: typer.Typer) -> None:
+    """The three groups of commands, as `pacpfl` has them."""
+    app.add_typer(sites_app, name="sites")
+    app.add_typer(server_app, name="server")
+    app.add_typer(site_app, name="site")

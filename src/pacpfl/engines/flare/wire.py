@@ -1,0 +1,148 @@
+"""What travels: named arrays and one line of JSON. Checked on receipt, on both sides; never unpickled.
+
+A message is a dictionary of plain NumPy arrays, whose names, shapes and types both sides know
+beforehand, and a JSON object. So a message that is not exactly as agreed is refused before anything is
+computed from it, and the text of `Refused` is what the log says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+PROTOCOL = 1
+MOST_TEXT = 2**20  # characters of JSON in a message
+NOTHING = "nothing"  # an engine may drop a message without arrays, so an empty one travels
+
+
+class Refused(ValueError):
+    """A message that is not what was agreed, or a request that a site does not allow; says why."""
+
+
+def to_wire(tree: Any, only: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The leaves of a pytree by name; `only` those named."""
+    found = {
+        name: np.array(leaf, order="C")
+        for name, leaf in _named(tree)
+        if only is None or name in only
+    }
+    return found or empty()
+
+
+def empty() -> dict[str, np.ndarray]:
+    return {NOTHING: np.zeros(0, np.float32)}
+
+
+def from_wire(params: Any, template: Any, fill: Mapping[str, Any] | None = None) -> Any:
+    """The pytree that `params` hold: exactly the names, shapes and types of `template`, all finite.
+
+    Leaves that `fill` names need not be sent: they are taken from there.
+    """
+    expected = dict(_named(template))
+    fill = fill or {}
+    if not isinstance(params, Mapping):
+        raise Refused(f"arrays by name were expected, not {type(params).__name__}")
+    given = {name: value for name, value in params.items() if name != NOTHING}
+    for name in given:
+        if name not in expected:
+            raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
+    leaves = []
+    for name, pattern in expected.items():
+        if name in given:
+            leaves.append(_checked(name, given[name], pattern))
+        elif name in fill:
+            leaves.append(fill[name])
+        else:
+            raise Refused(f"the array {name!r} is missing")
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _checked(name: str, value: Any, pattern: Any) -> np.ndarray:
+    if type(value) is not np.ndarray:
+        raise Refused(f"{name!r} is no plain array but {type(value).__name__}")
+    shape, dtype = tuple(pattern.shape), np.dtype(pattern.dtype)
+    if value.shape != shape:
+        raise Refused(f"{name!r} has shape {_short(value.shape)} instead of {_short(shape)}")
+    if value.dtype != dtype:
+        raise Refused(f"{name!r} is of type {value.dtype} instead of {dtype}")
+    if dtype.kind == "f" and not np.isfinite(value).all():
+        raise Refused(f"{name!r} holds numbers that are not finite")
+    return value
+
+
+def names(tree: Any) -> list[str]:
+    return [name for name, _ in _named(tree)]
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    return dict(_named(tree))
+
+
+def count(tree: Any) -> int:
+    """Numbers in a pytree."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def size(params: Mapping[str, Any]) -> int:
+    """Bytes of a message's arrays."""
+    return sum(int(getattr(value, "nbytes", 0)) for value in params.values())
+
+
+def to_text(about: Mapping[str, Any]) -> str:
+    return json.dumps({"protocol": PROTOCOL, **about}, separators=(",", ":"), allow_nan=False)
+
+
+def from_text(text: Any) -> dict[str, Any]:
+    """The JSON object of a message. Another protocol is another language: refused."""
+    if not isinstance(text, str) or len(text) > MOST_TEXT:
+        raise Refused("the message carries no text, or too much of it")
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused("the text of the message is no JSON") from error
+    if not isinstance(about, dict):
+        raise Refused("the text of the message is no JSON object")
+    if about.get("protocol") != PROTOCOL:
+        raise Refused(
+            f"the other side speaks protocol {about.get('protocol')!r} and this side {PROTOCOL}; "
+            "install the same major version of pacpfl on both"
+        )
+    return about
+
+
+def same_major(mine: str, theirs: Any) -> None:
+    """Mixed versions work within a major version."""
+    if not isinstance(theirs, str) or theirs.split(".")[0] != mine.split(".")[0]:
+        raise Refused(
+            f"the other side runs pacpfl {str(theirs)[:20]}, this side {mine}; install the same major "
+            "version on both"
+        )
+
+
+def needed(method: Any, state: Any, client_state: Any, data: Any, key: Any) -> frozenset[str]:
+    """Names of the leaves of the server's state that a client's update depends on.
+
+    The server's optimiser, twice as large as what it optimises, is of no use to a client. What a
+    compiled program does not read need not be sent.
+    """
+    closed = jax.make_jaxpr(method.client_update)(state, client_state, data, key)
+    jaxpr = closed.jaxpr
+    read = {id(v) for equation in jaxpr.eqns for v in equation.invars}
+    read |= {id(v) for v in jaxpr.outvars}
+    every = names(state)
+    return frozenset(
+        name for name, v in zip(every, jaxpr.invars[: len(every)], strict=True) if id(v) in read
+    )
+
+
+def _named(tree: Any) -> list[tuple[str, Any]]:
+    pairs = jax.tree_util.tree_leaves_with_path(tree)
+    return [("value" + jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "one number"

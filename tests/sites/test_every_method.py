@@ -1,0 +1,87 @@
+"""Every method that learns in rounds: server and sites in one process, against the simulator."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deployment import difference, settings, simulated
+
+from pacpfl import config as configuration
+from pacpfl.engines.flare.limits import Limits
+from pacpfl.engines.flare.segment import serve
+from pacpfl.engines.flare.site import Site
+from pacpfl.engines.flare.terms import Terms
+from pacpfl.studies.build import METHODS, build_federation
+from pacpfl.studies.sites import open_config, opened
+from pacpfl.studies.sites_run import load_trained, prepare_run
+
+sys.path.append(str(Path(__file__).parents[1] / "engines"))
+from local_sites import Local
+
+ROUNDS = 3
+
+
+@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if entry.rounds])
+def test_it_is_the_simulators_run(method: str, tmp_path: Path) -> None:
+    config = settings(ROUNDS, method)
+    federation = build_federation(config)
+    text = configuration.dump(config)
+    sites: dict[str, Any] = {}
+    for name, chosen in {"a": slice(0, 4), "b": slice(4, 6)}.items():
+        own = replace(federation, existing=federation.existing[chosen], new=())
+        (tmp_path / name).mkdir()
+        sites[name] = Site(
+            name, tmp_path / name, Limits(), lambda t, m, own=own: (open_config(t, m), own)
+        )
+    folder, run = prepare_run(tmp_path / "run", config, method, {"encoding": "exact"})
+    outcome = serve(Local(sites), opened(config, method), text, Terms(run, 1), folder)
+    assert outcome.finished, outcome
+    _, _, found = load_trained(folder, config, method)
+    assert found.round == ROUNDS
+    assert difference(found.state[0], simulated(federation, config, method)) < 1e-9
+    for name in sites:
+        kept = list((tmp_path / name / "states" / run).glob("*/*")) if method in KEEPING else []
+        assert bool(kept) == (method in KEEPING)
+
+
+KEEPING = ("mtl", "pfedbayes")
+
+
+def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
+    """With a noise seed, a private run across sites is the simulator's, too."""
+    from pacpfl.data.store import from_clients
+    from pacpfl.engines.ledger import FILE, read_ledger
+    from pacpfl.engines.simulate import train
+    from pacpfl.sections import PrivacyConfig
+    from pacpfl.studies.build import build_method
+    from pacpfl.studies.protect import plan_of, protect, secrecy
+
+    privacy = PrivacyConfig(mode="gaussian", epsilon=5.0, noise_seed=4, sampling="all")
+    config = replace(settings(ROUNDS), privacy=privacy)
+    federation = build_federation(config)
+    text = configuration.dump(config)
+    (tmp_path / "a").mkdir()
+    own = replace(federation, new=())
+    site = Site(
+        "a", tmp_path / "a", Limits(privacy="gaussian", clip_norm=1.0),
+        lambda t, m: (open_config(t, m), own),
+    )  # fmt: skip
+    folder, run = prepare_run(tmp_path / "run", config, "pacpfl", {"encoding": "exact"})
+    outcome = serve(Local({"a": site}), opened(config, "pacpfl"), text, Terms(run, 1), folder)
+    assert outcome.finished, outcome
+    assert read_ledger(folder / FILE)[-1].released == ROUNDS
+    plan = plan_of(config, 6)
+    assert plan is not None
+    method = protect(build_method("pacpfl", config, federation), plan, config)  # type: ignore[arg-type]
+    with secrecy(plan, config, None) as held:
+        expected = train(
+            method, from_clients(federation.existing), rounds=ROUNDS, seed=config.seed,
+            dtype=np.float64, secrecy=held,
+        )  # fmt: skip
+    _, _, found = load_trained(folder, config, "pacpfl")
+    assert difference(found.state[0], expected.state) < 1e-9

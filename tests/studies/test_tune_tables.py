@@ -1,0 +1,117 @@
+"""Tuning on people's own tables: read as a run would read them, scaled by what each fold trains on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pacpfl import config as configuration
+from pacpfl.config import override
+from pacpfl.errors import InputError
+from pacpfl.sections import Config
+from pacpfl.studies import spaces, tune
+from pacpfl.studies.crossval import Score, parts
+from pacpfl.studies.own_tables import load_own
+
+CLIENTS = 3
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Levels far apart and a common slope, in one table; the global scale must see all of them."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=60)
+    who = np.arange(60) % CLIENTS
+    y = 50 + 10 * who + 3 * x + random.normal(size=60)
+    frame = pd.DataFrame({"who": who, "x": x, "y": y}).round(3)
+    frame.assign(label=np.where(y > 60, "high", "low")).to_csv(tmp_path / "t.csv", index=False)
+    return override(
+        Config(),
+        ["data.name=tables", f"tables.source={tmp_path / 't.csv'}", "tables.target=y",
+         "tables.client=who", 'tables.columns=["x"]', "standardize=global"],
+    )  # fmt: skip
+
+
+def nothing_stops() -> bool:
+    return False
+
+
+def expected(config: Config, folds: int) -> float:
+    """Ridge regression by its normal equations, penalty by leave-one-out, scaled fold by fold."""
+    clients = load_own(config.tables, config.seed).federation.existing
+    cut = [parts(client, folds, None, number) for number, client in enumerate(clients)]
+    errors: list[list[np.ndarray]] = [[] for _ in clients]
+    for fold in range(folds):
+        kept = [
+            np.setdiff1d(np.arange(len(c.train)), p[fold])
+            for c, p in zip(clients, cut, strict=True)
+        ]
+        xs = np.concatenate([c.train.x[k] for c, k in zip(clients, kept, strict=True)])
+        ys = np.concatenate([c.train.y[k] for c, k in zip(clients, kept, strict=True)])
+        scale = xs.mean(0), xs.std(0), ys.mean(), ys.std()
+        for number, (client, k) in enumerate(zip(clients, kept, strict=True)):
+            out = cut[number][fold]
+            x, at = ((client.train.x[rows] - scale[0]) / scale[1] for rows in (k, out))
+            y = (client.train.y[k] - scale[2]) / scale[3]
+            slope, level = np.polyfit(x[:, 0], y, 1)
+            said = (slope * at[:, 0] + level) * scale[3] + scale[2]
+            errors[number].append(client.train.y[out] - said)
+    each = [
+        np.sqrt(np.mean(np.concatenate(found) ** 2)) / np.std(client.train.y)
+        for found, client in zip(errors, clients, strict=True)
+    ]
+    return float(np.mean(each))
+
+
+def test_a_trial_reads_the_tables_and_scales_each_fold(config: Config) -> None:
+    task = tune.Task(0, "ridge", config, 4, None)
+    score = tune.measure(task, nothing_stops)
+    # A line without a penalty: ridge's own choice of penalty is small where 12 rows show a clear line.
+    assert score.rsmse == pytest.approx(expected(config, 4), rel=0.05)
+    per_client = replace(config, data=replace(config.data, standardize="client"))
+    assert tune.measure(task._replace(config=per_client), nothing_stops).rsmse < 0.5
+
+
+def test_a_search_on_tables_gives_their_configuration_back(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Config] = []
+
+    def measure(task: tune.Task, stop: Callable[[], bool]) -> Score:
+        asked.append(task.config)
+        return Score(1 / len(asked), 0.1, 1.0)
+
+    monkeypatch.setattr(tune, "measure", measure)
+    search = tune.Search("pacpfl", config, spaces.SPACES["pacpfl"], 3, folds=2)
+    found = tune.tune(search, tmp_path / "journal")
+    assert found is not None
+    assert found.config == asked[-1]
+    text = tune.tuned_toml(search, found, "pacpfl tune")
+    again = configuration.load(text, "tuned.toml")
+    assert (again.tables, again.data, again.train) == (
+        config.tables, config.data, found.config.train
+    )  # fmt: skip
+    # Tables that have changed make another search: their scores cannot be compared.
+    os.utime(config.tables.source, ns=(0, 0))
+    with pytest.raises(InputError, match="with other data"):
+        tune.tune(search, tmp_path / "journal")
+
+
+def test_the_limit_of_tau_knows_the_tables(config: Config) -> None:
+    """1 / (1 + n m) with the clients and training rows that there are: 3 with 16 each."""
+    assert spaces.tau_limit(config) == pytest.approx(1 / (1 + 3 * 16))
+    fixed = replace(config, train=replace(config.train, beta=5.0))
+    assert spaces.tau_limit(fixed) == pytest.approx(1 / (1 + 3 * 5))
+
+
+def test_classes_are_not_tuned(config: Config, tmp_path: Path) -> None:
+    classes = override(config, ["tables.target=label"])
+    search = tune.Search("pacpfl", classes, spaces.SPACES["pacpfl"], 2)
+    with pytest.raises(InputError, match="'label' of t is a class, and tuning is for numbers"):
+        tune.tune(search, tmp_path / "journal")
