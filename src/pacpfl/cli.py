@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from pacpfl.cli_audit import audit
 from pacpfl.cli_classification import download
 from pacpfl.cli_own import check, compare, fit, init
 from pacpfl.cli_predict import evaluate, personalize, predict, update
 from pacpfl.cli_privacy import privacy, warn_of_earlier
 from pacpfl.cli_reproduce import reproduce
+from pacpfl.cli_sites import add_to, run_across
 from pacpfl.cli_tune import tune
 from pacpfl.errors import InputError
 
@@ -102,6 +105,19 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")
     ] = False,
+    engine: Annotated[
+        str, typer.Option(help="simulate: here; flare: at the sites (docs/deploy.md).")
+    ] = "simulate",
+    kit: Annotated[
+        Path | None,
+        typer.Option(help="With --engine flare: the administrator's kit.", show_default=False),
+    ] = None,
+    demonstration: Annotated[
+        bool,
+        typer.Option(
+            "--demonstration", help="With --engine flare: the sites hold this configuration's data."
+        ),
+    ] = False,
 ) -> None:
     """Train, personalise every client, measure, and write a run folder with a report.
 
@@ -136,12 +152,20 @@ def run(
     from pacpfl.studies import folder as run_folder
     from pacpfl.studies import run as study
 
+    if engine not in ("simulate", "flare"):
+        raise InputError(f"There is no engine {engine!r}; there are simulate and flare.")
     if fresh:
         warn_of_earlier(folder, console)
         run_folder.clear(folder)
     with watching() as bar, tracked(track or [], folder, chosen, bar) as tracking:
         watcher = tracking.watcher
         try:
+            if engine == "flare":
+                left = run_across(chosen, folder, kit, watcher, fresh, demonstration)
+                if left is None:
+                    print(f"Trained: {folder}. Each site goes on with pacpfl site personalize.")
+                    return
+                chosen = left
             results = study.run(chosen, folder, watcher)
             tracking.finish(results)
         except study.Interrupted as reason:
@@ -240,8 +264,10 @@ def certify(
 for own in (init, check, fit, compare, personalize, predict, update, evaluate):
     app.command()(own)
 app.command()(tune)
+app.command()(audit)
 app.command()(privacy)
 app.command()(download)
+add_to(app)
 
 
 @app.command()
@@ -372,6 +398,8 @@ def plus_minus(cell: dict[str, float]) -> str:
 
 
 def main() -> None:
+    # Figures are drawn into files, whatever screen or notebook the shell was set up for.
+    os.environ["MPLBACKEND"] = "agg"
     try:
         app(standalone_mode=True)
     except InputError as error:

@@ -11,9 +11,10 @@ import typer
 from rich.console import Console
 
 from pacpfl.cli_classification import reproduce_classification
+from pacpfl.cli_privacy_study import reproduce_privacy
 from pacpfl.errors import InputError
 
-STUDIES = ("polynomial", "regression", "ablation", "classification")
+STUDIES = ("polynomial", "regression", "ablation", "classification", "privacy")
 
 
 def reproduce(
@@ -79,6 +80,9 @@ def reproduce(
             " --quick" if quick else f" --seeds {seeds} --first-seed {first_seed}"
         )
         _polynomial(folder, chosen, quick, command)
+        return
+    if study == "privacy":
+        reproduce_privacy(folder, chosen, quick, weather, only, jobs, seconds)
         return
     _study(study, folder, chosen, quick, weather, only, jobs, seconds)
 

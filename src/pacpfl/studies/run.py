@@ -180,7 +180,7 @@ def describe(
 def diversity_in_words(particles: int, value: float, at_start: float) -> dict[str, Any]:
     collapsed = particles > 1 and value < COLLAPSED
     share = (
-        f"{value:.3g}, {100 * value / at_start:.2g}% of what it was when drawn" if at_start else ""
+        f"{value:.3g}, {100 * value / at_start:.3g}% of what it was when drawn" if at_start else ""
     )
     if particles == 1:
         words = "There is one particle, so there is nothing to differ from."
