@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,20 @@ def gaussian(n: int) -> Method:
     return PACPFL(prior, n, optax.adam(0.05), particles=2)
 
 
+@dataclass(frozen=True)
+class Counting(StatelessToy):
+    """The server's step depends on n, as PAC-PFL's does."""
+
+    clients: int = 1
+
+    def server_update(self, state: Any, updates: Any, weights: Any, key: Any) -> Any:
+        return super().server_update(state, self.clients * updates / 5, weights, key)
+
+
 METHODS = {
     "stateless": lambda n: StatelessToy(),
     "stateful": lambda n: Toy(),
-    "gaussian": gaussian,
+    "counting": lambda n: Counting(n),
     "int8": lambda n: Compressed(Toy(), "int8"),
 }
 
@@ -89,7 +100,7 @@ def assert_replayed(folder: Path, store: ClientStore, build: Any, rounds: int = 
     assert_close(state, again)
 
 
-@pytest.mark.parametrize("kind", ["stateful", "gaussian"])
+@pytest.mark.parametrize("kind", ["stateful", "counting"])
 def test_with_everybody_it_is_the_simulators_run(
     kind: str, store: ClientStore, tmp_path: Path
 ) -> None:
@@ -291,7 +302,7 @@ def test_too_few_sites_end_the_segment_and_nothing_is_lost(
     assert_replayed(folder, store, METHODS["stateful"])
 
 
-@pytest.mark.parametrize("kind", ["stateful", "gaussian"])
+@pytest.mark.parametrize("kind", ["stateful", "counting"])
 def test_a_newcomer_takes_part_from_the_next_segment(
     kind: str, store: ClientStore, tmp_path: Path
 ) -> None:
@@ -343,7 +354,7 @@ def test_a_stopped_job_stops(store: ClientStore, tmp_path: Path) -> None:
 
 
 def test_sites_keep_the_result_and_trace_once(store: ClientStore, tmp_path: Path) -> None:
-    opened = opened_for(METHODS["gaussian"], 4)
+    opened = opened_for(gaussian, 4)
     exchange = Local(make_sites(tmp_path, store, SHARES, opened))
     run_segment(exchange, opened, tmp_path / "run")
     for name in SHARES:
