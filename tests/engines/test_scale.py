@@ -17,7 +17,9 @@ from pacpfl.types import Samples
 
 FEW, MANY = 1_000, 100_000
 SAMPLES, FEATURES, CHOSEN = 8, 32, 4  # the large store has 100 MB: 16 times MEMORY would show it
-MEMORY = 24 * 2**20
+MEMORY = (
+    24 * 2**20
+)  # allocated: pages of the mapped file are the kernel's, and it may take them back
 
 # One process per store, so that memory is that store's own. It trains whenever it is told to, and
 # answers with the seconds per round, so that both can take turns.
@@ -32,23 +34,25 @@ from pacpfl.data.store import ClientStore, open_store
 from pacpfl.engines import simulate
 
 handled = 0
+highest = 0
 
 @dataclass(frozen=True)
 class Counted(ClientStore):
     def gather(self, chosen, dtype):
-        global handled
+        global handled, highest
         data = super().gather(chosen, dtype)
         handled += sum(a.nbytes for a in data)
+        highest = max(highest, allocated())
         return data
 
-def peak():
+def allocated():
     lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) * 1024
 
 chosen, samples, features = map(int, sys.argv[3:])
 small = make_store((samples,) * (chosen + 1), features)
 simulate.train(StatelessToy(), small, rounds=20, clients_per_round=chosen)
-before = peak()
+before = allocated()
 opened = open_store(Path(sys.argv[2]))
 store = Counted(opened.x, opened.y, opened.offsets, opened.longest)
 for _ in sys.stdin:
@@ -58,8 +62,8 @@ for _ in sys.stdin:
         StatelessToy(), store, rounds=20, clients_per_round=chosen,
         progress=lambda now: moments.append(time.monotonic()),
     )
-    answer = {"seconds": moments[-1] - moments[0], "handled": handled, "memory": peak() - before,
-              "value": float(trained.state.value.sum())}
+    answer = {"seconds": moments[-1] - moments[0], "handled": handled,
+              "memory": max(highest, allocated()) - before, "value": float(trained.state.value.sum())}
     print(json.dumps(answer), flush=True)
 """
 
