@@ -17,9 +17,8 @@ from pacpfl.types import Samples
 
 FEW, MANY = 1_000, 100_000
 SAMPLES, FEATURES, CHOSEN = 8, 32, 4  # the large store has 100 MB: 16 times MEMORY would show it
-MEMORY = (
-    24 * 2**20
-)  # allocated: pages of the mapped file are the kernel's, and it may take them back
+# Allocated memory: pages of the mapped file are the kernel's, which may take them back.
+MEMORY = 24 * 2**20
 
 # One process per store, so that memory is that store's own. It trains whenever it is told to, and
 # answers with the seconds per round, so that both can take turns.
