@@ -21,6 +21,8 @@ from pacpfl import PACPFLRegressor
 from pacpfl.errors import InputError
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.estimators.settings import Size, make_config, regression_defaults
+from pacpfl.sections import Config
+from pacpfl.studies.own_sizes import Sizes, settings_for, tau_for
 
 QUICK = {
     "rounds": 0, "particles": 2, "mean": "linear", "kernel": "ard", "random_state": 0,
@@ -212,12 +214,21 @@ def test_numbers_of_numpy_are_parameters_too():
 
 
 def test_what_auto_became_depends_on_the_clients():
-    few, many = (regression_defaults(Size(n, 40 * n, 40, 3)) for n in (2, 50))
+    few, many = (regression_defaults(Size(n, 40 * n, 40, 1)) for n in (2, 50))
     assert (few["kernel"], many["kernel"]) == ("ard+linear", "deep")
     assert regression_defaults(Size(2, 4000, 2000, 3))["batch"] == 256
     config = make_config("Test", {"rounds": "auto", "kernel": "ard"}, few, 2)
     assert (config.train.rounds, config.prior.kernel) == (few["rounds"], "ard")
     assert config.prior.noise_spread == few["noise_spread"]
+
+
+def test_auto_is_what_init_chooses_for_many_clients_with_several_features():
+    rows = np.full(50, 40)
+    chosen, _ = settings_for(Config(), Sizes(50, rows, 3))
+    config = make_config("Test", {}, regression_defaults(Size(50, 2000, 40, 3)), 50)
+    assert config.prior == chosen.prior
+    assert config.train == chosen.train
+    assert [tau_for(rows) for rows in (2, 1200, 1800, 3600, 10**7)] == [0.3, 0.3, 0.2, 0.1, 0.1]
 
 
 def test_clients_of_one_row_and_features_that_never_change():

@@ -75,7 +75,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self,
         *,
         particles: int = 4,
-        tau: float = 1.0,
+        tau: float | str = "auto",
         hyper_std: float | str = "auto",
         rounds: int | str = "auto",
         learning_rate: float | str = "auto",

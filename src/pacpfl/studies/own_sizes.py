@@ -14,9 +14,9 @@ from pacpfl.sections import Config, NetworkConfig, PriorConfig, RunConfig
 MEASURED = ((10, 12.0), (150, 193.0), (610, 4680.0))
 COMPILING = 25.0  # seconds before the first round and for the report
 FULL = 400  # training rows above which a round sees a part of them
-PLENTY = (
-    100  # training rows for each feature, of all clients, from which the mean is a network, too
-)
+# Training rows for each feature, of all clients, from which the mean is a network, too.
+PLENTY = 100
+COUNTED = 360  # rows, of all clients together, that the evidence counts for
 LARGEST = 2000  # rows a client's model keeps
 
 
@@ -25,6 +25,20 @@ class Sizes(NamedTuple):
     rows: np.ndarray  # training rows of each client
     features: int
     classes: int | None = None
+
+
+def mean_for(rows: int, features: int) -> str:
+    return "linear+mlp" if rows >= PLENTY * features else "linear"
+
+
+def tau_for(rows: int) -> float:
+    """tau for `rows` training rows of all clients: 0.3, and from 1,200 rows on less, down to 0.1.
+
+    Rows of one client are rarely independent. With 0.3, 3,600 hours of 24 houses were fitted too
+    well: RSMSE 0.48 with 85% in the 90% intervals, against 0.44 and 90% with 0.1. On independent
+    rows 0.1 costs a little: 0.235 against 0.221 with 1,200 of them.
+    """
+    return float(f"{min(0.3, max(0.1, COUNTED / rows)):.2g}")
 
 
 def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
@@ -41,11 +55,10 @@ def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
     batch = 256 if min(sizes.rows.max(), LARGEST) > FULL else None
     rounds = 500 if sizes.features > 1 else 1000
     alone = sizes.features == 1
-    plenty = sizes.rows.sum() >= PLENTY * sizes.features
-    means = "linear+mlp" if plenty else "linear"
+    rows = int(sizes.rows.sum())
     prior = replace(
         prior,
-        mean="mlp" if alone else means,
+        mean="mlp" if alone else mean_for(rows, sizes.features),
         kernel="deep" if alone else "ard+linear",
         output_scale="fixed" if alone else "learned",
         noise_spread=0.5,  # nobody knows yet how noisy these targets are
@@ -54,7 +67,7 @@ def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
         train,
         rounds=rounds,
         particles=4,
-        tau=1.0 if alone else 0.3,
+        tau=1.0 if alone else tau_for(rows),
         hyper_std=1.0 if alone else 0.3,
         batch=batch,
     )
@@ -66,8 +79,8 @@ def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
         run=RunConfig(methods=("pacpfl", "ridge", "vanilla")),
     )
     words += [
-        f"k = {train.particles} particles, tau = {train.tau:g} ({middle:g} training rows at the median "
-        "client), "
+        f"k = {train.particles} particles, tau = {train.tau:g} ({rows} training rows in all, {middle:g} at "
+        "the median client), "
         f"mean {prior.mean}{_networks(prior)} and kernel {prior.kernel} for {sizes.features} features, "
         f"{rounds} rounds{f', {batch} rows a round' if batch else ''}.",
         f"Training takes about {in_words(expected_seconds(config, sizes))} on {usable_cores()} cores.",
