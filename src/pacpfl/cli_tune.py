@@ -77,9 +77,14 @@ def tune(
     row = spaces.row_named(method)
     chosen = spaces.prepare(row, chosen)
     weathered = configuration.override(chosen, [f"pv.weather={weather}"] if weather else [])
-    space_of = spaces.read_spaces(space) if space else spaces.SPACES
-    search = tuning.Search(row, weathered, space_of[row], trials, folds, use_folds)
+    known = spaces.spaces_for(weathered)
+    space_of = spaces.read_spaces(space, known) if space else known
+    search = tuning.Search(row, weathered, space_of.get(row, {}), trials, folds, use_folds)
     console = Console(stderr=True, highlight=False)
+
+    def told(found: tuning.Found) -> str:
+        return f"{tuning.decides(found.score)} {found.score[0]:.4f}"
+
     with counting(f"tuning {row}", console) as counter:
         found = tuning.tune(
             search,
@@ -87,13 +92,13 @@ def tune(
             jobs,
             seconds,
             counter.stop,
-            lambda now: counter.show(now.trials, trials, f"best RSMSE {now.score.rsmse:.4f}"),
+            lambda now: counter.show(now.trials, trials, f"best {told(now)}"),
         )
     if found is not None:
         # Where the weather comes from is the run's affair, not the method's.
         kept = found._replace(config=replace(found.config, pv=chosen.pv))
         _write(out, tuning.tuned_toml(search, kept, "pacpfl " + shlex.join(sys.argv[1:])))
-        print(f"RSMSE {found.score.rsmse:.4f} after {found.trials} trials ({found.failed} failed).")
+        print(f"{told(found)} after {found.trials} trials ({found.failed} failed).")
         print(f"Configuration: {out}")
     done = found.trials if found is not None else 0
     if done < trials:

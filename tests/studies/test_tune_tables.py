@@ -6,17 +6,21 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import accuracy_score, log_loss
 
 from pacpfl import config as configuration
 from pacpfl.config import override
+from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
-from pacpfl.studies import spaces, tune
-from pacpfl.studies.crossval import Score, parts
+from pacpfl.studies import crossval, spaces, tune
+from pacpfl.studies.crossval import ClassScore, Score, parts
 from pacpfl.studies.own_tables import load_own
 
 CLIENTS = 3
@@ -110,8 +114,73 @@ def test_the_limit_of_tau_knows_the_tables(config: Config) -> None:
     assert spaces.tau_limit(fixed) == pytest.approx(1 / (1 + 3 * 5))
 
 
-def test_classes_are_not_tuned(config: Config, tmp_path: Path) -> None:
-    classes = override(config, ["tables.target=label"])
-    search = tune.Search("pacpfl", classes, spaces.SPACES["pacpfl"], 2)
-    with pytest.raises(InputError, match="'label' of t is a class, and tuning is for numbers"):
-        tune.tune(search, tmp_path / "journal")
+@pytest.fixture
+def classes(config: Config) -> Config:
+    small = ["train.rounds=3", "train.particles=1", "network.widths=[2]", "posterior.steps=1"]
+    return override(config, ["tables.target=label", "tables.task=classes", *small])
+
+
+def test_a_trial_on_classes_asks_for_every_held_out_row_once(
+    classes: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that answers each client's share of the classes where it trained, one added to both."""
+
+    def shares(labels: np.ndarray) -> np.ndarray:
+        counts = np.bincount(labels.astype(int), minlength=2) + 1
+        return counts / counts.sum()
+
+    def run_method(method: str, config: Config, fold: Any, *rest: Any) -> Any:
+        logs = [np.log([shares(c.train.y)] * len(c.test.y)) for c in fold.existing]
+        found = Evaluation([], np.zeros(0), log_probabilities=logs)
+        return SimpleNamespace(groups={"existing": found})
+
+    monkeypatch.setattr(crossval, "run_method", run_method)
+    score = tune.measure(tune.Task(0, "fedavg", classes, 4, None), nothing_stops)
+    losses, errors, all_said, all_labels = [], [], [], []
+    for number, client in enumerate(load_own(classes.tables, classes.seed).federation.existing):
+        labels, said = client.train.y.astype(int), np.zeros((len(client.train), 2))
+        for part in parts(client, 4, None, number):
+            said[part] = shares(np.delete(labels, part))
+        losses.append(log_loss(labels, said, labels=[0, 1]))
+        errors.append(1 - accuracy_score(labels, said.argmax(1)))
+        all_said.append(said)
+        all_labels.append(labels)
+    assert isinstance(score, ClassScore)
+    assert score.nll == pytest.approx(np.mean(losses))
+    assert score.error == pytest.approx(np.mean(errors))
+    sure, right = np.concatenate(all_said).max(1), np.concatenate(all_said).argmax(1)
+    right = right == np.concatenate(all_labels)
+    bins = np.minimum((sure * 20).astype(int), 19)
+    gaps = [abs(sure[bins == b].sum() - right[bins == b].sum()) for b in range(20)]
+    assert score.ce == pytest.approx(sum(gaps) / len(sure))
+
+
+def test_a_search_on_classes(classes: Config, tmp_path: Path) -> None:
+    space = {"train.tau": spaces.CLASS_SPACES["pacpfl"]["train.tau"]}
+    search = tune.Search("pacpfl", classes, space, 2, folds=2, used_folds=1)
+    found = tune.tune(search, tmp_path / "journal")
+    assert found is not None
+    assert isinstance(found.score, ClassScore)
+    assert 0 < found.score.nll < 5
+    text = tune.tuned_toml(search, found, "pacpfl tune")
+    assert f"NLL {found.score.nll:.4f}, share of errors {found.score.error:.4f}" in text
+    assert configuration.load(text, "tuned.toml").train.tau == found.config.train.tau
+    other = replace(search, config=override(classes, ["bnn.initial_std=0.2"]))
+    with pytest.raises(InputError, match="with other data, settings"):
+        tune.tune(other, tmp_path / "journal")
+
+
+@pytest.mark.parametrize("row", ["ridge", "vanilla", "pfedgp"])
+def test_methods_that_are_not_tuned_on_classes(classes: Config, tmp_path: Path, row: str) -> None:
+    with pytest.raises(InputError, match="is not tuned on classes; these are: pacpfl, mtl, maml, fedavg"):
+        tune.tune(tune.Search(row, classes, {}, 2), tmp_path / "journal")
+
+
+def test_what_a_target_is_said_or_seen(config: Config, classes: Config) -> None:
+    assert spaces.has_classes(classes)
+    assert not spaces.has_classes(config)
+    assert spaces.has_classes(override(classes, ["tables.task=auto"]))
+    assert not spaces.has_classes(override(classes, ["tables.task=regression"]))
+    assert spaces.has_classes(override(Config(), ["data.name=digits"]))
+    for row, space in spaces.CLASS_SPACES.items():
+        assert space, row

@@ -9,7 +9,9 @@ one sky see the same weather: an hour that one house is asked about must not be 
 
 A client's score is that of all its held-out samples together, in the target's own units, as if they
 were its test samples: parts may hold two samples, and neither a standard deviation nor a calibration
-curve means anything on two. The score of a setting is the mean over clients.
+curve means anything on two. The score of a setting is the mean over clients. The first number of a
+score decides: RSMSE, or the negative log likelihood of classes, since few samples hardly change a
+share of errors.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pacpfl import metrics
 from pacpfl.data.check import check_federation
 from pacpfl.data.standardize import fit_scalers, standardize
 from pacpfl.data.store import from_clients
+from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
@@ -39,6 +42,14 @@ class Score(NamedTuple):
     nll: float
 
 
+class ClassScore(NamedTuple):
+    """The same for classes; `ce` is that of all clients' samples together."""
+
+    nll: float
+    error: float  # share of samples whose likeliest class is wrong
+    ce: float
+
+
 class HeldOut(NamedTuple):
     """What one fold says about one client, in the target's own units."""
 
@@ -46,6 +57,11 @@ class HeldOut(NamedTuple):
     mean: np.ndarray
     curve: np.ndarray  # of calibration
     nll: float  # mean over the samples
+
+
+class HeldOutClasses(NamedTuple):
+    labels: np.ndarray
+    log_probabilities: np.ndarray  # [samples, classes]
 
 
 def raw_federation(config: Config) -> Federation:
@@ -60,7 +76,7 @@ def cross_validate(
     count: int = 5,
     used: int | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Score:
+) -> Score | ClassScore:
     """The score of `used` (default: all) of `count` folds of a federation in its own units.
 
     Folds of equal shape compile once: the second takes the program from the cache of
@@ -68,6 +84,9 @@ def cross_validate(
     """
     every = folds(federation, count)
     numbers = chosen_folds(count, count if used is None else used)
+    if federation.classes is not None:
+        answers = [classify_fold(method, config, every[number], stop) for number in numbers]
+        return pooled_classes(list(zip(*answers, strict=True)))
     measured = [measure_fold(method, config, every[number], stop) for number in numbers]
     clients = zip(federation.existing, zip(*measured, strict=True), strict=True)
     scores = [pooled(found, float(np.std(client.train.y))) for client, found in clients]
@@ -139,13 +158,8 @@ def measure_fold(
     method: str, config: Config, fold: Federation, stop: Callable[[], bool]
 ) -> list[HeldOut]:
     """Train on the fold and predict what it holds out, client by client."""
-    check_federation(fold)
-    how = config.data.standardize
-    scaled, scalers = standardize(fold, how), fit_scalers(fold, how)
-    # Clients may have a few samples more or less in another fold: padded alike, it compiles once.
-    store = from_clients(scaled.existing, roomy=True)
-    result = run_method(method, config, scaled, store, Watcher(stop=stop))
-    found = result.groups["existing"]
+    found = _evaluate(method, config, fold, stop)
+    scalers = fit_scalers(fold, config.data.standardize)
     return [
         HeldOut(
             client.test.y,
@@ -156,6 +170,28 @@ def measure_fold(
         for index, client in enumerate(fold.existing)
         if client.test is not None
     ]
+
+
+def classify_fold(
+    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
+) -> list[HeldOutClasses]:
+    """The same for classes."""
+    found = _evaluate(method, config, fold, stop)
+    return [
+        HeldOutClasses(client.test.y.astype(int), np.asarray(found.log_probabilities[index]))
+        for index, client in enumerate(fold.existing)
+        if client.test is not None
+    ]
+
+
+def _evaluate(
+    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
+) -> Evaluation:
+    check_federation(fold)
+    scaled = standardize(fold, config.data.standardize)
+    # Clients may have a few samples more or less in another fold: padded alike, it compiles once.
+    store = from_clients(scaled.existing, roomy=True)
+    return run_method(method, config, scaled, store, Watcher(stop=stop)).groups["existing"]
 
 
 def pooled(found: Sequence[HeldOut], spread: float) -> Score:
@@ -172,3 +208,16 @@ def pooled(found: Sequence[HeldOut], spread: float) -> Score:
         float(np.mean(np.abs(curve - metrics.calibration_levels()))),
         float(np.average([part.nll for part in found], weights=sizes)),
     )
+
+
+def pooled_classes(found: Sequence[Sequence[HeldOutClasses]]) -> ClassScore:
+    """The score of all clients, each with what every fold held out of it."""
+    labels = [np.concatenate([part.labels for part in parts]) for parts in found]
+    logs = [np.concatenate([part.log_probabilities for part in parts]) for parts in found]
+    each = [
+        (-np.mean(log[np.arange(len(own)), own]), np.mean(log.argmax(1) != own))
+        for own, log in zip(labels, logs, strict=True)
+    ]
+    nll, error = np.mean(each, axis=0).tolist()
+    together = np.exp(np.concatenate(logs)), np.concatenate(labels)
+    return ClassScore(nll, error, metrics.classification_calibration_error(*together))

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pacpfl.config import override
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
+from pacpfl.sections import CLASSIFICATION, Config
 from pacpfl.studies.own_tables import load_own
 
 
@@ -100,7 +100,7 @@ SPACES: Mapping[str, Space] = {
     "pacpfl": {
         "prior.mean": MEANS,
         "prior.mean_widths": Widths(),
-        "prior.kernel": Choice(("deep", "ard", "deep+ard")),
+        "prior.kernel": Choice(("deep", "ard", "deep+ard", "deep+linear", "ard+linear")),
         "prior.kernel_widths": Widths(),
         "prior.output_scale": SCALES,
         "prior.members": Choice((1, 2)),
@@ -137,11 +137,26 @@ SPACES: Mapping[str, Space] = {
     "ard": {},
 }
 
+# The same for classes, where a particle is a Bayesian network.
+CLASS_SPACES: Mapping[str, Space] = {
+    "pacpfl": {
+        "network.widths": Widths(layers=(1, 2)),
+        "bnn.initial_std": Range(0.01, 0.3),
+        "train.tau": Range(1e-2, 10.0),
+        "train.hyper_std": Range(0.1, 3.0),
+        "train.learning_rate": LEARNING_RATE,
+        "posterior.steps": Range(5, 100),
+        "posterior.temperature": Range(0.3, 3.0),
+    },
+    **{row: SPACES[row] for row in ("mtl", "maml", "fedavg")},
+}
+
 # Sections of the configuration that a regression can depend on, and those it cannot.
 RELEVANT = (
     *("data", "pv", "prior", "network", "train", "local", "mtl", "maml", "alone", "personal"),
 )
 IRRELEVANT = ("images", "bnn", "pfedbayes", "pfedgp", "posterior", "run")
+FOR_CLASSES = ("images", "bnn", "posterior")  # what a search on classes depends on besides
 # Sections that matter where something is set in them.
 OCCASIONAL = ("tables", "privacy")
 
@@ -167,6 +182,19 @@ def row_named(name: str) -> str:
         if method == name:
             return row
     raise InputError(f"There is no method {name!r} to tune; there are {', '.join(ROWS)}.")
+
+
+def has_classes(config: Config) -> bool:
+    """Whether the target is a class; tables that do not say are looked at."""
+    if config.data.name != "tables":
+        return config.data.name in CLASSIFICATION
+    if config.tables.task != "auto":
+        return config.tables.task == "classes"
+    return load_own(config.tables, config.seed).federation.classes is not None
+
+
+def spaces_for(config: Config) -> Mapping[str, Space]:
+    return CLASS_SPACES if has_classes(config) else SPACES
 
 
 def prepare(row: str, config: Config) -> Config:
@@ -254,13 +282,13 @@ def start(space: Space, config: Config) -> dict[str, Any]:
     return values
 
 
-def read_spaces(path: Path) -> dict[str, Space]:
+def read_spaces(path: Path, others: Mapping[str, Space] = SPACES) -> dict[str, Space]:
     """Spaces from a file; rows that it does not name keep theirs."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as a file of search spaces ({error}).") from error
-    spaces = dict(SPACES)
+    spaces = dict(others)
     for row, table in tables.items():
         if row not in ROWS or not isinstance(table, dict):
             raise InputError(f"{path}: {row!r} is no method; name {', '.join(ROWS)}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from pacpfl.engines import runtime
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies import spaces
-from pacpfl.studies.crossval import Score, cross_validate, folds, raw_federation
+from pacpfl.studies.crossval import ClassScore, Score, cross_validate, folds, raw_federation
 from pacpfl.studies.own_tables import stamp
 from pacpfl.studies.spaces import ROWS, Space
 from pacpfl.studies.workers import Ended, work
@@ -42,8 +42,12 @@ class Search:
     def identity(self) -> str:
         """Trials can be compared where this is the same; there may be more of them."""
         space = [(key, repr(dimension)) for key, dimension in self.space.items()]
-        files = stamp(self.config.tables) if self.config.data.name == "tables" else ()
-        return spaces.identity(self.config, self.row, self.folds, self.used_folds, space, *files)
+        more: list[Any] = []
+        if self.config.data.name == "tables":
+            more += stamp(self.config.tables)
+        if spaces.has_classes(self.config):
+            more += [asdict(getattr(self.config, name)) for name in spaces.FOR_CLASSES]
+        return spaces.identity(self.config, self.row, self.folds, self.used_folds, space, *more)
 
 
 class Task(NamedTuple):
@@ -60,16 +64,22 @@ class Found(NamedTuple):
     """The best settings so far, and how much was tried for them."""
 
     config: Config
-    score: Score
+    score: Score | ClassScore
     trials: int  # that have ended, the failed ones included
     failed: int
 
 
-def measure(task: Task, stop: Callable[[], bool]) -> Score:
+def measure(task: Task, stop: Callable[[], bool]) -> Score | ClassScore:
     """The job of a worker: the score of one proposal."""
     config = task.config
     federation = _federation(
-        Config(seed=config.seed, data=config.data, pv=config.pv, tables=config.tables)
+        Config(
+            seed=config.seed,
+            data=config.data,
+            pv=config.pv,
+            tables=config.tables,
+            images=config.images,
+        )
     )
     return cross_validate(task.method, config, federation, task.folds, task.used_folds, stop)
 
@@ -93,18 +103,17 @@ def tune(
     A trial that fails, or whose score is not finite, is kept as failed and counts. None: no trial
     has ended well so far.
     """
+    if search.row not in spaces.spaces_for(search.config):
+        named = ", ".join(spaces.CLASS_SPACES)
+        raise InputError(
+            f"{ROWS[search.row].title} is not tuned on classes; these are: {named}."
+        )
     if not search.space:
         raise InputError(
             f"{ROWS[search.row].title} has nothing to tune: it makes its choices itself, from each "
             "client's training samples; use it as it is."
         )
-    federation = raw_federation(search.config)
-    if federation.classes is not None:
-        raise InputError(
-            f"The target {federation.target!r} of {federation.name} is a class, and tuning is for numbers; "
-            "change keys with --set, and compare the runs."
-        )
-    folds(federation, search.folds)  # faults of the data show here
+    folds(raw_federation(search.config), search.folds)  # faults of the data show here
     study = open_study(search, journal)
     under_way: dict[int, Any] = {}
 
@@ -162,16 +171,21 @@ def open_study(search: Search, journal: Path) -> Any:
 def tell(study: Any, trial: Any, ended: Ended) -> None:
     """A trial that was stopped carries no reason, and does not count."""
     state = require_optuna().trial.TrialState
-    score: Score | None = ended.result
-    if score is not None and math.isfinite(score.rsmse):
+    score: Score | ClassScore | None = ended.result
+    if score is not None and math.isfinite(score[0]):
         for name, value in score._asdict().items():
             trial.set_user_attr(name, value)
-        study.tell(trial, score.rsmse)
+        study.tell(trial, score[0])
         return
-    failure = ended.failure if score is None else f"the RSMSE is {score.rsmse}"
+    failure = ended.failure if score is None else f"the {decides(score)} is {score[0]}"
     if failure is not None:
         trial.set_user_attr("failure", failure)
     study.tell(trial, state=state.FAIL)
+
+
+def decides(score: Score | ClassScore) -> str:
+    """The name of the number that settings are chosen by."""
+    return score._fields[0].upper()
 
 
 def ended_trials(study: Any) -> list[Any]:
@@ -187,25 +201,29 @@ def best(search: Search, study: Any) -> Found | None:
         return None
     winner = min(scored, key=lambda trial: trial.value)
     fixed = require_optuna().trial.FixedTrial(winner.params)
+    kind: type[Score | ClassScore] = Score if "rsmse" in winner.user_attrs else ClassScore
     return Found(
         spaces.suggest(fixed, search.row, search.space, search.config),
-        Score(*(winner.user_attrs[name] for name in Score._fields)),
+        kind(*(winner.user_attrs[name] for name in kind._fields)),
         len(ended),
         len(ended) - len(scored),
     )
+
+
+_TITLES = {"rsmse": "RSMSE", "ce": "CE", "nll": "NLL", "error": "share of errors"}
 
 
 def tuned_toml(search: Search, found: Found, command: str) -> str:
     """The configuration, as far as it is not the default, below how it was found."""
     used = search.used_folds or search.folds
     which = f"all {used}" if used == search.folds else f"{used} of {search.folds}"
-    score = found.score
+    numbers = [f"{_TITLES[n]} {value:.4f}" for n, value in found.score._asdict().items()]
     head = [
         f"# {ROWS[search.row].title}, found by:",
         f"#   {command}",
         f"# The best of {found.trials} trials ({found.failed} failed) by cross-validation on training "
         "data only,",
-        f"# {which} folds: RSMSE {score.rsmse:.4f}, CE {score.ce:.4f}, NLL {score.nll:.4f}.",
+        f"# {which} folds: {', '.join(numbers)}.",
         f"# {datetime.now(UTC):%Y-%m-%d}, {runtime.machine()}.",
     ]
     return "\n".join([*head, *_changed(found.config)]) + "\n"
