@@ -105,9 +105,7 @@ def tune(
     """
     if search.row not in spaces.spaces_for(search.config):
         named = ", ".join(spaces.CLASS_SPACES)
-        raise InputError(
-            f"{ROWS[search.row].title} is not tuned on classes; these are: {named}."
-        )
+        raise InputError(f"{ROWS[search.row].title} is not tuned on classes; these are: {named}.")
     if not search.space:
         raise InputError(
             f"{ROWS[search.row].title} has nothing to tune: it makes its choices itself, from each "
