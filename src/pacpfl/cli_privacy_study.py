@@ -73,7 +73,8 @@ def search(
         str, typer.Option(help="Of which modes, with commas.")
     ] = "none,gaussian,laplace,paper",
     epsilons: Annotated[str, typer.Option(help="At which epsilons, with commas.")] = "2,8",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds from 100 on.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds from 100 on, for all proposals.")] = 2,
+    further: Annotated[int, typer.Option(min=0, help="Seeds after those, for the best few.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each a process.")] = 1,
 ) -> None:
     """Choose the settings of the privacy study: the same proposals for every mode."""
@@ -89,15 +90,16 @@ def search(
             f"There is no data set {dataset!r}; there are {', '.join(privacy_search.GRIDS)}."
         )
     tried = len(privacy_search.proposals(dataset))
-    chosen = range(privacy_search.FIRST_SEED, privacy_search.FIRST_SEED + seeds)
+    chosen = range(privacy_search.FIRST_SEED, privacy_search.FIRST_SEED + seeds + further)
+    runs = tried * seeds + min(tried, privacy_search.FINALISTS) * further
     command = f"python -m pacpfl.cli_privacy_study {shlex.join(sys.argv[1:])}"
     for mode in modes.split(","):
         for epsilon in [None] if mode == "none" else [float(e) for e in epsilons.split(",")]:
             name = mode if epsilon is None else privacy_study.row_name(mode, epsilon)
             with counting(name, console) as counter:
                 found = privacy_search.search(
-                    *(dataset, mode, epsilon, chosen, jobs, counter.stop),
-                    partial(_show, counter, tried * seeds),
+                    *(dataset, mode, epsilon, chosen[:seeds], chosen[seeds:], jobs, counter.stop),
+                    partial(_show, counter, runs),
                 )
             if counter.stop():
                 raise typer.Exit(130)

@@ -14,6 +14,7 @@ from pacpfl.cli_privacy_study import reproduce_privacy
 from pacpfl.config import load, override
 from pacpfl.errors import InputError
 from pacpfl.report.privacy_plots import write_privacy_study
+from pacpfl.sections import Config
 from pacpfl.studies import privacy_search, privacy_study, privacy_summary
 from pacpfl.studies.outcomes import Cell, Kept, read_outcomes
 from pacpfl.studies.table import Outcome
@@ -258,6 +259,34 @@ def test_proposals_are_possible_and_all_different(dataset: str) -> None:
     base, found = privacy_study.base_config(dataset), privacy_search.proposals(dataset)
     configs = [override(base, privacy_search.settings(proposal)) for proposal in found]
     assert len(set(configs)) == len(configs) == math.prod(map(len, privacy_search.GRIDS[dataset]))
+
+
+def test_the_best_few_are_tried_on_further_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 1 wins on the first seed, and number 3 in the final; number 0 is not in it."""
+    first = {0: 0.9, 1: 0.1, 2: 0.3, 3: 0.2}
+    final = {1: 0.8, 2: 0.6, 3: 0.1}
+    drawn = privacy_search.proposals("polynomial")[:4]
+    asked = []
+
+    def measured(task: privacy_search.Task, stop: Any) -> float:
+        settings = task.cell.config
+        number = next(n for n, one in enumerate(drawn) if _has(settings, one))
+        asked.append((number, settings.seed))
+        return first[number] if settings.seed == 100 else final[number]
+
+    monkeypatch.setattr(privacy_search, "measure", measured)
+    monkeypatch.setattr(privacy_search, "proposals", lambda dataset: drawn)
+    monkeypatch.setattr(privacy_search, "FINALISTS", 3)
+    found = privacy_search.search("polynomial", "gaussian", 8.0, [100], [101, 102])
+    assert [one.proposal for one in found] == [drawn[3], drawn[2], drawn[1]]
+    assert found[0].score == pytest.approx((0.2 + 2 * 0.1) / 3)
+    assert sorted(asked) == sorted(
+        [(n, 100) for n in range(4)] + [(n, seed) for n in (1, 2, 3) for seed in (101, 102)]
+    )
+
+
+def _has(config: Config, proposal: privacy_search.Proposal) -> bool:
+    return config == override(config, privacy_search.settings(proposal))
 
 
 def test_search_keeps_the_best_mean_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
