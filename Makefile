@@ -58,10 +58,10 @@ ifneq ($(shell cat .venv-sites/place 2>/dev/null),$(CURDIR))
 .PHONY: .venv-sites/ready-sites
 endif
 
-.PHONY: help demo demo-sites test test-sites check bench docs notebooks clean
+.PHONY: help demo demo-sites test test-sites check bench bench-sites docs notebooks clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/ready-core | $(folders) ## Set up, train on the Polynomial data, write a report
 	@$(at_home) .venv/bin/pacpfl run polynomial --out runs/demo $(ARGS)
@@ -86,6 +86,9 @@ check: .venv/ready-check | $(folders) ## Lint, formatting and types
 
 bench: .venv/ready-bench | $(folders) ## Set up with PyTorch and GPyTorch and measure against them
 	@$(python) -m benchmarks $(ARGS)
+
+bench-sites: .venv-sites/ready-sites | $(folders) ## Measure a training across sites, each a process
+	@JAX_PLATFORMS=cpu $(at_home) .venv-sites/bin/python -m benchmarks.sites $(ARGS)
 
 # The theme's makers announce its successor at every build; that is no matter of this site.
 docs: .venv/ready-docs | $(folders) ## Set up and build the documentation, a site that needs no network

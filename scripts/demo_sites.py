@@ -1,13 +1,16 @@
 """`make demo-sites`: a server and three sites on this machine, each a process with a folder of its own.
 
-Provisions kits, deals the Polynomial data out to the sites, starts everything, trains across the sites,
-has each site personalise its own clients, and ends with the report of `make demo`.
+Deals the Polynomial data out to the sites and then gives the commands of docs/deploy.md, one after the
+other: kits, server, sites, training, status, and each site's own models. Ends with the report of
+`make demo`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -16,18 +19,19 @@ import sys
 import time
 from pathlib import Path
 
-from pacpfl import config as configuration
-from pacpfl.cli import shipped, watching
-from pacpfl.cli_sites import run_across
+from pacpfl.cli import shipped
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.engines import runtime
-from pacpfl.engines.flare.provision import Project, provision
-from pacpfl.report.html import write_report
-from pacpfl.studies import run as study
 from pacpfl.studies.build import build_federation
 
 SITES = ("east", "north", "west")
-ADMIN = "admin@demo.org"
+ADMIN = "kits/admin@demo.org"
+PROJECT = """name = "demo"
+sites = {sites}
+
+[server]
+host = "127.0.0.1"
+port = {port}
+"""
 
 
 def main() -> None:
@@ -35,45 +39,63 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("runs/demo-sites"))
     given = parser.parse_args()
-    out = given.out.resolve()
-    if out.exists():
-        shutil.rmtree(out)
-    config = configuration.override(shipped("polynomial"), [f"rounds={given.rounds}"])
-    runtime.configure(config.run.precision)
-    kits = out / "kits"
-    provision(Project("demo", SITES, "127.0.0.1", free_port(), ADMIN), kits)
-    federation = build_federation(config)
-    share = -(-len(federation.existing) // len(SITES))
-    for i, site in enumerate(SITES):
-        for client in federation.existing[share * i : share * (i + 1)]:
-            write_client_file(out / "data" / site, client, federation)
-    processes = [start("server", "start", "--kit", str(kits / "server"))]
+    folder = given.out.resolve()
+    if folder.exists():
+        shutil.rmtree(folder)
+    prepare(folder)
+    print(f"In {given.out}: sites.toml, and in data/ what each site has.")
+    processes: list[subprocess.Popen[bytes]] = []
     try:
+        run(folder, "sites", "provision", "sites.toml")
+        processes.append(start(folder, "server", "start", "--kit", "kits/server"))
         for site in SITES:
-            data = str(out / "data" / site)
-            processes.append(start("site", "start", "--kit", str(kits / site), "--data", data))
-        with watching() as watcher:
-            left = run_across(config, out / "run", kits / ADMIN, watcher, demonstration=True)
-            assert left is not None
-            study.run(left, out / "run", watcher)
-            page = write_report(out / "run")
+            words = ("--kit", f"kits/{site}", "--data", f"data/{site}")
+            processes.append(start(folder, "site", "start", *words))
+        where = ("--engine", "flare", "--kit", ADMIN, "--demonstration", "--out", "run")
+        run(folder, "run", "polynomial", "--set", f"rounds={given.rounds}", *where)
+        run(folder, "sites", "status", "--kit", ADMIN, "--run", "run")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"It ended with code {error.returncode}; the logs are {given.out}/kits/*/log.txt.")
     finally:
         stop(processes)
     for site in SITES:
-        subprocess.run(command("site", "personalize", "--kit", str(kits / site)), check=True)
-    print(f"The report is {page}")
+        run(folder, "site", "personalize", "--kit", f"kits/{site}")
+    print(f"The report is {folder / 'run' / 'report.html'}")
 
 
-def command(*arguments: str) -> list[str]:
-    code = (
-        "import sys, typer; from pacpfl.cli_sites import add_to; "
-        "app = typer.Typer(); add_to(app); app()"
-    )
-    return [sys.executable, "-c", code, *arguments]
+def prepare(folder: Path) -> None:
+    """The project's file, and each site's share of the clients."""
+    folder.mkdir(parents=True)
+    sites = json.dumps(list(SITES))
+    (folder / "sites.toml").write_text(PROJECT.format(sites=sites, port=free_port()))
+    federation = build_federation(shipped("polynomial"))
+    for number, client in enumerate(federation.existing):
+        site = SITES[number * len(SITES) // len(federation.existing)]
+        write_client_file(folder / "data" / site, client, federation)
 
 
-def start(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command(*arguments), start_new_session=True, stdin=subprocess.DEVNULL)
+def run(folder: Path, *words: str) -> None:
+    say(words)
+    subprocess.run([sys.executable, "-m", "pacpfl", *words], cwd=folder, check=True)
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """In the background, out of reach of a Ctrl-C that is meant for this script."""
+    say((*words, "&"))
+    with open(folder / "output.txt", "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pacpfl", *words],
+            cwd=folder,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def say(words: tuple[str, ...]) -> None:
+    print("$ pacpfl", " ".join(word if word == "&" else shlex.quote(word) for word in words))
+    sys.stdout.flush()
 
 
 def stop(processes: list[subprocess.Popen[bytes]]) -> None:

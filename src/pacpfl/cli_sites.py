@@ -28,6 +28,7 @@ site_app = typer.Typer(no_args_is_help=True, help="A site: its data stay here.")
 Kits = Annotated[Path, typer.Option("--out", help="Where the kits lie, one folder each.")]
 Kit = Annotated[Path, typer.Option(help="The kit's folder.")]
 ADDED = "added.json"
+WARN_DAYS = 30  # before a certificate ends
 
 
 @sites_app.command("provision")
@@ -41,8 +42,11 @@ def provision_sites(
     """
     from pacpfl.engines.flare.provision import provision, read_project
 
-    for kit in provision(read_project(file), out, _added(out)):
+    made = provision(read_project(file), out, _added(out))
+    for kit in made:
         print(kit)
+    if not made:
+        _say(f"All kits are in {out} already; to renew one, delete its folder first.")
 
 
 @sites_app.command("add")
@@ -75,19 +79,19 @@ def status(
     """Who is connected, when the server last heard of them, and their part in a run."""
     from rich.table import Table
 
-    from pacpfl.engines.flare.process import read_kit
+    about = _ready(kit, "admin")
     from pacpfl.engines.flare.session import Console as Line
     from pacpfl.engines.flare.supervisor import Unreachable
 
+    runs = _summaries(folder) if folder else {}
     try:
-        line = Line(kit, read_kit(kit, "admin")["name"])
+        line = Line(kit, about["name"])
     except Unreachable as error:
         raise InputError(f"The server does not answer ({error}); is it started?") from error
     try:
         connected = line.connected()
     finally:
         line.close()
-    runs = _summaries(folder) if folder else {}
     table = Table(title="Sites", title_justify="left")
     for name in ("site", "connected", "last heard", *(f"{m}: rounds" for m in runs), "samples"):
         table.add_column(name, justify="left" if name == "site" else "right")
@@ -117,6 +121,8 @@ def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
         form = place / FORM
         sizes = json.loads(form.read_text())["sizes"] if form.exists() else {}
         found[place.name] = participation_summary(place) | {"sizes": sizes}
+    if not found:
+        raise InputError(f"{folder} holds no run across sites; name the run folder with --run.")
     return found
 
 
@@ -125,7 +131,9 @@ def start_server(kit: Kit) -> None:
     """Run the server until it is told to stop (Ctrl-C, SIGTERM); started again whenever it dies."""
     from pacpfl.engines.flare.process import keep_running
 
-    keep_running(kit, "server")
+    about = _ready(kit, "server")
+    _say(f"The server of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}.")
+    keep_running(kit, "server", say=_say)
 
 
 @site_app.command("start")
@@ -145,17 +153,23 @@ def start_site(
     What the site allows stands in KIT/pacpfl/site.toml, and what it refused in refused.jsonl beside it.
     """
     from pacpfl.engines.flare.limits import FILE, read_site_file, write_site_file
-    from pacpfl.engines.flare.process import keep_running, read_kit
+    from pacpfl.engines.flare.process import keep_running
 
-    read_kit(kit, "site")
+    about = _ready(kit, "site")
     own = kit.resolve() / "pacpfl"
+    if data is None and not (own / FILE).exists():
+        raise InputError("Name the site's data at its first start, with --data.")
+    if data is not None and (not data.exists() or (data.is_dir() and not any(data.iterdir()))):
+        raise InputError(f"There are no data at {data}; correct --data.")
     own.mkdir(exist_ok=True)
     if data is not None:
-        if not data.exists():
-            raise InputError(f"There are no data at {data}; correct --data.")
         write_site_file(own / FILE, data.resolve())
     read_site_file(own / FILE)
-    keep_running(kit, "site", {"PACPFL_SITE": str(own)})
+    _say(
+        f"Site {about['name']} of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}, "
+        f"what it allows stands in {kit / 'pacpfl' / FILE}."
+    )
+    keep_running(kit, "site", {"PACPFL_SITE": str(own)}, say=_say)
 
 
 @site_app.command("personalize")
@@ -209,16 +223,16 @@ def run_across(
     names is what the sites hold: returned is the configuration with which `studies.run.run` only
     personalises and measures. Else the sites do that (pacpfl site personalize), and None is returned.
     """
-    from pacpfl.engines.flare.process import read_kit
+    if kit is None:
+        raise InputError("Across sites, name the administrator's kit with --kit.")
+    about = _ready(kit, "admin")
     from pacpfl.engines.flare.session import Console as Line
     from pacpfl.engines.flare.supervisor import Care, Stopped, Told, supervise
+    from pacpfl.engines.flare.terms import Terms
     from pacpfl.studies.build import METHODS
     from pacpfl.studies.run import Interrupted
     from pacpfl.studies.sites_run import hand_over, prepare_run
 
-    if kit is None:
-        raise InputError("Across sites, name the administrator's kit with --kit.")
-    about = read_kit(kit, "admin")
     terms = about.get("terms", {})
     if fresh and (folder / "sites").exists():
         shutil.rmtree(folder / "sites")
@@ -232,7 +246,8 @@ def run_across(
         told = Told(
             watcher.progress or (lambda progress: None), _once(watcher, title), watcher.stop
         )
-        care = Care(tuple(about.get("sites", ())), terms.get("quorum", 1), strangers=True)
+        needed = Terms(name, 0, **terms).needed
+        care = Care(tuple(about.get("sites", ())), needed, strangers=True)
         try:
             supervise(
                 lambda: Line(kit, about["name"]), place, name, config.train.rounds, care, told
@@ -257,6 +272,37 @@ def _once(watcher: Any, title: str) -> Callable[[str], None]:
             watcher.stage(f"{title}: {text}")
 
     return stage
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def _ready(kit: Path, role: str) -> dict[str, Any]:
+    """What the kit is for; FLARE is there, and the certificate has not ended.
+
+    An expired one ends every connection, with words of TLS that help nobody.
+    """
+    from datetime import UTC, datetime
+    from importlib.util import find_spec
+
+    from pacpfl.engines.flare.process import read_kit
+
+    about = read_kit(kit, role)
+    if find_spec("nvflare") is None:
+        raise InputError("Runs across sites need NVIDIA FLARE; install pacpfl[flare] first.")
+    from pacpfl.secagg.certified import valid_until
+
+    path = kit / "startup" / ("server.crt" if role == "server" else "client.crt")
+    if not path.exists():
+        raise InputError(f"{kit} has no certificate; take the whole kit that was made.")
+    end = valid_until(path.read_text())
+    left = (end - datetime.now(UTC)).days
+    if left < 0:
+        raise InputError(f"The certificate of {kit} ended on {end:%Y-%m-%d}; renew the kit.")
+    if left < WARN_DAYS:
+        _say(f"The certificate of {kit} ends on {end:%Y-%m-%d}, in {left} days; renew the kit.")
+    return about
 
 
 def _added(out: Path) -> tuple[str, ...]:

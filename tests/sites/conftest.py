@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -18,14 +19,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
 
 
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """A server and three sites, two clients each, started and connected."""
+@pytest.fixture(scope="session")
+def shared_deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server and three sites for all files: to make and start one takes as long as a test."""
     from deployment import Deployment
 
     made = Deployment(tmp_path_factory.mktemp("deployment"))
     try:
-        made.start_all()
         yield made
     finally:
         made.stop_all()
+
+
+@pytest.fixture
+def deployment(shared_deployment: Any) -> Any:
+    """The same, with everybody there and connected, whatever an earlier test did to them."""
+    shared_deployment.mend()
+    return shared_deployment

@@ -8,47 +8,49 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import psutil
+from training import (
+    Logged,
+    Running,
+    difference,
+    final,
+    replayed,
+    settings,
+    simulated,
+    wait_for,
+)
 
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.data.store import from_clients
-from pacpfl.engines import runtime
-from pacpfl.engines.flare import participation
-from pacpfl.engines.flare.provision import Project, provision
-from pacpfl.engines.flare.replay import replay
+from pacpfl.engines.flare.provision import provision, read_project
 from pacpfl.engines.flare.session import Console
-from pacpfl.engines.flare.supervisor import Care, Told, Unreachable, supervise
-from pacpfl.engines.flare.terms import Outcome
-from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
-from pacpfl.studies.build import build_federation, build_method
-from pacpfl.studies.sites import opened
-from pacpfl.studies.sites_run import load_trained, prepare_run
+from pacpfl.engines.flare.supervisor import Care, Unreachable, supervise
+from pacpfl.sections import Config
+from pacpfl.studies.build import build_federation
+from pacpfl.studies.sites_run import prepare_run
 from pacpfl.types import Federation
+
+__all__ = ["Deployment", "Running", "difference", "settings", "simulated", "wait_for"]
 
 ADMIN = "admin@houses.org"
 SITES = ("east", "north", "west")
-LONG = 240.0  # seconds within which anything happens, also on a busy machine
-
-runtime.configure("float64")
-
-
-def settings(rounds: int, method: str = "pacpfl", seed: int = 3) -> Config:
-    return Config(
-        seed=seed,
-        data=DataConfig(clients=6, new_clients=1, samples=8, test_samples=10),
-        prior=PriorConfig(mean_widths=(8,), kernel_widths=(8,)),
-        train=TrainConfig(rounds=rounds, particles=4),
-        run=RunConfig(methods=(method,), precision="float64"),
-    )
+SHARE = 2  # clients of each site
+MARK = "PACPFL_TEST_DEPLOYMENT"  # in the environment of every process: whose it is
+PROJECT = """
+name = "houses"
+sites = {sites}
+[server]
+host = "127.0.0.1"
+port = {port}
+[run]
+deadline = 10
+checkpoint_rounds = 5
+"""
 
 
 def free_port() -> int:
@@ -57,77 +59,30 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(what: Callable[[], Any], why: str, seconds: float = LONG) -> Any:
-    """Until `what` returns something true; a test that waits in vain says for what."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited {seconds:.0f} s in vain: {why}")
-
-
-class Running:
-    """A training in a thread, with its progress."""
-
-    def __init__(self, folder: Path, work: Callable[[Told], Outcome]) -> None:
-        self.folder = folder
-        self.rounds: list[int] = []
-        self.stages: list[str] = []
-        self.outcome: Outcome | None = None
-        self.error: BaseException | None = None
-        self._stop = threading.Event()
-        told = Told(lambda now: self.rounds.append(now.round), self._stage, self._stop.is_set)
-        self._thread = threading.Thread(target=self._run, args=(work, told), daemon=True)
-        self._thread.start()
-
-    def _stage(self, text: str) -> None:
-        if not self.stages or self.stages[-1] != text:
-            self.stages.append(text)
-
-    def _run(self, work: Callable[[Told], Outcome], told: Told) -> None:
-        try:
-            self.outcome = work(told)
-        except BaseException as error:
-            self.error = error
-
-    def wait_round(self, number: int) -> None:
-        def reached() -> bool:
-            assert self.error is None, self.error
-            return bool(self.rounds) and self.rounds[-1] >= number
-
-        wait_for(reached, f"round {number}, at {self.rounds[-1:]}, {self.stages[-3:]}")
-
-    def finish(self) -> Outcome:
-        self._thread.join(LONG)
-        if self._thread.is_alive():
-            self._stop.set()
-            self._thread.join(30)
-            raise AssertionError(f"the run did not end: {self.rounds[-1:]} {self.stages[-4:]}")
-        if self.error is not None:
-            raise self.error
-        assert self.outcome is not None
-        return self.outcome
-
-    def lines(self) -> list[dict[str, Any]]:
-        return participation.entries(self.folder / participation.FILE)
-
-
 class Deployment:
-    def __init__(self, folder: Path, sites: tuple[str, ...] = SITES) -> None:
+    """A server and sites, two clients each, and data for one site more: `spare`."""
+
+    def __init__(self, folder: Path, sites: tuple[str, ...] = SITES, spare: str = "south") -> None:
         self.folder, self.kits, self.sites = folder, folder / "kits", sites
         self.port = free_port()
-        self.project = Project("houses", sites, "127.0.0.1", self.port, ADMIN)
+        self.file = folder / "sites.toml"
+        names = json.dumps(list(sites))
+        self.file.write_text(PROJECT.format(sites=names, port=self.port))
+        self.project = read_project(self.file)
         provision(self.project, self.kits)
-        self.config = settings(10)
-        self.federation = build_federation(self.config)
-        share = len(self.federation.existing) // len(sites)
-        for i, name in enumerate(sites):
-            for client in self.federation.existing[share * i : share * (i + 1)]:
-                write_client_file(self.data(name), client, self.federation)
+        every = build_federation(settings(1, clients=SHARE * (len(sites) + 1)))
+        self.clients = {}
+        for i, name in enumerate((*sites, spare)):
+            self.clients[name] = every.existing[SHARE * i : SHARE * (i + 1)]
+            for client in self.clients[name]:
+                write_client_file(self.data(name), client, every)
+        together = tuple(client for name in sites for client in self.clients[name])
+        self.federation = Federation(every.name, together, features=every.features)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.started: list[psutil.Process] = []
+        self.natures: dict[str, str] = {}
+        self.since: dict[str, float] = {}
+        self.trainings: list[Running] = []
+        self.commands: list[subprocess.Popen[bytes]] = []
         self._runs = 0
 
     def data(self, site: str) -> Path:
@@ -137,45 +92,80 @@ class Deployment:
         return self.kits / site / "pacpfl"
 
     def limit(self, site: str, **limits: Any) -> None:
+        """What the people of a site write into its file."""
         lines = [f"{name} = {json.dumps(value)}" for name, value in limits.items()]
         self.own(site).mkdir(exist_ok=True)
         text = "\n".join([f"data = {json.dumps(str(self.data(site)))}", "[limits]", *lines, ""])
         (self.own(site) / "site.toml").write_text(text)
+
+    @contextmanager
+    def slowed(self, site: str, seconds: float) -> Iterator[None]:
+        """So much longer takes every round, so that a training does not end before something happens."""
+        file = self.own(site) / "slow"
+        file.write_text(str(seconds))
+        try:
+            yield
+        finally:
+            file.unlink()
 
     def start(self, name: str, data: Path | None = None, nature: str = "slow") -> None:
         """A process of its own group, as an operator's service manager would start it.
 
         `nature` is a folder here whose sitecustomize.py changes how the site's trainer behaves.
         """
-        role = "server" if name == "server" else "site"
-        group = f"{role}_app"
         more = ["--data", str(data)] if data is not None else []
-        code = f"from pacpfl.cli_sites import {group} as app; app()"
-        arguments = ["start", "--kit", str(self.kits / name), *more]
-        # An app with a single command takes its arguments without the command's name.
-        arguments = arguments[1:] if role == "server" else arguments
-        log = open(self.folder / f"{name}.txt", "ab")  # noqa: SIM115 - as long as the process
-        self.processes[name] = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            start_new_session=True,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent / nature)},
+        role = "server" if name == "server" else "site"
+        self.natures[name], self.since[name] = nature, time.time()
+        self.processes[name] = self.command(
+            role, "start", "--kit", str(self.kits / name), *more, log=name, nature=nature
         )
 
-    def start_all(self) -> None:
-        self.start("server")
-        for name in self.sites:
-            self.start(name, self.data(name))
-        wait_for(lambda: set(self.sites) <= set(self.connected()), "all sites to connect")
+    def command(self, *arguments: str, log: str, nature: str = "") -> subprocess.Popen[bytes]:
+        """`pacpfl` with these arguments, in the background; what it says is in LOG.txt."""
+        paths = [str(Path(__file__).parent / nature)] if nature else []
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        environment = {"PYTHONPATH": os.pathsep.join(paths), MARK: str(self.folder)}
+        with open(self.folder / f"{log}.txt", "ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pacpfl", *arguments],
+                start_new_session=True,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | environment,
+            )
+        self.commands.append(process)
+        return process
+
+    def mend(self) -> None:
+        """Server and sites there and as they should be, whatever an earlier test has left behind."""
+        self.stop_trainings()
+        wanted = ("server", *self.sites)
+        for name in [name for name in self.processes if name not in wanted]:
+            self.kill(name)
+            del self.processes[name]
+        for name in wanted:
+            known = self.processes.get(name)
+            if known is not None and known.poll() is None and self.natures[name] == "slow":
+                continue
+            if known is not None:
+                self.kill(name)
+            self.start(name, None if name == "server" else self.data(name))
+        self.wait_connected(*self.sites)
+
+    def wait_connected(self, *sites: str) -> None:
+        """Until the server has heard of them since they were started: it is slow to miss a dead one."""
+
+        def heard() -> bool:
+            connected = self.connected()
+            return all(connected.get(name, 0.0) > self.since[name] for name in sites)
+
+        wait_for(heard, f"{', '.join(sites)} to connect")
 
     def restart(self, name: str, nature: str = "slow") -> None:
-        """Back when the server has heard of it anew: it takes a while to see that a site is gone."""
         self.kill(name)
-        since = time.time()
         self.start(name, self.data(name), nature)
-        wait_for(lambda: self.connected().get(name, 0.0) > since, f"{name} to be back")
+        self.wait_connected(name)
 
     def connected(self) -> dict[str, float]:
         try:
@@ -218,79 +208,80 @@ class Deployment:
 
     def kill_server_program(self, with_job: bool) -> None:
         """The server's program dies; what keeps it running does not."""
-        program = int((self.kits / "server" / "process.pid").read_text())
-        family = [psutil.Process(program)]
-        self.started += family[0].children(recursive=True)
+        self._program("server").kill()
         if with_job:
-            family += family[0].children(recursive=True)
-        for process in family:
-            with suppress(psutil.NoSuchProcess):
+            self.kill_job_of("server")
+
+    def kill_job_of(self, name: str) -> None:
+        """The process that works for the running segment, and what it has started."""
+        jobs = ("nvflare.private.fed.app.server.runner_process",
+                "nvflare.private.fed.app.client.worker_process")  # fmt: skip
+        for process in self.everything():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if any(job in words for job in jobs) and str((self.kits / name).resolve()) in words:
+                    process.kill()
+
+    def _program(self, name: str) -> psutil.Process:
+        return psutil.Process(int((self.kits / name / "process.pid").read_text()))
+
+    def stop_trainings(self) -> None:
+        for training in self.trainings:
+            training.stop()
+        self.trainings.clear()
+        for process in self.commands:
+            if process not in self.processes.values():
                 process.kill()
+                process.wait(30)
+        self.commands.clear()
 
     def stop_all(self) -> None:
-        every = [process for name in self.processes for process in self.below(name)]
+        self.stop_trainings()
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
-        _, alive = psutil.wait_procs(every, timeout=10)
-        for process in [*alive, *self.started]:
+        psutil.wait_procs(self.everything(), timeout=10)
+        for process in self.everything():  # trainers outlive their site by a minute
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         for process in self.processes.values():
             process.wait(30)
 
-    def begin(self, config: Config, method: str = "pacpfl", **terms: Any) -> Running:
-        self._runs += 1
-        out = self.folder / f"run-{self._runs}"
+    def everything(self) -> list[psutil.Process]:
+        """Every process of this deployment, also those whose parent was killed."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == str(self.folder):
+                    found.append(process)
+        return found
+
+    def begin(
+        self, config: Config, method: str = "pacpfl", strangers: bool = False, **terms: Any
+    ) -> Running:
+        """`strangers`: whether sites that were added later take part as well."""
+        out = self.out()
         wanted = {"deadline": 15.0, "checkpoint_rounds": 5, "quorum": 1} | terms
         folder, name = prepare_run(out, config, method, wanted)
-        care = Care(self.sites, wanted["quorum"], rejoin_seconds=3.0)
-        return Running(
+        care = Care(self.sites, wanted["quorum"], strangers, rejoin_seconds=3.0)
+        running = Running(
             folder,
             lambda told: supervise(self.connect, folder, name, config.train.rounds, care, told),
         )
+        self.trainings.append(running)
+        return running
 
-    def final(self, running: Running, config: Config, method: str = "pacpfl") -> Any:
-        _, _, found = load_trained(running.folder, config, method)
-        assert found.round == config.train.rounds
-        return found.state[0]
+    def out(self) -> Path:
+        self._runs += 1
+        return self.folder / f"run-{self._runs}"
 
-    def replayed(self, running: Running, config: Config, method: str = "pacpfl") -> Any:
-        """The state that the simulator's functions reach with the clients of the log."""
-        record = participation.read(running.folder / participation.FILE)
-        assert len(record.rounds) == config.train.rounds
-        everyone = in_seats(self.federation, self.sites, record)
-        known = opened(config, method)
+    def final(self, running: Logged, config: Config, method: str = "pacpfl") -> Any:
+        return final(running.folder, config, method)
 
-        def build(n: int) -> Any:
-            return known.build(Federation("replay", everyone.existing[:n]))
+    def replayed(self, running: Logged, config: Config, method: str = "pacpfl") -> Any:
+        return replayed(running.folder, config, self.clients, method)
 
-        state, _ = replay(
-            build, from_clients(everyone.existing), record, seed=config.seed, dtype=np.float64
-        )
-        return state
-
-
-def in_seats(
-    federation: Federation, sites: tuple[str, ...], record: participation.Record
-) -> Federation:
-    """The clients in the order in which the run's roster numbers them."""
-    share = len(federation.existing) // len(sites)
-    clients: list[Any] = []
-    for seat in record.roster:
-        start = share * sites.index(seat.site)
-        clients += federation.existing[start : start + share]
-    return Federation(federation.name, tuple(clients))
-
-
-def simulated(federation: Federation, config: Config, method: str = "pacpfl") -> Any:
-    from pacpfl.engines.simulate import train
-
-    made = build_method(method, config, federation)
-    store = from_clients(federation.existing)
-    return train(made, store, rounds=config.train.rounds, seed=config.seed, dtype=np.float64).state
-
-
-def difference(one: Any, two: Any) -> float:
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
-    return max(float(np.abs(np.asarray(a, float) - np.asarray(b, float)).max()) for a, b in pairs)
+    def check_record(self, running: Logged, config: Config, method: str = "pacpfl") -> None:
+        """What was learned is what follows from who took part, as the log says."""
+        found = self.final(running, config, method)
+        assert difference(found, self.replayed(running, config, method)) < 1e-6

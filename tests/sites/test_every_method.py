@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deployment import difference, settings, simulated
+from training import difference, settings, simulated
 
 from pacpfl import config as configuration
 from pacpfl.engines.flare.limits import Limits

@@ -1,4 +1,9 @@
-"""Who should not be there is refused and logged, and the run goes on with the same particles."""
+"""Who should not be there is refused and logged, and the run goes on with the particles of its record.
+
+One training, during which all of them try at once: a site that sends anything but updates, a site with
+another major version, a site whose limits forbid the run, kits of another authority and under other
+names, a line without a certificate, jobs with commands and code of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,78 +12,104 @@ import shutil
 import socket
 import ssl
 import subprocess
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
-from deployment import Deployment, difference, settings, wait_for
+import pytest
+from deployment import Deployment, Running, settings, wait_for
 
+from pacpfl import __version__
 from pacpfl.engines.flare.job import write_job
 from pacpfl.engines.flare.process import command
 from pacpfl.engines.flare.provision import provision
 from pacpfl.engines.flare.supervisor import Unreachable
 
-ROUNDS = 40
+ROUNDS = 60
+HONEST, EVIL, NEWER, STRICT = "east", "north", "west", "south"
 
 
-def test_a_trainer_that_sends_anything_but_updates(deployment: Deployment) -> None:
-    """Wrong shapes, NaN, a pickle, 1 GB: each refused once, none of it in the particles."""
-    deployment.restart("north", "evil")
-    try:
-        config = settings(ROUNDS)
-        running = deployment.begin(config, deadline=30.0)
-        assert running.finish().finished
-        lines = [line for line in running.lines() if line["kind"] == "round"]
-        reasons = {line["round"]: line["refused"].get("north", "") for line in lines}
-        assert "shape" in reasons[2]
-        assert "not finite" in reasons[4]
-        assert "no plain array" in reasons[6] or "north" in lines[6]["missing"]
-        assert "north" not in lines[8]["sites"]
-        found = deployment.final(running, config)
-        assert difference(found, deployment.replayed(running, config)) < 1e-6
-    finally:
-        deployment.restart("north")
+@dataclass
+class Siege:
+    """What the intruders did and saw while the training ran."""
+
+    deployment: Deployment
+    running: Running
+    greeted: dict[str, bool]
+    connected: dict[str, float]
+    logs: dict[str, str]
+    jobs: dict[str, str]
+    ran: list[str]
+
+    def refusals(self, site: str) -> dict[int, str]:
+        lines = self.running.of_rounds()
+        return {x["round"]: x["refused"][site] for x in lines if site in x["refused"]}
 
 
-def test_a_kit_of_another_authority(deployment: Deployment, tmp_path: Path) -> None:
-    """Neither side takes the other's certificate; with the right authority's, the server takes it."""
-    provision(replace(deployment.project, sites=("south",)), tmp_path / "kits")
-    kit, real = tmp_path / "kits" / "south", deployment.kits / "west"
-    assert not greeted(deployment.port, real / "startup" / "rootCA.pem", kit / "startup")
-    assert greeted(deployment.port, real / "startup" / "rootCA.pem", real / "startup")
+@pytest.fixture(scope="module")
+def siege(
+    shared_deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Siege]:
+    deployment, folder = shared_deployment, tmp_path_factory.mktemp("intruders")
+    deployment.mend()
+    deployment.restart(EVIL, "evil")
+    deployment.restart(NEWER, "newer")
+    if not (deployment.kits / STRICT).exists():
+        provision(deployment.project, deployment.kits, (STRICT,))
+    deployment.limit(STRICT, methods=["fedavg"])
+    deployment.start(STRICT)
+    deployment.wait_connected(STRICT)
+    running = deployment.begin(settings(ROUNDS), strangers=True, deadline=60.0)
+    running.wait_round(10)  # what the evil site sends comes first: a gigabyte takes its time
+    with deployment.slowed(HONEST, 5.0):
+        greetings, logs = meet(deployment, folder)
+        jobs, ran = submit(deployment, folder)
+        connected = deployment.connected()
+        assert running.rounds[-1] < ROUNDS, "the intruders came too late"
+    assert running.finish().finished
+    yield Siege(deployment, running, greetings, connected, logs, jobs, ran)
+    deployment.limit(STRICT)
+
+
+def meet(deployment: Deployment, folder: Path) -> tuple[dict[str, bool], dict[str, str]]:
+    """Who knocks with which certificate: whether the server speaks to them, and what is logged."""
+    real, port = deployment.kits / NEWER, deployment.port
+    root = real / "startup" / "rootCA.pem"
+    strange = replace(deployment.project, sites=("stranger",))
+    provision(strange, folder / "kits")
+    kit = folder / "kits" / "stranger"
+    greetings = {
+        "right": greeted(port, root, real / "startup"),
+        "another authority": greeted(port, root, kit / "startup"),
+        "no certificate": greeted(port, root, None),
+    }
+    logs = {}
     with Intruder(kit):
         log = kit / "intruder.txt"
         wait_for(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text(), "the handshake to fail")
-        assert "south" not in deployment.connected()
-
-
-def test_no_certificate(deployment: Deployment) -> None:
-    root = deployment.kits / "west" / "startup" / "rootCA.pem"
-    assert not greeted(deployment.port, root, None)
-
-
-def test_a_valid_certificate_under_another_name(deployment: Deployment, tmp_path: Path) -> None:
-    """West's kit, presented as a site that does not exist, and as one that does."""
-    log = deployment.kits / "server" / "log.txt"
-    for name in ("nobody", "east"):
-        kit = tmp_path / name
+        logs["another authority"] = log.read_text()
+    server = deployment.kits / "server" / "log.txt"
+    for name in ("nobody", HONEST):
+        kit = folder / name
         for part in ("startup", "local"):
-            shutil.copytree(deployment.kits / "west" / part, kit / part)
+            shutil.copytree(real / part, kit / part)
         about = {"name": name, "role": "site", "project": deployment.project.name}
         (kit / "pacpfl.json").write_text(json.dumps(about))
-        words = f"authenticated as 'west' but claimed endpoint '{name}'"
+        words = f"authenticated as '{NEWER}' but claimed endpoint '{name}'"
         with Intruder(kit):
-            wait_for(lambda words=words: words in log.read_text(), f"the server to refuse {name}")
-        assert "nobody" not in deployment.connected()
-    assert_trains(deployment)
+            wait_for(lambda words=words: words in server.read_text(), f"{name} to be refused")
+        logs[name] = words
+    return greetings, logs
 
 
-def test_unknown_jobs_run_nothing(deployment: Deployment, tmp_path: Path) -> None:
-    """A job with a command of its own, and one that brings code: the sites run neither."""
-    bait = tmp_path / "ran"
+def submit(deployment: Deployment, folder: Path) -> tuple[dict[str, str], list[str]]:
+    """Jobs of the administrator that nobody knows, and which of them ran."""
+    ended, ran = {}, []
     for kind in ("command", "code"):
-        job = write_job(tmp_path / kind, tmp_path / "run", "0123abcd", 1, list(deployment.sites))
+        bait = folder / f"{kind}-ran"
+        job = write_job(folder / kind, folder / "run", "0123abcd", 1, [HONEST])
         path = job / "app" / "config" / "config_fed_client.json"
         config = json.loads(path.read_text())
         if kind == "command":
@@ -96,21 +127,71 @@ def test_unknown_jobs_run_nothing(deployment: Deployment, tmp_path: Path) -> Non
         try:
             number = console.submit(job)
             wait_for(lambda c=console, n=number: c.has_ended(n), f"the job with {kind} to end")
+            ended[kind] = "ended"
         except Unreachable as error:
-            assert "byoc" in str(error).lower() or "not authorized" in str(error).lower(), error
+            ended[kind] = str(error)
         finally:
             console.close()
-        assert not bait.exists()
-    assert_trains(deployment)
+        ran += [kind] if bait.exists() else []
+    return ended, ran
 
 
-def assert_trains(deployment: Deployment) -> None:
-    config = settings(6)
-    running = deployment.begin(config)
-    assert running.finish().finished
-    assert (
-        difference(deployment.final(running, config), deployment.replayed(running, config)) < 1e-6
-    )
+def test_the_run_ends_with_the_particles_of_its_record(siege: Siege) -> None:
+    siege.deployment.check_record(siege.running, settings(ROUNDS))
+
+
+def test_the_honest_site_takes_part_in_every_round(siege: Siege) -> None:
+    assert all(HONEST in line["sites"] for line in siege.running.of_rounds())
+
+
+def test_updates_that_are_none_are_refused_and_logged(siege: Siege) -> None:
+    """Wrong shapes, NaN, a pickle, a gigabyte: one round each, and the site's other rounds count."""
+    reasons = siege.refusals(EVIL)
+    assert "shape" in reasons[2] and "not finite" in reasons[4] and "no plain array" in reasons[6]
+    sites = {line["round"]: line["sites"] for line in siege.running.of_rounds()}
+    assert all(EVIL in sites[number] for number in (0, 1, 3, 5, 7))
+    assert "shape" in reasons[8], "a gigabyte"
+    assert not (siege.deployment.own(EVIL) / "unpickled").exists()
+    log = (siege.deployment.kits / "server" / "log.txt").read_text()
+    assert f"{EVIL} was refused, or refuses: 'value" in log
+
+
+def test_another_major_version_is_refused_with_a_clear_message(siege: Siege) -> None:
+    told = siege.running.of_segments()[0]["refused"][NEWER]
+    for words in (f"pacpfl {__version__}", "99.0.0", "install the same major version on both"):
+        assert words in told
+    assert told.removeprefix("the site refuses: ") in refused_at(siege, NEWER)
+    assert siege.running.last_round_of(NEWER) == -1
+
+
+def test_a_site_refuses_what_its_limits_forbid(siege: Siege) -> None:
+    words = "method pacpfl is not allowed here, only fedavg"
+    assert words in siege.running.of_segments()[0]["refused"][STRICT]
+    assert words in refused_at(siege, STRICT)
+    assert siege.running.last_round_of(STRICT) == -1
+
+
+def refused_at(siege: Siege, site: str) -> str:
+    return (siege.deployment.own(site) / "refused.jsonl").read_text()
+
+
+def test_only_the_projects_own_certificates_are_spoken_to(siege: Siege) -> None:
+    assert siege.greeted == {"right": True, "another authority": False, "no certificate": False}
+    assert "CERTIFICATE_VERIFY_FAILED" in siege.logs["another authority"]
+    assert "stranger" not in siege.connected
+
+
+def test_a_certificate_speaks_for_its_own_name_alone(siege: Siege) -> None:
+    """A valid kit, presented as a site that does not exist, and as one that does."""
+    assert {"nobody", HONEST} <= set(siege.logs)
+    assert "nobody" not in siege.connected
+
+
+def test_unknown_jobs_run_nothing(siege: Siege) -> None:
+    """A job with a command of its own, and one that brings code: the sites run neither."""
+    assert siege.ran == []
+    assert siege.jobs["command"] == "ended"
+    assert "byoc" in siege.jobs["code"].lower() or "not authorized" in siege.jobs["code"].lower()
 
 
 def greeted(port: int, root: Path, kit: Path | None) -> bool:

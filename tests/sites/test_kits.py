@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import typer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from deployment import ADMIN, Deployment
 from typer.testing import CliRunner
 
 from pacpfl.cli_sites import add_to
@@ -100,14 +106,75 @@ def test_a_site_is_added_and_a_kit_renewed_by_the_same_authority(kits: Path) -> 
     assert (kits / "north" / "startup" / "client.crt").read_text() == before["north"]
 
 
-def test_the_wrong_kit_is_named(kits: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is the kit of north"):
-        pacpfl("server", "start", "--kit", str(kits / "north"))
-    with pytest.raises(InputError, match="is no kit"):
-        pacpfl("site", "start", "--kit", str(tmp_path), "--data", str(tmp_path))
-    with pytest.raises(InputError, match="There are no data"):
-        pacpfl("site", "start", "--kit", str(kits / "north"), "--data", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="pacpfl site start --data"):
-        pacpfl("site", "start", "--kit", str(kits / "north"))
-    with pytest.raises(InputError, match="does not answer"):
-        pacpfl("sites", "status", "--kit", str(kits / "admin@houses.org"))
+def test_when_all_kits_are_there_it_says_so(kits: Path) -> None:
+    said = pacpfl("sites", "provision", str(kits.parent / "sites.toml"), "--out", str(kits))
+    assert "to renew one, delete its folder first" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("server", "start", "--kit", "north"), "kit of north, and the server's is needed"),
+        (("site", "start", "--kit", "server"), "kit of server, and a site's is needed"),
+        (("site", "start", "--kit", "none"), "is no kit"),
+        (("site", "start", "--kit", "north"), "with --data"),
+        (("site", "start", "--kit", "north", "--data", "none"), "There are no data"),
+        (("site", "start", "--kit", "north", "--data", "empty"), "There are no data"),
+        (("site", "personalize", "--kit", "north"), "no result of a run"),
+        (("sites", "status", "--kit", "north"), "and the administrator's is needed"),
+        (("sites", "status", "--kit", ADMIN, "--run", "empty"), "no run across sites"),
+        (("sites", "status", "--kit", ADMIN), "does not answer"),
+        (("sites", "provision", "none"), "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    words: tuple[str, ...], said: str, kits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kits / "empty").mkdir(exist_ok=True)
+    monkeypatch.chdir(kits)
+    with pytest.raises(InputError, match=said) as error:
+        pacpfl(*words)
+    assert str(error.value).count(". ") == 0, "one sentence"
+
+
+def test_a_certificate_that_ends_is_told_in_time(kits: Path, tmp_path: Path) -> None:
+    kit = tmp_path / ADMIN
+    shutil.copytree(kits / ADMIN, kit)
+    certify(kit / "startup" / "client.crt", days=10)
+    result = CliRunner().invoke(app, ["sites", "status", "--kit", str(kit)])
+    assert "in 9 days; renew the kit" in result.output
+    certify(kit / "startup" / "client.crt", days=-1)
+    with pytest.raises(InputError, match=r"ended on .*; renew the kit"):
+        pacpfl("sites", "status", "--kit", str(kit))
+
+
+def certify(path: Path, days: int) -> None:
+    """A certificate that is valid for so many days from now; who signed it is no matter here."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "anybody")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=90))
+        .not_valid_after(now + timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+def test_a_renewed_kit_connects(deployment: Deployment) -> None:
+    """Of the new kit the site takes the folder with certificate and key, and keeps all else."""
+    kit, old = deployment.kits / "west", deployment.folder / "old"
+    deployment.kill("west")
+    kit.rename(old)
+    pacpfl("sites", "provision", str(deployment.file), "--out", str(deployment.kits))
+    shutil.rmtree(old / "startup")
+    (kit / "startup").rename(old / "startup")
+    shutil.rmtree(kit)
+    old.rename(kit)
+    deployment.start("west")
+    deployment.wait_connected("west")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment import settings
+from training import settings
 
 from pacpfl import config as configuration
 from pacpfl.data.site_folder import write_client_file

@@ -1,4 +1,4 @@
-"""The cryptography used here, each piece behind one function; the only file that imports it.
+"""The cryptography used here, each piece behind one function; only certified.py imports more of it.
 
 X25519 (RFC 7748) agrees on keys, HKDF-SHA256 (RFC 5869) derives them, ChaCha20 (RFC 8439) makes mask
 streams, ChaCha20-Poly1305 (RFC 8439) seals shares, Ed25519 (RFC 8032) signs.

@@ -9,6 +9,7 @@ from pacpfl import config as configuration
 from pacpfl.engines import runtime
 from pacpfl.engines.flare.limits import FILE, read_site_file
 from pacpfl.engines.flare.opened import Opened
+from pacpfl.engines.flare.secure_site import read_passport
 from pacpfl.engines.flare.site import Site
 from pacpfl.engines.flare.trainer import run
 from pacpfl.errors import InputError
@@ -27,7 +28,7 @@ def make_site(name: str, folder: Path) -> Site:
         runtime.configure(config.run.precision)
         return opened(config, method), site_federation(config, file.data)
 
-    return Site(name, folder, file.limits, open_run)
+    return Site(name, folder, file.limits, open_run, read_passport(folder.parent))
 
 
 def main() -> None:

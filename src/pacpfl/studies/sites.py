@@ -76,6 +76,7 @@ def opened(config: Config, method: str) -> Opened:
         configuration.identity(config, engine="sites", method=method),
         build,
         secret,
+        private and config.privacy.clip_quantile is not None,
     )
 
 

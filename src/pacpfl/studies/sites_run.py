@@ -50,7 +50,8 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
     path = folder / TERMS
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     name = before.get("run") or secrets.token_hex(8)
-    if before.get("encoding", terms.get("encoding")) != terms.get("encoding"):
+    encoding = Terms(name, 0, **terms).encoding
+    if before.get("encoding", encoding) != encoding:
         raise InputError(
             f"{out} was begun with encoding {before['encoding']!r}; go on with the same one, or start "
             "over with --fresh."

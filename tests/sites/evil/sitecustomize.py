@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 
 if "pacpfl.studies.site_trainer" in sys.orig_argv:
     import numpy as np
@@ -11,6 +13,9 @@ if "pacpfl.studies.site_trainer" in sys.orig_argv:
     from pacpfl.engines.flare.site import Site
 
     honest = Site.answer
+    bait = Path(os.environ["PACPFL_SITE"]) / "unpickled"
+    # Whoever unpickles this runs a command.
+    pickled = f"cposix\nsystem\n(S'touch {bait}'\ntR.".encode()
 
     def evil(self, params, text):
         arrays, said = honest(self, params, text)
@@ -21,7 +26,7 @@ if "pacpfl.studies.site_trainer" in sys.orig_argv:
         elif number == 4:
             arrays[name] = np.full_like(arrays[name], np.nan)
         elif number == 6:
-            arrays[name] = b"\x80\x05cposix\nsystem\n"
+            arrays[name] = pickled
         elif number == 8:
             arrays[name] = np.zeros(2**27)
         return arrays, said

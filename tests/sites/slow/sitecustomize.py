@@ -1,4 +1,4 @@
-"""At a site that can be slowed down: while its folder holds a file `slow`, a round takes a second more."""
+"""At a site that can be slowed down: its file `slow` says how many seconds more a round takes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if "pacpfl.studies.site_trainer" in sys.orig_argv:
     quick = Site._train
 
     def slow(self, params, about):
-        if (Path(os.environ["PACPFL_SITE"]) / "slow").exists():
-            time.sleep(1.0)
+        until = time.monotonic()
+        file = Path(os.environ["PACPFL_SITE"]) / "slow"
+        while file.exists() and time.monotonic() < until + float(file.read_text() or 0):
+            time.sleep(0.05)
         return quick(self, params, about)
 
     Site._train = slow

@@ -40,7 +40,13 @@ class SegmentController(ModelController):  # type: ignore[misc]
         method = wanted.pop("method")
         config = (self._folder / CONFIG).read_text(encoding="utf-8")
         terms = Terms(**{**wanted, "segment": self._number})
-        serve(_Tasks(self), self.open(config, method), config, terms, self._folder)
+        opened = self.open(config, method)
+        serve(_Tasks(self), opened, config, terms, self._folder, self._authority())
+
+    def _authority(self) -> str:
+        """The project's certificate, by which the server knows the sites; of its own kit."""
+        kit = Path(self.engine.get_workspace().get_startup_kit_dir())
+        return (kit / "rootCA.pem").read_text(encoding="utf-8")
 
 
 class _Tasks:

@@ -13,6 +13,8 @@ EXECUTOR = "pacpfl.engines.flare.executor.SiteExecutor"
 # 0.03 s starve a small machine.
 POLL_SECONDS = 0.03
 WHOLE_ARRAYS = {"np_download_chunk_size": 0}
+# For a site to find the server's process of the job, which loads JAX first; FLARE gives up after 60.
+READY_SECONDS = 300.0
 
 
 def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: list[str]) -> Path:
@@ -41,6 +43,7 @@ def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: lis
     client = {
         "format_version": 2,
         "default_task_fetch_interval": POLL_SECONDS,
+        "max_runner_sync_timeout": READY_SECONDS,
         **WHOLE_ARRAYS,
         "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}],
         "task_data_filters": [],

@@ -38,9 +38,15 @@ class Limits:
     maximum_rounds: int = 0  # in all runs together
     privacy: str = "any"  # mode that is required
     share_sizes: bool = False  # tell the server how many samples each client has
+    secure: bool = False  # updates leave in sums over several sites only
 
-    def check_request(self, opened: Opened, samples: list[int]) -> None:
+    def check_request(self, opened: Opened, samples: list[int], secure: bool = False) -> None:
         """Before anything is computed for a run."""
+        if self.secure and not secure:
+            raise Refused(
+                "secure aggregation is required here, and the run sends updates in the open; set "
+                "secure = true in [run]"
+            )
         if self.methods and opened.method not in self.methods:
             raise Refused(
                 f"method {opened.method} is not allowed here, only {', '.join(self.methods)}"
@@ -70,7 +76,7 @@ class Limits:
             )
 
     def check_clip(self, clip: float) -> None:
-        """Also in every round: where the clip adapts, the server sends it."""
+        """Also in every round: the server sends it."""
         if self.clip_norm and not clip <= self.clip_norm:
             raise Refused(f"a clip norm of {clip:g} is above the {self.clip_norm:g} allowed here")
 

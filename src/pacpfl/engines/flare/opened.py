@@ -30,6 +30,7 @@ class Opened:
     identity: str
     build: Callable[[Federation], Method]
     secrecy: Callable[[int, Path], AbstractContextManager[Secrecy | None]]
+    adaptive: bool = False  # whether the clip moves from round to round
 
 
 class Description(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,14 @@ from pacpfl.engines.flare.compressed import compressed
 from pacpfl.engines.flare.gather import accepted
 from pacpfl.engines.flare.opened import Description, Opened, from_json, shadow, to_json
 from pacpfl.engines.flare.participation import Record, Seat
+from pacpfl.engines.flare.secure_site import known_as
+from pacpfl.engines.flare.secure_terms import Agreed
+from pacpfl.engines.flare.sums import summed
 from pacpfl.engines.flare.terms import Exchange, Terms
 from pacpfl.engines.flare.wire import Refused
+from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
+from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.types import Data
 
 FORM = "federation.json"
@@ -27,11 +32,19 @@ FORM = "federation.json"
 
 class Opening:
     def __init__(
-        self, exchange: Exchange, opened: Opened, config: str, terms: Terms, folder: Path
+        self,
+        exchange: Exchange,
+        opened: Opened,
+        config: str,
+        terms: Terms,
+        folder: Path,
+        authority: str = "",
     ) -> None:
         self.exchange, self.opened, self.config = exchange, opened, config
-        self.terms, self.folder = terms, folder
+        self.terms, self.folder, self._authority = terms, folder, authority
         self.refused: dict[str, str] = {}
+        self._introductions: dict[str, Any] = {}  # for secure rounds: who vouches for whom
+        self.identities: dict[str, bytes] = {}
 
     def about(self, task: str, **more: Any) -> str:
         return wire.to_text({"task": task, "run": self.terms.run, **more})
@@ -39,7 +52,11 @@ class Opening:
     def hello(self) -> dict[str, Description]:
         """Which sites take part, and what their data look like; sites in order of their names."""
         text = self.about(
-            "hello", config=self.config, method=self.opened.method, version=__version__
+            "hello",
+            config=self.config,
+            method=self.opened.method,
+            version=__version__,
+            secure=self.terms.secure,
         )
         sites = sorted(self.exchange.sites())
         replies = self.exchange.ask(sites, wire.empty(), text, self.terms.start_deadline)
@@ -51,10 +68,20 @@ class Opening:
                 one = from_json(about.get("data"))
                 if said:
                     next(iter(said.values())).agrees(one)
+                if self.terms.secure:
+                    self._introduce(reply.site, about.get("introduction"))
                 said[reply.site] = one
             except Refused as error:
                 self.refuse(reply.site, str(error))
         return said
+
+    def _introduce(self, site: str, introduction: Any) -> None:
+        """The sites check it, too; a site that shows nothing sound is none the others wait for."""
+        try:
+            identity = known_as(self._authority, site, introduction, self.terms.run)
+        except (SecureAggregationError, InputError) as error:
+            raise Refused(str(error)) from error
+        self.identities[site], self._introductions[site] = identity, introduction
 
     def seat(
         self, said: dict[str, Description], record: Record
@@ -93,11 +120,21 @@ class Opening:
         path = self.folder / FORM
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
-    def begin(self, live: list[str], whole: Description, roster: tuple[Seat, ...]) -> list[str]:
+    def begin(
+        self,
+        live: list[str],
+        whole: Description,
+        roster: tuple[Seat, ...],
+        agreed: Agreed | None = None,
+    ) -> list[str]:
         """Sites build the same method, and compile it, before the first round's clock ticks."""
         seats = {seat.site: seat.first for seat in roster}
         data, encoding = to_json(whole), self.terms.encoding
-        text = self.about("begin", data=data, seats=seats, encoding=encoding)
+        secure: dict[str, Any] = {}
+        if agreed is not None:
+            shown = {site: self._introductions[site] for site in live}
+            secure = {"secure": agreed.to_json(), "introductions": shown}
+        text = self.about("begin", data=data, seats=seats, encoding=encoding, **secure)
         ready = []
         for reply in self.exchange.ask(live, wire.empty(), text, self.terms.start_deadline):
             try:
@@ -113,7 +150,8 @@ class Opening:
         self.exchange.note(f"{site} was refused, or refuses: {reason}")
 
     def build(self, whole: Description) -> Method:
-        return compressed(self.opened.build(shadow(whole)), self.terms.encoding)
+        made = self.opened.build(shadow(whole))
+        return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
 
     def initial(self, method: Method, form: Description) -> Any:
         """As the simulator makes it: depends on the number of features alone."""
@@ -122,7 +160,21 @@ class Opening:
 
     def too_few(self, count: int) -> str:
         why = "".join(f"; {site}: {reason}" for site, reason in sorted(self.refused.items()))
-        return f"{count} sites are ready, and {max(1, self.terms.quorum)} are needed{why}"
+        return f"{count} sites are ready, and {self.terms.needed} are needed{why}"
+
+
+class Form(NamedTuple):
+    """Shapes and types of what travels."""
+
+    update: Any  # of one client
+    needed: frozenset[str]  # leaves of the server's state that an update depends on
+
+
+def form_of(method: Method, state: Any, whole: Description, opened: Opened) -> Form:
+    data, key = example(whole, opened.dtype), jax.random.key(opened.seed)
+    kept = jax.eval_shape(method.init_client, state, data, key)
+    update, _ = jax.eval_shape(method.client_update, state, kept, data, key)
+    return Form(update, wire.needed(method, state, kept, data, key))
 
 
 def example(form: Description, dtype: type) -> Data:

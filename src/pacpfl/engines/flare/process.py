@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pacpfl.errors import InputError
 LOG = "output.txt"
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds before a process that died is started again
 STEADY = 60.0  # seconds after which a process counts as running well
+WANTED = {"server": "the server's", "site": "a site's", "admin": "the administrator's"}
 PROGRAMS = {
     "server": ("nvflare.private.fed.app.server.server_train", "fed_server.json"),
     "site": ("nvflare.private.fed.app.client.client_train", "fed_client.json"),
@@ -33,7 +35,7 @@ def read_kit(kit: Path, role: str) -> dict[str, Any]:
         ) from error
     if about.get("role") != role:
         raise InputError(
-            f"{kit} is the kit of {about.get('name')} ({about.get('role')}), not of a {role}."
+            f"{kit} is the kit of {about.get('name')}, and {WANTED[role]} is needed here."
         )
     return about
 
@@ -54,7 +56,12 @@ def command(kit: Path, role: str) -> list[str]:
     ]
 
 
-def keep_running(kit: Path, role: str, environment: dict[str, str] | None = None) -> None:
+def keep_running(
+    kit: Path,
+    role: str,
+    environment: dict[str, str] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
     """Until SIGTERM or SIGINT; a process that dies is started again, after ever longer waits.
 
     What FLARE says is in the kit's log.txt, and what it prints in output.txt.
@@ -87,6 +94,8 @@ def keep_running(kit: Path, role: str, environment: dict[str, str] | None = None
         (kit / "process.pid").write_text(str(child.pid))
         child.wait()
         wait = FIRST_WAIT if time.monotonic() - began > STEADY else min(2 * wait, LONGEST_WAIT)
+        if not stopping:
+            say(f"It ended with code {child.returncode}, see {kit / LOG}; again in {wait:.0f} s.")
         until = time.monotonic() + wait
         while not stopping and time.monotonic() < until:
             time.sleep(0.1)

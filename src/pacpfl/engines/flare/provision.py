@@ -11,6 +11,8 @@
     quorum = 2                      # sites without which no round counts
     deadline = 60                   # seconds to answer in a round
     encoding = "exact"              # of updates: exact, float16, int8
+    secure = false                  # secure aggregation: the server sees sums over sites only
+    bound = 1e6                     # then: norm that no client's update exceeds (no privacy mode)
 
 Each kit holds a certificate of the project's own authority; what a kit's owner may do is bound to it.
 Kits differ from FLARE's in that they allow less: no code travels with a job, a site runs `SiteExecutor`
@@ -86,11 +88,17 @@ def read_terms(table: Any, origin: str) -> dict[str, Any]:
             raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(known)}.")
         if name == "encoding":
             right = value in ENCODINGS
+        elif name == "secure":
+            right = isinstance(value, bool)
         else:
             kinds = (int,) if isinstance(known[name], int) else (int, float)
             right = isinstance(value, kinds) and not isinstance(value, bool) and value > 0
         if not right:
             raise InputError(f"{origin}: {name} = {value!r} makes no sense in [run].")
+    if table.get("secure") and table.get("encoding", "exact") != "exact":
+        raise InputError(
+            f"{origin}: secure aggregation has its own encoding; leave encoding out of [run]."
+        )
     return dict(table)
 
 
@@ -152,7 +160,9 @@ def _description(project: Project, extra: tuple[str, ...]) -> dict[str, Any]:
         "fed_learn_port": project.port,
         "admin_port": project.port,
     }
-    if re.fullmatch(r"[0-9.]+", project.host):
+    # The server's certificate must not pass for a site's: no site may be called "server", and no
+    # site's name has a dot.
+    if re.fullmatch(r"[0-9.]+", project.host) or "." not in project.host:
         server |= {"name": SERVER, "default_host": project.host, "host_names": [project.host]}
     sites = [{"name": n, "type": "client", "org": org} for n in (*project.sites, *extra)]
     admin = {"name": project.admin, "type": "admin", "org": org, "role": "project_admin"}

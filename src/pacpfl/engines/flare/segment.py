@@ -19,9 +19,12 @@ from pacpfl.engines.checkpoint import Checkpoint, load_checkpoint, save_checkpoi
 from pacpfl.engines.flare import participation, wire
 from pacpfl.engines.flare.gather import Gathered, accepted, collect
 from pacpfl.engines.flare.opened import Description, Opened, to_json
-from pacpfl.engines.flare.opening import Opening, example
+from pacpfl.engines.flare.opening import Form, Opening, form_of
 from pacpfl.engines.flare.participation import Log, Seat
+from pacpfl.engines.flare.secure_round import SecureRounds, shared_out
+from pacpfl.engines.flare.secure_terms import check_everyone, propose
 from pacpfl.engines.flare.states import NEVER
+from pacpfl.engines.flare.sums import check_summable, size_of
 from pacpfl.engines.flare.terms import Exchange, Outcome, Terms, is_current, order, write_outcome
 from pacpfl.engines.flare.wire import Refused
 from pacpfl.engines.rounds import choose_clients
@@ -29,16 +32,27 @@ from pacpfl.engines.simulate import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.privacy.source import noise_key
+from pacpfl.secagg.errors import SecureAggregationError
 
 CHECKPOINT = "server.safetensors"
 STRIKES = 3  # refused answers in a row after which a site is left alone for the segment
 
 
-def serve(exchange: Exchange, opened: Opened, config: str, terms: Terms, folder: Path) -> Outcome:
-    """Run one segment; its outcome is written beside the checkpoint as well."""
+def serve(
+    exchange: Exchange,
+    opened: Opened,
+    config: str,
+    terms: Terms,
+    folder: Path,
+    authority: str = "",
+) -> Outcome:
+    """Run one segment; its outcome is written beside the checkpoint as well.
+
+    `authority` is the certificate by which secure rounds know the sites' keys.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        outcome = _run(Opening(exchange, opened, config, terms, folder))
+        outcome = _run(Opening(exchange, opened, config, terms, folder, authority))
     except InputError as error:
         outcome = Outcome(terms.segment, 0, False, str(error), True)
     write_outcome(folder, outcome)
@@ -48,9 +62,8 @@ def serve(exchange: Exchange, opened: Opened, config: str, terms: Terms, folder:
 
 def _run(opening: Opening) -> Outcome:
     opened, terms, folder = opening.opened, opening.terms, opening.folder
-    quorum = max(1, terms.quorum)
     said = opening.hello()
-    if len(said) < quorum:
+    if len(said) < terms.needed:
         return Outcome(terms.segment, 0, False, opening.too_few(len(said)))
     first = next(iter(said.values()))
     state = opening.initial(opening.build(first), first)
@@ -59,14 +72,21 @@ def _run(opening: Opening) -> Outcome:
     log_path = folder / participation.FILE
     record = participation.read(log_path, start) if start else participation.NO_RECORD
     whole, roster, live = opening.seat(said, record)
-    live = opening.begin(live, whole, roster)
-    if len(live) < quorum:
+    method = opening.build(whole)
+    form = form_of(method, state, whole, opened)
+    agreed = None
+    if terms.secure:
+        check_everyone(opened.clients_per_round, whole.clients)
+        agreed = propose(method, size_of(form.update), whole.clients, terms)
+    live = opening.begin(live, whole, roster, agreed)
+    if len(live) < terms.needed:
         return Outcome(terms.segment, start, False, opening.too_few(len(live)))
     log = Log(log_path)
     try:
         log.segment(terms.segment, start, roster, sites=live, refused=opening.refused)
         with opened.secrecy(whole.clients, folder) as secrecy:
-            rounds = _Rounds(opening, opening.build(whole), whole, roster, live, log, secrecy)
+            rounds = _Rounds(opening, method, form, whole, roster, live, log, secrecy)
+            rounds.secure = None if agreed is None else SecureRounds(opening, agreed)
             if found is not None:
                 state = rounds.go_on(found)
             rounds.after = record.last_counted()
@@ -82,6 +102,7 @@ class _Rounds:
         self,
         opening: Opening,
         method: Method,
+        form: Form,
         whole: Description,
         roster: tuple[Seat, ...],
         live: list[str],
@@ -89,6 +110,8 @@ class _Rounds:
         secrecy: Secrecy | None,
     ) -> None:
         self.opening, self.method, self.log, self.secrecy = opening, method, log, secrecy
+        self.form = form
+        self.secure: SecureRounds | None = None
         self.opened, self.terms, self.folder = opening.opened, opening.terms, opening.folder
         self.whole = whole
         self.seats = {seat.site: seat for seat in roster}
@@ -108,12 +131,9 @@ class _Rounds:
     def run(self, state: Any, start: int) -> Outcome:
         self.saved = start
         n, dtype = self.whole.clients, self.opened.dtype
-        data = example(self.whole, dtype)
-        key = jax.random.key(self.opened.seed)
-        kept = jax.eval_shape(self.method.init_client, state, data, key)
-        pattern, _ = jax.eval_shape(self.method.client_update, state, kept, data, key)
-        needed = wire.needed(self.method, state, kept, data, key)
         step = jax.jit(self._step)
+        if self.secure is not None:
+            check_summable(step, state, self.form.update, n)
         done, last = start, time.monotonic()
         while done < self.opened.rounds:
             if self.secrecy is not None and self.secrecy.left(done) == 0:
@@ -125,13 +145,18 @@ class _Rounds:
                 return Outcome(self.terms.segment, self.saved, False, reason)
             began = time.monotonic()
             clients = self._choose(done)
-            gathered = Gathered.nobody(pattern, n, dtype)
+            gathered = Gathered.nobody(self.form.update, n, dtype)
             if clients:
-                message = wire.to_wire(state, needed)
-                gathered = self._ask(message, clients, done, pattern)
+                message = wire.to_wire(state, self.form.needed)
+                try:
+                    gathered = self._ask(message, clients, done)
+                except SecureAggregationError as error:
+                    if done > self.saved:
+                        self._save(state, done)
+                    return Outcome(self.terms.segment, self.saved, False, str(error))
                 if not gathered.enough:
                     continue
-            noise = self._release(done)
+            noise = self._release(done) if self.secure is None else None
             state, curves = step(state, gathered.updates, gathered.weights, done, noise)
             curves = {name: np.asarray(value) for name, value in curves.items()}
             for name, value in curves.items():
@@ -166,7 +191,7 @@ class _Rounds:
             return "another segment has taken over"
         if wish.get("end"):
             return "asked to end, so that sites can join"
-        if len(self.live) < max(1, self.terms.quorum):
+        if len(self.live) < self.terms.needed:
             return self.opening.too_few(len(self.live))
         return ""
 
@@ -181,26 +206,38 @@ class _Rounds:
             return [int(client) for client in here]
         return [int(here[i]) for i in choose_clients(self.opened.seed, number, len(here), c)]
 
-    def _ask(
-        self, message: dict[str, np.ndarray], clients: list[int], number: int, pattern: Any
-    ) -> Gathered:
+    def _ask(self, message: dict[str, np.ndarray], clients: list[int], number: int) -> Gathered:
         take: dict[str, list[list[int]]] = {}
         for site in self.live:
             seat = self.seats[site]
             own = [client for client in clients if client in seat.numbers]
             if own:
                 take[site] = [[c - seat.first, self.after.get(c, NEVER)] for c in own]
-        text = self.opening.about("train", round=number, saved=self.saved, take=take)
-        deadline = self.terms.deadline
-        replies = self.opening.exchange.ask(sorted(take), message, text, deadline)
         numbers = {
             site: [self.seats[site].first + pair[0] for pair in pairs]
             for site, pairs in take.items()
         }
-        gathered = collect(
-            replies, numbers, pattern, self.whole.clients, self.opened.dtype, number,
-            quorum=self.terms.quorum, sent=len(take) * wire.size(message),
-        )  # fmt: skip
+        pattern, n, dtype = self.form.update, self.whole.clients, self.opened.dtype
+        if self.secure is not None:
+            summed = self.secure.run(
+                message, number, self.saved, take,
+                lambda survivors: sum(len(numbers[site]) for site in survivors),
+                lambda: self._count_release(number),
+            )  # fmt: skip
+            gathered = shared_out(summed, numbers, pattern, n, dtype)
+        else:
+            text = self.opening.about("train", round=number, saved=self.saved, take=take)
+            deadline = self.terms.deadline
+            replies = self.opening.exchange.ask(sorted(take), message, text, deadline)
+            gathered = collect(
+                replies, numbers, pattern, n, dtype, number,
+                quorum=self.terms.quorum, sent=len(take) * wire.size(message),
+            )  # fmt: skip
+        self._judge(gathered, number)
+        return gathered
+
+    def _judge(self, gathered: Gathered, number: int) -> None:
+        """Who is silent is asked no more; who is refused, after some times."""
         for site in gathered.missing:
             self.live.remove(site)
             self.opening.refuse(site, f"no answer to round {number}")
@@ -211,14 +248,17 @@ class _Rounds:
                 self.live.remove(site)
         for site in gathered.answered:
             self.strikes[site] = 0
-        return gathered
+
+    def _count_release(self, number: int) -> None:
+        """A private round is written in the ledger before anything of it can be seen."""
+        if self.secrecy is not None and self.secrecy.ledger is not None:
+            self.secrecy.ledger.release(number, number + 1)
 
     def _release(self, number: int) -> Any:
-        """A private round is written in the ledger before anything of it can be seen."""
+        """The key of the noise that the server adds; in secure rounds the sites have added it."""
         if self.secrecy is None:
             return None
-        if self.secrecy.ledger is not None:
-            self.secrecy.ledger.release(number, number + 1)
+        self._count_release(number)
         return jax.random.key_data(noise_key(self.secrecy.noise_seed))
 
     def _note(

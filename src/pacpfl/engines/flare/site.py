@@ -3,6 +3,7 @@
     hello    a configuration -> what the site's data look like, or why it refuses
     begin    the whole federation's form -> the method, built and compiled
     train    a round's state and who takes part -> their updates
+    secure   a step of a secure round, in place of `train` (secure_site.py)
     finish   the final state -> kept at the site, for `pacpfl site personalize`
 
 Every request is checked against the site's limits. The data stay in this object.
@@ -28,10 +29,13 @@ from pacpfl.engines.flare import states, wire
 from pacpfl.engines.flare.compressed import ENCODINGS, compressed
 from pacpfl.engines.flare.limits import Limits, note_refusal
 from pacpfl.engines.flare.opened import Opened, describe, from_json, shadow, to_json
+from pacpfl.engines.flare.secure_site import MESSAGE, SecureSite
+from pacpfl.engines.flare.sums import size_of, summed, to_rows
 from pacpfl.engines.flare.wire import Refused
 from pacpfl.engines.rounds import fill, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
+from pacpfl.secagg.certified import Passport
 from pacpfl.types import Federation
 
 AT_ONCE = 64  # clients in one compiled call, at most
@@ -61,9 +65,11 @@ class Site:
         folder: Path,
         limits: Limits,
         open_run: Callable[[str, str], tuple[Opened, Federation]],
+        passport: Passport | None = None,
     ) -> None:
         self.name, self.folder, self.limits = name, folder, limits
-        self._open_run = open_run
+        self._open_run, self._passport = open_run, passport
+        self._secure: SecureSite | None = None  # of a run that asks for it: then nothing else goes
         self._opened: Opened | None = None
         self._federation: Federation | None = None
         self._store: ClientStore | None = None
@@ -76,7 +82,8 @@ class Site:
         asked: dict[str, Any] = {}
         try:
             about = wire.from_text(text)
-            asked = {k: about[k] for k in ("task", "run", "round", "method") if k in about}
+            known = ("task", "run", "round", "step", "method")
+            asked = {k: about[k] for k in known if k in about}
             arrays, said = self._answer(params, about)
         except (Refused, InputError) as error:
             note_refusal(self.folder, str(error), asked)
@@ -96,7 +103,11 @@ class Site:
         if task == "begin":
             return self._begin(about)
         if task == "train":
+            if self._secure is not None:
+                raise Refused("this run's updates leave the site in secure rounds only")
             return self._train(params, about)
+        if task == "secure":
+            return self._step(params, about)
         if task == "finish":
             return self._finish(params, about)
         raise Refused(f"there is no task {str(task)[:40]!r}")
@@ -109,13 +120,24 @@ class Site:
         config, name = str(about["config"]), str(about["method"])
         opened, federation = self._open_run(config, name)
         samples = [len(client.train) for client in federation.existing]
-        self.limits.check_request(opened, samples)
+        secure = about.get("secure", False) is True
+        self.limits.check_request(opened, samples, secure)
         self.limits.check_rounds(self._answered() if self.limits.maximum_rounds else 0)
+        guarded = self._make_secure(run) if secure else None
         self._opened, self._federation, self._config, self._run = opened, federation, config, run
+        self._secure = guarded
         self._store = from_clients(federation.existing, roomy=federation.classes is not None)
         self._work = None
         described = describe(federation, self.limits.share_sizes)
-        return wire.empty(), {"version": __version__, "data": to_json(described)}
+        said = {"version": __version__, "data": to_json(described)}
+        if guarded is not None:
+            said["introduction"] = guarded.introduction
+        return wire.empty(), said
+
+    def _make_secure(self, run: str) -> SecureSite:
+        if self._passport is None:
+            raise Refused("this site has no certificate with which to vouch for its keys")
+        return SecureSite(self.name, self.folder, self._passport, run)
 
     def _begin(self, about: dict[str, Any]) -> Answer:
         opened, store = self._opened, self._store
@@ -124,7 +146,8 @@ class Site:
         encoding = about["encoding"]
         if encoding not in ENCODINGS:
             raise Refused(f"there is no encoding {str(encoding)[:20]!r}")
-        method = compressed(opened.build(shadow(whole)), encoding)
+        built = opened.build(shadow(whole))
+        method = compressed(built, encoding) if self._secure is None else summed(built)
         first = int(about["seats"][self.name])
         base = jax.random.key(opened.seed)
         example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), opened.dtype)))
@@ -134,6 +157,10 @@ class Site:
         client_key = jax.random.fold_in(base, 3)  # as in engines.rounds
         client_state = jax.eval_shape(method.init_client, state, example, client_key)
         needed = wire.needed(method, state, client_state, example, client_key)
+        if self._secure is not None:
+            form = jax.eval_shape(method.client_update, state, client_state, example, client_key)[0]
+            proposal, shown = about["secure"], about["introductions"]
+            self._secure.begin(proposal, shown, method, size_of(form), whole.clients)
         traces = [0]
 
         def one(state: Any, own: Any, data: Any, number: Any, client: Any) -> Any:
@@ -155,6 +182,27 @@ class Site:
         return wire.empty(), {"ready": True}
 
     def _train(self, params: Any, about: dict[str, Any]) -> Answer:
+        updates, said = self._updates(params, about)
+        return wire.to_wire(updates), said
+
+    def _step(self, params: Any, about: dict[str, Any]) -> Answer:
+        """One step of a secure round; the first one computes the updates, which stay here."""
+        if self._secure is None:
+            raise Refused("a secure round was asked for in a run without them")
+        said = {"round": about["round"], "step": about["step"]}
+        if about["step"] == "advertise":
+            updates, more = self._updates(params, about)
+            assert self._store is not None
+            if len(jax.tree.leaves(updates)[0]) != self._store.clients:
+                raise Refused("a secure round takes all clients of a site")
+            message = self._secure.advertise(about, to_rows(updates))
+            said |= more
+        else:
+            message = self._secure.step(params, about)
+        return wire.from_messages({MESSAGE: message}), said
+
+    def _updates(self, params: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The updates of the clients that take part in a round, as this site computes them."""
         work, store, opened = self._work, self._store, self._opened
         if work is None or store is None or opened is None:
             raise Refused("a round was asked for before the run had begun")
@@ -180,7 +228,7 @@ class Site:
                 one = jax.tree.map(lambda a, row=row: a[row], new)
                 states.keep(self._states, int(client), number, one)
                 states.forget(self._states, int(client), saved)
-        return wire.to_wire(updates), {"round": number, "traces": work.traces[0]}
+        return updates, {"round": number, "traces": work.traces[0]}
 
     def _finish(self, params: Any, about: dict[str, Any]) -> Answer:
         work, opened = self._work, self._opened
@@ -241,8 +289,16 @@ class Site:
         return jax.tree.map(np.asarray, work.initial(to_device(data), work.first + client))
 
     def _check_clip(self, state: Any) -> None:
-        if self.limits.clip_norm:
-            self.limits.check_clip(float(state.clip))
+        """Clipping happens here; the server sends the norm only where the run lets it adapt."""
+        opened = self._opened
+        if opened is None or opened.clip is None:
+            return
+        if not opened.adaptive and float(state.clip) != float(opened.dtype(opened.clip)):
+            raise Refused(
+                f"the server asks for a clip norm of {float(state.clip):g}, and the run has one of "
+                f"{opened.clip:g}"
+            )
+        self.limits.check_clip(float(state.clip))
 
     @property
     def _states(self) -> Path:

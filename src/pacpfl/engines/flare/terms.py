@@ -48,6 +48,13 @@ class Terms:
     checkpoint_rounds: int = 25
     checkpoint_seconds: float = 10.0
     encoding: str = "exact"  # of updates: exact, float16, int8
+    secure: bool = False  # the server sees sums of updates only (secure_round.py)
+    bound: float = 1e6  # norm of a client's update in secure rounds without a privacy mode
+
+    @property
+    def needed(self) -> int:
+        """Sites without which there is no round: the sum of one site's updates is no secret."""
+        return max(self.quorum, 2 if self.secure else 1)
 
 
 class Outcome(NamedTuple):

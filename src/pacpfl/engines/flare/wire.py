@@ -61,6 +61,29 @@ def from_wire(params: Any, template: Any, fill: Mapping[str, Any] | None = None)
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
+def from_messages(messages: Mapping[str, bytes]) -> dict[str, np.ndarray]:
+    """Bytes by name, as arrays of them."""
+    return {name: np.frombuffer(data, np.uint8).copy() for name, data in messages.items()}
+
+
+def to_messages(params: Any, names: Collection[str], most: int) -> dict[str, bytes]:
+    """The bytes that `params` hold: exactly these names, plain arrays of bytes, not too many."""
+    if not isinstance(params, Mapping):
+        raise Refused(f"arrays by name were expected, not {type(params).__name__}")
+    for name in params:
+        if name not in names:
+            raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
+    found = {}
+    for name in names:
+        value = params.get(name)
+        if type(value) is not np.ndarray or value.dtype != np.uint8 or value.ndim != 1:
+            raise Refused(f"{name!r} is no plain array of bytes")
+        if value.size > most:
+            raise Refused(f"{name!r} has {value.size} bytes, and at most {most} are expected")
+        found[name] = value.tobytes()
+    return found
+
+
 def _checked(name: str, value: Any, pattern: Any) -> np.ndarray:
     if type(value) is not np.ndarray:
         raise Refused(f"{name!r} is no plain array but {type(value).__name__}")

@@ -1,0 +1,139 @@
+"""Identities that a certificate vouches for, so that a server in the middle cannot put its own there.
+
+Each party has a certificate of an authority that all know (RFC 5280, an RSA key) and draws a new Ed25519
+identity for every process. It signs
+
+    "pacpfl identity 1" | purpose | name | identity       (RSA-PSS, SHA-256)
+
+with the certificate's key. A peer accepts the identity if the authority it knows has signed the
+certificate, the certificate is valid now and bears the peer's name, and its key has signed the identity
+for this purpose. Who lacks the private key of a certificate in that name cannot make such an
+introduction; an old one brings nothing, because the identity's private key is gone with its process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pacpfl.errors import InputError
+from pacpfl.secagg import primitives, wire
+from pacpfl.secagg.errors import SecureAggregationError
+
+# `primitives` has said what to install where the package is missing.
+from cryptography import x509  # isort: skip
+from cryptography.exceptions import InvalidSignature  # isort: skip
+from cryptography.hazmat.primitives.asymmetric import padding, rsa  # isort: skip
+from cryptography.hazmat.primitives.hashes import SHA256  # isort: skip
+from cryptography.hazmat.primitives.serialization import load_pem_private_key  # isort: skip
+from cryptography.x509.oid import NameOID  # isort: skip
+
+PURPOSE = b"pacpfl identity 1"
+MOST_CERTIFICATE = 2**14  # characters
+
+
+@dataclass(frozen=True)
+class Passport:
+    """What a party has to show: its certificate, its private key, the authority it trusts (all PEM)."""
+
+    certificate: str
+    private: bytes = field(repr=False)
+    authority: str
+
+    def introduce(self, name: str, identity: bytes, purpose: bytes) -> dict[str, str]:
+        """An introduction of the Ed25519 public key `identity`, as text for a message."""
+        try:
+            key = load_pem_private_key(self.private, None)
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"The private key of {name!r} cannot be read ({error}); renew its kit."
+            ) from error
+        if not isinstance(key, rsa.RSAPrivateKey):
+            raise InputError(f"The private key of {name!r} is no RSA key; renew its kit.")
+        signature = key.sign(_text(name, identity, purpose), _padding(), SHA256())
+        return {
+            "certificate": self.certificate,
+            "identity": identity.hex(),
+            "signature": signature.hex(),
+        }
+
+
+def introduced(
+    authority: str, name: str, introduction: Any, purpose: bytes, now: datetime | None = None
+) -> bytes:
+    """The identity that an introduction shows for `name`; refuses all others with the reason."""
+    certificate, identity, signature = _parts(name, introduction)
+    _check_certificate(authority, name, certificate, now or datetime.now(UTC))
+    key = certificate.public_key()
+    if not isinstance(key, rsa.RSAPublicKey):
+        raise SecureAggregationError(f"The certificate of {name!r} holds no RSA key.")
+    try:
+        key.verify(signature, _text(name, identity, purpose), _padding(), SHA256())
+    except InvalidSignature as error:
+        raise SecureAggregationError(
+            f"The identity of {name!r} is not signed by the key of its certificate."
+        ) from error
+    return identity
+
+
+def valid_until(certificate: str) -> datetime:
+    return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+
+
+def _check_certificate(
+    authority: str, name: str, certificate: x509.Certificate, now: datetime
+) -> None:
+    root = x509.load_pem_x509_certificate(authority.encode())
+    try:
+        certificate.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise SecureAggregationError(
+            f"The certificate of {name!r} was not signed by the authority that is known here."
+        ) from error
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        raise SecureAggregationError(
+            f"The certificate of {name!r} is not valid now; renew its kit."
+        )
+    subject = certificate.subject
+    names = [str(one.value) for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name]:
+        raise SecureAggregationError(f"The certificate of {name!r} bears the name {names}.")
+    # An administrator's certificate has a role, the authority's own may sign: neither is a site's.
+    if subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME) or _may_sign(certificate):
+        raise SecureAggregationError(f"The certificate of {name!r} is not that of a site.")
+
+
+def _may_sign(certificate: x509.Certificate) -> bool:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except x509.ExtensionNotFound:
+        return False
+    return bool(found.value.ca)
+
+
+def _parts(name: str, introduction: Any) -> tuple[x509.Certificate, bytes, bytes]:
+    try:
+        if not isinstance(introduction, Mapping):
+            raise ValueError("no introduction")
+        certificate = introduction["certificate"]
+        if len(certificate) > MOST_CERTIFICATE:
+            raise ValueError("too long")
+        identity = bytes.fromhex(introduction["identity"])
+        signature = bytes.fromhex(introduction["signature"])
+        if len(identity) != primitives.KEY_BYTES:
+            raise ValueError("no key")
+        return x509.load_pem_x509_certificate(certificate.encode()), identity, signature
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SecureAggregationError(
+            f"{name!r} does not show a certificate for its keys ({error})."
+        ) from error
+
+
+def _text(name: str, identity: bytes, purpose: bytes) -> bytes:
+    return PURPOSE + wire.block(purpose) + wire.name(name) + identity
+
+
+def _padding() -> padding.PSS:
+    return padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)

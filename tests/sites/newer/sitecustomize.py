@@ -1,0 +1,10 @@
+"""At a site that runs another major version of pacpfl than the server."""
+
+from __future__ import annotations
+
+import sys
+
+if "pacpfl.studies.site_trainer" in sys.orig_argv:
+    import pacpfl
+
+    pacpfl.__version__ = "99.0.0"

@@ -1,0 +1,167 @@
+"""Trainings for the tests: their settings, one that runs in a thread, and what it should have learned."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pacpfl.data.store import from_clients
+from pacpfl.engines import runtime
+from pacpfl.engines.flare import participation
+from pacpfl.engines.flare.replay import replay
+from pacpfl.engines.flare.supervisor import Told
+from pacpfl.engines.flare.terms import Outcome
+from pacpfl.engines.simulate import train
+from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.studies.build import build_method
+from pacpfl.studies.sites import opened
+from pacpfl.studies.sites_run import load_trained
+from pacpfl.types import Client, Federation
+
+LONG = 300.0  # seconds within which anything happens, also on a busy machine
+
+runtime.configure("float64")
+
+
+def settings(rounds: int, method: str = "pacpfl", seed: int = 3, clients: int = 6) -> Config:
+    return Config(
+        seed=seed,
+        data=DataConfig(clients=clients, new_clients=1, samples=8, test_samples=10),
+        prior=PriorConfig(mean_widths=(8,), kernel_widths=(8,)),
+        train=TrainConfig(rounds=rounds, particles=4),
+        run=RunConfig(methods=(method,), precision="float64"),
+    )
+
+
+def wait_for(what: Callable[[], Any], why: str | Callable[[], str], seconds: float = LONG) -> Any:
+    """Until `what` returns something true; a test that waits in vain says for what."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(
+        f"waited {seconds:.0f} s in vain: {why if isinstance(why, str) else why()}"
+    )
+
+
+class Logged:
+    """A training whose participation log can be read as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def lines(self) -> list[dict[str, Any]]:
+        return participation.entries(self.folder / participation.FILE)
+
+    def of_rounds(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if line["kind"] == "round"]
+
+    def of_segments(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if line["kind"] == "segment"]
+
+    def reached(self) -> int:
+        return max((line["round"] + 1 for line in self.of_rounds()), default=0)
+
+    def last_round_of(self, site: str) -> int:
+        every = (line["round"] for line in self.of_rounds() if site in line["sites"])
+        return max(every, default=-1)
+
+    def wait_round(self, number: int) -> None:
+        wait_for(lambda: self.reached() >= number, f"round {number} in {self.folder}")
+
+
+class Running(Logged):
+    """A training in a thread, with its progress."""
+
+    def __init__(self, folder: Path, work: Callable[[Told], Outcome]) -> None:
+        super().__init__(folder)
+        self.rounds: list[int] = []
+        self.stages: list[str] = []
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        told = Told(lambda now: self.rounds.append(now.round), self._stage, self._stop.is_set)
+        self._thread = threading.Thread(target=self._run, args=(work, told), daemon=True)
+        self._thread.start()
+
+    def _stage(self, text: str) -> None:
+        if not self.stages or self.stages[-1] != text:
+            self.stages.append(text)
+
+    def _run(self, work: Callable[[Told], Outcome], told: Told) -> None:
+        try:
+            self.outcome = work(told)
+        except BaseException as error:
+            self.error = error
+
+    def wait_round(self, number: int) -> None:
+        def reached() -> bool:
+            assert self.error is None, self.error
+            return bool(self.rounds) and self.rounds[-1] >= number
+
+        wait_for(reached, lambda: f"round {number}, {self.where()}")
+
+    def where(self) -> str:
+        return f"at {self.rounds[-1:]}: {'; '.join(self.stages[-4:])}"
+
+    def finish(self) -> Outcome:
+        self._thread.join(LONG)
+        if self._thread.is_alive():
+            raise AssertionError(f"the run did not end, {self.where()}")
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None
+        return self.outcome
+
+    def stop(self) -> None:
+        """Whatever became of the test that began it."""
+        self._stop.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive(), "a training of an earlier test cannot be stopped"
+
+
+def final(folder: Path, config: Config, method: str = "pacpfl") -> Any:
+    """The state that the training has reached, which is that after its last round."""
+    _, _, found = load_trained(folder, config, method)
+    assert found.round == config.train.rounds
+    return found.state[0]
+
+
+def replayed(
+    folder: Path,
+    config: Config,
+    clients: Mapping[str, tuple[Client, ...]],
+    method: str = "pacpfl",
+) -> Any:
+    """The state that the simulator's functions reach with who took part according to the log."""
+    record = participation.read(folder / participation.FILE)
+    assert len(record.rounds) == config.train.rounds
+    everyone = tuple(client for seat in record.roster for client in clients[seat.site])
+    known = opened(config, method)
+
+    def build(n: int) -> Any:
+        return known.build(Federation("replay", everyone[:n]))
+
+    store = from_clients(everyone)
+    state, _ = replay(build, store, record, seed=config.seed, dtype=np.float64)
+    return state
+
+
+def simulated(federation: Federation, config: Config, method: str = "pacpfl") -> Any:
+    """The state after an undisturbed run on one machine."""
+    made = build_method(method, config, federation)
+    store = from_clients(federation.existing)
+    return train(made, store, rounds=config.train.rounds, seed=config.seed, dtype=np.float64).state
+
+
+def difference(one: Any, two: Any) -> float:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return max(float(np.abs(np.asarray(a, float) - np.asarray(b, float)).max()) for a, b in pairs)
