@@ -21,11 +21,12 @@ export TMPDIR := $(cache)/tmp
 export UV_CACHE_DIR := $(cache)/uv
 export XDG_CACHE_HOME := $(cache)/xdg
 
-# What the caller has set for other projects must not reach this one.
+# What the caller has set for other projects must not reach this one. Without bytecode, which lies in
+# the cache, every process spends 8 s compiling what it imports instead of 3 s.
 export PIP_USER := 0
 export PYTHONNOUSERSITE := 1
 export UV_PYTHON_DOWNLOADS := never
-unexport PYTHONHOME PYTHONPATH
+unexport PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # Programs that insist on a home folder (browsers do) get one in the clone. The set-up keeps the
 # real one, where the settings of pip and uv are.

@@ -26,7 +26,7 @@ from pacpfl import __version__, cli
 ROUNDS = 600
 SETTINGS = (
     "clients=3", "new_clients=2", "samples=5", "test_samples=6", f"rounds={ROUNDS}", "particles=2",
-    "mean_widths=[48]", "kernel_widths=[48]", "checkpoint_rounds=5", 'methods=["pacpfl", "vanilla"]',
+    "mean_widths=[48]", "kernel_widths=[48]", "checkpoint_rounds=5", 'methods=["pacpfl", "ridge"]',
 )  # fmt: skip
 LIMIT = 240  # seconds after which a process counts as hanging
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # programs that run for seconds
@@ -119,7 +119,7 @@ def test_a_run_ends_well_and_quietly(finished: Finished) -> None:
     assert finished.ended.errors == ""
     output = finished.ended.output
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", output)
-    for word in ("PAC-PFL", "GP per client", "existing", "new", "RSMSE", "CE"):
+    for word in ("PAC-PFL", "Ridge per client", "existing", "new", "RSMSE", "CE"):
         assert word in output
     assert output.rstrip().endswith(f"Report: {Path('runs') / 'polynomial-seed3' / 'report.html'}")
 
@@ -133,7 +133,7 @@ def test_the_run_folder_holds_every_documented_file(finished: Finished) -> None:
     assert json.loads((out / "run.json").read_text())["status"] == "complete"
     metrics = json.loads((out / "metrics.json").read_text())
     assert {m: list(groups) for m, groups in metrics.items()} == {
-        "pacpfl": ["existing", "new"], "vanilla": ["existing", "new"]
+        "pacpfl": ["existing", "new"], "ridge": ["existing", "new"]
     }  # fmt: skip
     with (out / "clients.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 2 * (3 + 2)

@@ -325,7 +325,7 @@ def test_init_finds_missing_cells_dates_splits_and_levels(
     assert ended.code == 0, ended
     for words in (
         *(
-            "9 training rows at the median",
+            "18 training rows in all, 9 at the median",
             "Missing cells ('x' 2)",
             "'part' says which rows train",
             "'when', it holds dates",

@@ -263,7 +263,14 @@ class Fake:
     def close(self) -> None: ...
 
 
-CARE = Care(("a", "b"), poll_seconds=0.0, look_seconds=0.0, rejoin_seconds=0.0, most_failures=3)
+CARE = Care(
+    ("a", "b"),
+    poll_seconds=0.0,
+    look_seconds=0.0,
+    rejoin_seconds=0.0,
+    wind_down_seconds=0.0,
+    most_failures=3,
+)
 
 
 def supervised(tmp_path: Path, fake: Fake, care: Care = CARE, **told: Any) -> Outcome:

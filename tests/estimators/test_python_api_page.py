@@ -41,11 +41,27 @@ def test_the_blocks_run(settings_restored):
 
 def test_the_table_of_defaults_is_true():
     text = PAGE.read_text(encoding="utf-8")
-    few, many = (regression_defaults(Size(n, 100 * n, 100, 3)) for n in (9, 10))
+    few, one, some, many = (
+        regression_defaults(Size(clients, rows, 100, features))
+        for clients, rows, features in ((9, 900, 3), (10, 1200, 1), (10, 299, 3), (10, 300, 3))
+    )
+    at_most, less, least = (
+        regression_defaults(Size(10, rows, 100, 3))["tau"] for rows in (1200, 1300, 10**6)
+    )
+    assert many["tau"] == at_most > less > least
+    assert many | {"mean": some["mean"]} == some
+    scales = {"learned": ", learned scales", "fixed": ""}
+    kernels = [f"`{each['kernel']}`{scales[each['output_scale']]}" for each in (few, one, many)]
+    rates = [f"{each['rounds']}, {each['learning_rate']}" for each in (few, one, many)]
+    falling = f"{at_most}; from 1,200 rows on less, down to {least}"
+    means = f"`{many['mean']}`; `{some['mean']}` below 100 rows for each feature"
     for row in (
-        f"`{few['mean']}`, `{few['kernel']}` with learned scales | `{many['mean']}`, `{many['kernel']}`",
-        f"{few['rounds']}, {few['learning_rate']} | {many['rounds']}, {many['learning_rate']}",
-        f"{few['noise_spread']} | {many['noise_spread']}",
+        f"| `mean` | `{few['mean']}` | `{one['mean']}` | {means} |",
+        f"| `kernel` | {' | '.join(kernels)} |",
+        f"| `tau` | {few['tau']:g} | {one['tau']:g} | {falling} |",
+        f"| `hyper_std` | {few['hyper_std']} | {one['hyper_std']} | {many['hyper_std']} |",
+        f"| `rounds`, `learning_rate` | {' | '.join(rates)} |",
+        f"hyper-prior | {few['noise_spread']} | {one['noise_spread']} | {many['noise_spread']} |",
     ):
         assert row in text
     assert [standardize_default(Size(2, rows, 30, 3)) for rows in (58, 60)] == ["global", "client"]

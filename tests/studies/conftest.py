@@ -1,14 +1,20 @@
-"""Shared by the tests of the studies: compiled programs that are kept from one run to the next."""
+"""Shared by the tests of the studies: compiled programs that are kept from one run to the next, and
+the Polynomial study with five seeds."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+
+from pacpfl.cli import shipped
+from pacpfl.studies import polynomial
+from pacpfl.studies.run import Watcher
+from pacpfl.studies.table import rows
 
 SETTINGS = (
     "jax_compilation_cache_dir",
@@ -37,3 +43,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter[str]]
         jax.config.update(name, value)
     compilation_cache.reset_cache()
     jax.monitoring.unregister_event_listener(listen)
+
+
+@pytest.fixture(scope="session")
+def polynomial_table() -> Callable[..., dict[tuple[str, str, str, str], float]]:
+    """Means over five seeds, by dataset, group, method and metric, of some methods on one data set."""
+
+    def run(dataset: str, methods: tuple[str, ...]) -> dict[tuple[str, str, str, str], float]:
+        suite = {dataset: {name: polynomial.SUITE[dataset][name] for name in methods}}
+        configs = {dataset: shipped(dataset)}
+        outcomes = polynomial.run_study(configs, range(5), Watcher(), suite=suite)
+        return {
+            (r["dataset"], r["group"], r["method"], r["metric"]): r["mean"]
+            for r in rows(outcomes, polynomial.PUBLISHED)
+        }
+
+    return run

@@ -28,7 +28,7 @@ from pacpfl.studies.table import Outcome
 from pacpfl.types import Client, Federation, Samples
 
 TINY = (
-    "data.clients=4", "data.new_clients=2", "data.samples=12", "data.test_samples=6", "rounds=3",
+    "data.clients=4", "data.new_clients=4", "data.samples=12", "data.test_samples=6", "rounds=3",
     "particles=2", "mean_widths=[3]", "kernel_widths=[3]", "network.widths=[3]", "alone.steps=3",
     "alone.restarts=1", "mtl.personal_steps=4", "local.steps=1",
 )  # fmt: skip

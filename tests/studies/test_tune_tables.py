@@ -172,7 +172,9 @@ def test_a_search_on_classes(classes: Config, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["ridge", "vanilla", "pfedgp"])
 def test_methods_that_are_not_tuned_on_classes(classes: Config, tmp_path: Path, row: str) -> None:
-    with pytest.raises(InputError, match="is not tuned on classes; these are: pacpfl, mtl, maml, fedavg"):
+    with pytest.raises(
+        InputError, match="is not tuned on classes; these are: pacpfl, mtl, maml, fedavg"
+    ):
         tune.tune(tune.Search(row, classes, {}, 2), tmp_path / "journal")
 
 
