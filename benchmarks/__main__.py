@@ -25,6 +25,7 @@ from pacpfl.errors import InputError
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Few sizes, in two minutes.")] = False,
     ours: Annotated[bool, typer.Option("--ours", help="Leave the peers out.")] = False,
+    own: Annotated[bool, typer.Option("--own", help="Own tables alone, in half a minute.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
 ) -> None:
     """Measure one round against the public peers, its compilation, memory and scaling."""
@@ -32,14 +33,14 @@ def bench(
     runtime.configure()
     plan = study.QUICK if quick else study.Plan()
     # A quick run must not replace the published results.
-    folder = out or Path("runs/bench-quick" if quick else "docs/results/bench")
-    command = " ".join(
-        ["python -m benchmarks", *["--quick"] * quick, *["--ours"] * ours],
-    )
+    usual = "docs/results/own-tables" if own else "docs/results/bench"
+    folder = out or Path("runs/bench-quick" if quick else usual)
+    options = {"--quick": quick, "--ours": ours, "--own": own}
+    command = " ".join(["python -m benchmarks", *(name for name, on in options.items() if on)])
     console = Console()
     machine = describe_machine()
     try:
-        sheets = run(plan, not ours, console)
+        sheets = own_tables() if own else run(plan, not ours, console)
     except InputError as error:
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(2) from None
@@ -77,6 +78,11 @@ def run(plan: study.Plan, peers: bool, console: Console) -> list[Sheet]:
             study.personal(plan, scratch, report),
             own_data(scratch),
         ]
+
+
+def own_tables() -> list[Sheet]:
+    with tempfile.TemporaryDirectory(prefix="pacpfl-bench-") as folder:
+        return [own_data(Path(folder))]
 
 
 if __name__ == "__main__":
