@@ -18,6 +18,7 @@ FULL = 400  # training rows above which a round sees a part of them
 PLENTY = 100
 COUNTED = 360  # rows, of all clients together, that the evidence counts for
 LARGEST = 2000  # rows a client's model keeps
+PATIENCE = 60.0  # seconds for a GP fitted to every client alone, which is only to compare with
 
 
 class Sizes(NamedTuple):
@@ -78,6 +79,12 @@ def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
         train=train,
         run=RunConfig(methods=("pacpfl", "ridge", "vanilla")),
     )
+    if _alone_seconds(config, sizes) > PATIENCE:
+        config = replace(config, run=RunConfig(methods=("pacpfl", "ridge")))
+        words.append(
+            "A Gaussian process for each client alone would take longer than all the rest: left out of "
+            "run.methods."
+        )
     words += [
         f"k = {train.particles} particles, tau = {train.tau:g} ({rows} training rows in all, {middle:g} at "
         "the median client), "
@@ -128,7 +135,19 @@ def expected_seconds(config: Config, sizes: Sizes) -> float:
     else:
         each = 1e-6 * _microseconds(rows) * config.prior.members
     round_ = max(5e-4, clients * train.particles * each * 2 / usable_cores())
-    return COMPILING + train.rounds * round_
+    alone = _alone_seconds(config, sizes) if "vanilla" in config.run.methods else 0.0
+    return COMPILING + train.rounds * round_ + alone
+
+
+def _alone_seconds(config: Config, sizes: Sizes) -> float:
+    """A step of a client's own fit costs what one particle does in a round, with all its rows."""
+    if sizes.classes is not None:
+        return 0.0
+    rows = min(
+        float(sizes.rows.max()), config.tables.most or np.inf
+    )  # all are padded to the longest
+    fits = config.alone.steps * config.alone.restarts * sizes.clients
+    return fits * 1e-6 * _microseconds(rows) * 2 / usable_cores()
 
 
 def _microseconds(rows: float) -> float:
