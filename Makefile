@@ -74,8 +74,10 @@ test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" fo
 	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(python) -m pytest \
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# A deployment for each worker: a test waits much, for processes to start and to miss each other.
 test-sites: .venv-sites/ready-sites | $(folders) ## Set up with NVIDIA FLARE and test real sites on this machine
-	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(at_home) .venv-sites/bin/python -m pytest tests/sites $(ARGS)
+	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(at_home) .venv-sites/bin/python -m pytest tests/sites \
+		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 demo-sites: .venv-sites/ready-sites | $(folders) ## The demonstration with a server and three sites, each a process
 	@JAX_PLATFORMS=cpu $(at_home) .venv-sites/bin/python scripts/demo_sites.py $(ARGS)

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from guard import MARK, marked
 from training import (
+    CHECKPOINT,
     Logged,
     Running,
     difference,
@@ -40,7 +42,6 @@ __all__ = ["Deployment", "Running", "difference", "settings", "simulated", "wait
 ADMIN = "admin@houses.org"
 SITES = ("east", "north", "west")
 SHARE = 2  # clients of each site
-MARK = "PACPFL_TEST_DEPLOYMENT"  # in the environment of every process: whose it is
 PROJECT = """
 name = "houses"
 sites = {sites}
@@ -49,7 +50,7 @@ host = "127.0.0.1"
 port = {port}
 [run]
 deadline = 10
-checkpoint_rounds = 5
+checkpoint_rounds = {checkpoint}
 """
 
 
@@ -67,7 +68,7 @@ class Deployment:
         self.port = free_port()
         self.file = folder / "sites.toml"
         names = json.dumps(list(sites))
-        self.file.write_text(PROJECT.format(sites=names, port=self.port))
+        self.file.write_text(PROJECT.format(sites=names, port=self.port, checkpoint=CHECKPOINT))
         self.project = read_project(self.file)
         provision(self.project, self.kits)
         every = build_federation(settings(1, clients=SHARE * (len(sites) + 1)))
@@ -84,6 +85,11 @@ class Deployment:
         self.trainings: list[Running] = []
         self.commands: list[subprocess.Popen[bytes]] = []
         self._runs = 0
+        self.guard = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("guard.py")), str(folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def data(self, site: str) -> Path:
         return self.folder / "data" / site
@@ -151,14 +157,15 @@ class Deployment:
             if known is not None:
                 self.kill(name)
             self.start(name, None if name == "server" else self.data(name))
-        self.wait_connected(*self.sites)
+        self.wait_connected(*self.sites, alone=True)
 
-    def wait_connected(self, *sites: str) -> None:
+    def wait_connected(self, *sites: str, alone: bool = False) -> None:
         """Until the server has heard of them since they were started: it is slow to miss a dead one."""
 
         def heard() -> bool:
             connected = self.connected()
-            return all(connected.get(name, 0.0) > self.since[name] for name in sites)
+            there = all(connected.get(name, 0.0) > self.since[name] for name in sites)
+            return there and (not alone or set(connected) == set(sites))
 
         wait_for(heard, f"{', '.join(sites)} to connect")
 
@@ -216,7 +223,7 @@ class Deployment:
         """The process that works for the running segment, and what it has started."""
         jobs = ("nvflare.private.fed.app.server.runner_process",
                 "nvflare.private.fed.app.client.worker_process")  # fmt: skip
-        for process in self.everything():
+        for process in marked(str(self.folder)):
             with suppress(psutil.Error):
                 words = process.cmdline()
                 if any(job in words for job in jobs) and str((self.kits / name).resolve()) in words:
@@ -240,28 +247,17 @@ class Deployment:
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
-        psutil.wait_procs(self.everything(), timeout=10)
-        for process in self.everything():  # trainers outlive their site by a minute
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        psutil.wait_procs(marked(str(self.folder)), timeout=10)
+        self.guard.communicate(timeout=60)  # trainers outlive their site by a minute
         for process in self.processes.values():
             process.wait(30)
-
-    def everything(self) -> list[psutil.Process]:
-        """Every process of this deployment, also those whose parent was killed."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get(MARK) == str(self.folder):
-                    found.append(process)
-        return found
 
     def begin(
         self, config: Config, method: str = "pacpfl", strangers: bool = False, **terms: Any
     ) -> Running:
         """`strangers`: whether sites that were added later take part as well."""
         out = self.out()
-        wanted = {"deadline": 15.0, "checkpoint_rounds": 5, "quorum": 1} | terms
+        wanted = {"deadline": 15.0, "checkpoint_rounds": CHECKPOINT, "quorum": 1} | terms
         folder, name = prepare_run(out, config, method, wanted)
         care = Care(self.sites, wanted["quorum"], strangers, rejoin_seconds=3.0)
         running = Running(

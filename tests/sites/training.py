@@ -24,6 +24,7 @@ from pacpfl.studies.sites import opened
 from pacpfl.studies.sites_run import load_trained
 from pacpfl.types import Client, Federation
 
+CHECKPOINT = 5  # rounds between two
 LONG = 300.0  # seconds within which anything happens, also on a busy machine
 
 runtime.configure("float64")
@@ -73,6 +74,16 @@ class Logged:
     def last_round_of(self, site: str) -> int:
         every = (line["round"] for line in self.of_rounds() if site in line["sites"])
         return max(every, default=-1)
+
+    def check_nothing_lost(self) -> None:
+        """Nothing but the rounds since the last checkpoint: as many as lie between two, at most."""
+        reached = 0
+        for line in self.lines():
+            if line["kind"] == "round":
+                reached = line["round"] + 1
+            else:
+                assert line["start"] >= reached - CHECKPOINT
+                reached = line["start"]
 
     def wait_round(self, number: int) -> None:
         wait_for(lambda: self.reached() >= number, f"round {number} in {self.folder}")
