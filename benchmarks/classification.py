@@ -149,7 +149,7 @@ def memory_in_child(name: str) -> float:
     return float(json.loads(answer.stdout.splitlines()[-1]))
 
 
-def measure(sizes: Sizes, repeats: int, rounds: int, with_memory: bool) -> list[Sheet]:
+def measure_times(sizes: Sizes, repeats: int, rounds: int) -> Sheet:
     calls = {name: make_rounds(name, sizes, rounds) for name in CANDIDATES}
     table = interleave(
         calls,
@@ -164,12 +164,13 @@ def measure(sizes: Sizes, repeats: int, rounds: int, with_memory: bool) -> list[
         f"{sizes.side} pixels, k = {sizes.particles}, {rounds} rounds a call. "
         f"The paper's training takes {PAPERS_RATIO} times as long as FedAvg's on EMNIST."
     )
-    sheets = [from_table(table, about)]
-    if with_memory:
-        rows = tuple((name, memory_in_child(name) / 2**20) for name in CANDIDATES)
-        where = "in use on the accelerator" if jax.default_backend() != "cpu" else "of the process"
-        sheets.append(Sheet("Peak memory", ("method", "MiB"), rows, f"Largest number {where}."))
-    return sheets
+    return from_table(table, about)
+
+
+def measure_memory() -> Sheet:
+    rows = tuple((name, memory_in_child(name) / 2**20) for name in CANDIDATES)
+    where = "in use on the accelerator" if jax.default_backend() != "cpu" else "of the process"
+    return Sheet("Peak memory", ("method", "MiB"), rows, f"Largest number {where}.")
 
 
 def main() -> None:
@@ -185,12 +186,15 @@ def main() -> None:
         return
     # The place of each device's results: those of a processor and of an accelerator stand together.
     folder = arguments.out / jax.default_backend()
-    sheets = measure(Sizes(), arguments.repeats, arguments.rounds, with_memory=True)
     command = (
         f"python -m benchmarks.classification --repeats {arguments.repeats} --rounds "
         f"{arguments.rounds}"
     )
-    markdown, _ = write_results(folder, sheets, describe_machine(), command)
+    machine = describe_machine()
+    sheets = [measure_times(Sizes(), arguments.repeats, arguments.rounds)]
+    write_results(folder, sheets, machine, command)  # what is known if the rest is interrupted
+    sheets.append(measure_memory())
+    markdown, _ = write_results(folder, sheets, machine, command)
     print(markdown.read_text(encoding="utf-8"))
 
 

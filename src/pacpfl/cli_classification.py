@@ -91,6 +91,7 @@ def reproduce_classification(
             list(kept.values()), seeds, without_folders(sys.argv[1:])
         )
         outcomes = [outcome for outcome, _ in kept.values()]
+        about |= table.circumstances(outcomes)
         table.write_table(folder, table.rows(outcomes, classification.PUBLISHED), about)
         for sentence in about["summary"]:
             print(sentence)

@@ -124,6 +124,7 @@ def _study(
     if kept:
         about = study.describe(list(kept.values()), seeds, "pacpfl " + shlex.join(sys.argv[1:]))
         outcomes = [outcome for outcome, _ in kept.values()]
+        about |= table.circumstances(outcomes)
         table.write_table(folder, table.rows(outcomes, study.PUBLISHED), about)
         for sentence in about["summary"]:
             print(sentence)

@@ -61,7 +61,8 @@ def test_the_sheets_say_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(classification, "make_rounds", pretend)
     monkeypatch.setattr(classification, "memory_in_child", lambda name: 3 * 2.0**20)
-    times, memory = classification.measure(TINY, repeats=2, rounds=4, with_memory=True)
+    times = classification.measure_times(TINY, repeats=2, rounds=4)
+    memory = classification.measure_memory()
     assert isinstance(times, Sheet) and [row[0] for row in times.rows] == list(CANDIDATES)
     assert {name for name, _ in calls} == set(CANDIDATES)
     assert times.columns[-1] == f"times faster than {FEDAVG}"

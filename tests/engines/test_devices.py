@@ -16,7 +16,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np, optax
 from pacpfl.data.store import from_samples
-from pacpfl.engines import rounds
+from pacpfl.engines import compiled as engine, rounds
 from pacpfl.engines.simulate import train
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.gp import GPPrior
@@ -37,19 +37,26 @@ class Listen(logging.Handler):
 logger = logging.getLogger("jax._src.dispatch")
 logger.addHandler(Listen())
 logger.propagate = False
-for working_set in sys.argv[2:]:
+average, averaged = engine.average, []
+engine.average = lambda *arguments: averaged.append(1) or average(*arguments)
+for setting in sys.argv[2:]:
+    working_set, _, sums = setting.partition("+")
     rounds.WORKING_SET["cpu"] = int(working_set)
+    engine.LARGE_UPDATES = 0 if sums else 2**40
     compiled.clear()
+    averaged.clear()
     out = {}
     for c in (7, 3):
         done = train(method, store, rounds=12, clients_per_round=c, seed=3, matrices_per_client=3)
         out[str(c)] = np.asarray(done.state.particles).tolist()
-    print(json.dumps({"particles": out, "compilations": len(compiled)}))
+    print(json.dumps(
+        {"particles": out, "compilations": len(compiled), "averaged": bool(averaged)}
+    ))
 """
 WHOLE, IN_BLOCKS = 2**30, 2**13
 
 
-def run(devices: int, *working_sets: int) -> list[dict]:
+def run(devices: int, *working_sets: int | str) -> list[dict]:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(devices), *map(str, working_sets)],
         env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs that run for a moment
@@ -66,10 +73,15 @@ def on_one() -> list[dict]:
     return run(1, WHOLE, IN_BLOCKS)
 
 
-@pytest.mark.parametrize(("devices", "working_set"), [(1, IN_BLOCKS), (2, WHOLE), (3, IN_BLOCKS)])
+@pytest.mark.parametrize(
+    ("devices", "working_set"),
+    [(1, IN_BLOCKS), (2, WHOLE), (2, f"{WHOLE}+sums"), (3, f"{IN_BLOCKS}+sums"), (3, IN_BLOCKS)],
+)
 def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, working_set):
+    """Also where devices exchange sums of updates, as they do for networks."""
     alone, alone_in_blocks = on_one
     other = alone_in_blocks if devices == 1 else run(devices, working_set)[0]
+    assert other["averaged"] == ("sums" in str(working_set))
     for clients, expected in alone["particles"].items():
         np.testing.assert_allclose(
             other["particles"][clients], np.array(expected), rtol=2e-4, atol=2e-5

@@ -30,6 +30,7 @@ class Toy:
     """Every function uses its key, the data and the state, so a mistake in any of them shows."""
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: jax.Array, example: Data) -> ToyState:
         value = jax.random.normal(key, (example.x.shape[-1],), example.x.dtype)
@@ -83,6 +84,7 @@ class StatelessToy(Toy):
 @dataclass(frozen=True)
 class CentralToy(Toy):
     central: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
 
 
 class TwoGaussians(NamedTuple):

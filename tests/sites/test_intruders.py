@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,12 @@ def siege(
     running = deployment.begin(settings(ROUNDS), strangers=True, deadline=60.0)
     running.wait_round(10)  # what the evil site sends comes first: a gigabyte takes its time
     with deployment.slowed(HONEST, 5.0):
-        greetings, logs = meet(deployment, folder)
-        ran = submit(deployment, folder)
+        with ThreadPoolExecutor() as both:
+            met, submitted = (
+                both.submit(meet, deployment, folder),
+                both.submit(submit, deployment, folder),
+            )
+            (greetings, logs), ran = met.result(), submitted.result()
         connected = deployment.connected()
         assert running.rounds[-1] < ROUNDS, "the intruders came too late"
     assert running.finish().finished

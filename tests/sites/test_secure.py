@@ -12,6 +12,7 @@ import pytest
 from deployment import Deployment, Running, difference, settings, simulated
 
 from pacpfl.engines.flare import participation
+from pacpfl.engines.flare.provision import provision
 from pacpfl.engines.ledger import FILE, read_ledger
 from pacpfl.sections import PrivacyConfig
 
@@ -42,21 +43,21 @@ if "pacpfl.studies.site_trainer" in sys.orig_argv:
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Four sites: three survivors are enough. South requires secure rounds."""
-    folder = tmp_path_factory.mktemp("secure")
-    nature = folder / "dying"
-    nature.mkdir()
+def four(
+    shared_deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """Four sites: three survivors are enough. South requires secure rounds, north can die in one."""
+    nature = tmp_path_factory.mktemp("dying")
     (nature / "sitecustomize.py").write_text(DYING)
-    made = Deployment(folder, FOUR, spare="far")
-    try:
-        made.start("server")
-        for name in FOUR:
-            made.limit(name, secure=name == "south")
-            made.start(name, nature=str(nature))
-        yield made
-    finally:
-        made.stop_all()
+    shared_deployment.mend()
+    shared_deployment.restart("north", str(nature))
+    if not (shared_deployment.kits / "south").exists():
+        provision(shared_deployment.project, shared_deployment.kits, ("south",))
+    shared_deployment.limit("south", secure=True)
+    shared_deployment.start("south")
+    shared_deployment.wait_connected("south")
+    yield shared_deployment
+    shared_deployment.limit("south")
 
 
 def rounds_of(running: Running) -> list[dict[str, Any]]:
@@ -83,7 +84,7 @@ def test_a_site_killed_between_two_steps_is_taken_out_of_the_sum(four: Deploymen
     """Its keys were shared, its masked update never came: the others' shares take its masks off."""
     config = settings(ROUNDS)
     (four.own("north") / "die").write_text(json.dumps([2, "mask"]))
-    running = four.begin(config, secure=True, deadline=6.0)
+    running = four.begin(config, strangers=True, secure=True, deadline=6.0)
     assert running.finish().finished
     assert not (four.own("north") / "die").exists()
     rounds = {line["round"]: line for line in rounds_of(running)}
@@ -95,7 +96,7 @@ def test_a_site_killed_between_two_steps_is_taken_out_of_the_sum(four: Deploymen
 
 def test_who_requires_it_takes_no_part_in_the_open(four: Deployment) -> None:
     config = settings(2)
-    running = four.begin(config, quorum=3)
+    running = four.begin(config, strangers=True, quorum=3)
     assert running.finish().finished
     assert all("south" not in line["sites"] for line in rounds_of(running))
     assert "secure aggregation is required here" in refused(four, "south")[-1]

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pacpfl.config import override
 from pacpfl.report.study import write_study
+from pacpfl.sections import PriorConfig
 from pacpfl.studies import ablation, table
 from pacpfl.studies.outcomes import Kept
-from pacpfl.studies.regression import cell_config
+from pacpfl.studies.regression import cell_config, dataset_config
 from pacpfl.studies.table import Outcome
 
 
 def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
+    """The row as it is tuned, or with the paper's prior and what the data set starts from."""
     cells = ablation.cells([3], "weather.csv")
-    assert len({c.place for c in cells}) == len(cells) == 3 * (1 + 2 * 3 + 3)
+    assert len({c.place for c in cells}) == len(cells) == 5 * (1 + 2 * 3 + 3)
     swept = set()
     for cell in cells:
-        base = override(
-            cell_config(cell.dataset, "pacpfl", "weather.csv", 3), ["data.new_clients=0"]
-        )
+        dataset, tuned, _ = cell.dataset.partition("-tuned")
+        base = override(cell_config(dataset, "pacpfl", "weather.csv", 3), ["data.new_clients=0"])
+        if not tuned:
+            start = dataset_config(dataset)
+            base = replace(base, prior=PriorConfig(members=start.prior.members), train=start.train)
         config = cell.config
         assert cell.method == "pacpfl" and config.data == base.data
         if cell.name.startswith("members"):
@@ -36,7 +41,8 @@ def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
             swept.add(("k", int(k), kernel if k != "1" else "any"))
     expected = {("k", k, kernel) for k in (2, 4, 8) for kernel in ("rbf", "function")}
     assert swept == expected | {("k", 1, "any"), ("K", 1), ("K", 2), ("K", 3)}
-    assert {c.dataset for c in cells} == {"pv-ew-150-random", "pv-s-150-random", "polynomial"}
+    houses = {"pv-ew-150-random", "pv-s-150-random"}
+    assert {c.dataset for c in cells} == {*houses, "polynomial", *(f"{d}-tuned" for d in houses)}
 
 
 def test_a_quick_look_is_small():

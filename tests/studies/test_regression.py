@@ -15,13 +15,22 @@ import pytest
 from matplotlib import cbook
 
 from pacpfl.config import METHODS, override
+from pacpfl.engines import runtime
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.report.study import write_study
 from pacpfl.sections import Config, RunConfig
 from pacpfl.studies import outcomes, regression, table
 from pacpfl.studies.folder import METRICS, MethodResult
-from pacpfl.studies.outcomes import Cell, Kept, box, boxes, read_outcomes, run_cells
+from pacpfl.studies.outcomes import (
+    Cell,
+    Kept,
+    append_outcome,
+    box,
+    boxes,
+    read_outcomes,
+    run_cells,
+)
 from pacpfl.studies.run import run
 from pacpfl.studies.spaces import ROWS, prepare
 from pacpfl.studies.table import Outcome
@@ -365,3 +374,20 @@ def test_an_unfinished_study_has_a_page_of_what_there_is(kept, tmp_path):
     assert (first["paper_mean"], first["paper_ci95"], first["seconds"]) == ("0.4", "0.01", "2.0")
     assert (tmp_path / "figures" / "boxes_1.svg").exists()
     assert Path(tmp_path / "study.json").stat().st_size < 100_000
+
+
+def test_a_study_says_where_each_of_its_runs_was_made(tmp_path: Path) -> None:
+    """It may begin on one machine and end on another, whatever draws the page."""
+    path, first, second = tmp_path / "outcomes.jsonl", cell(seed=0), cell(seed=1)
+    elsewhere = {**runtime.versions(), "jax": "9.9.9"}
+    there = made(first).outcome._replace(machine="a large one", versions=elsewhere)
+    append_outcome(path, first, Kept(there, {}))
+    append_outcome(path, second, made(second))
+    kept = read_outcomes(path, [first, second])
+    about = table.circumstances([outcome for outcome, _ in kept.values()])
+    assert about["machine"] == f"a large one; {runtime.machine()}"
+    assert about["versions"]["jax"] == f"9.9.9 and {runtime.versions()['jax']}"
+    assert about["versions"]["numpy"] == runtime.versions()["numpy"]
+    table.write_table(tmp_path, table.rows([there], regression.PUBLISHED), about)
+    written = json.loads((tmp_path / "study.json").read_text())
+    assert (written["machine"], written["versions"]) == (about["machine"], about["versions"])

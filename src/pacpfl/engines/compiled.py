@@ -13,6 +13,10 @@ from jax.sharding import PartitionSpec
 from pacpfl.engines.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.methods.base import Method
 
+LARGE_UPDATES = (
+    2**22
+)  # bytes of a device's share of a round's updates, from which on sums are exchanged
+
 
 def make_call(
     method: Method,
@@ -58,12 +62,26 @@ def make_call(
         rounds_key = jax.random.fold_in(jax.random.wrap_key_data(seed), 1)
         round_key = jax.random.fold_in(rounds_key, number)
         share = updates_of_share(state, client_states, inputs, round_key)
+        if layout.devices > 1 and not jax.tree.leaves(share[1]) and sums_suffice(method, share[0]):
+            updates, weights = average(share[0], inputs.weights)
+            return step(state, client_states, updates, weights, round_key, noise, number)
         updates, own, chosen, weights = gather(
             (*share, inputs.chosen, inputs.weights), layout.devices
         )
         client_states = jax.tree.map(
             lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
         )
+        return step(state, client_states, updates, weights, round_key, noise, number)
+
+    def step(
+        state: Any,
+        client_states: Any,
+        updates: Any,
+        weights: Any,
+        round_key: Any,
+        noise: Any,
+        number: Any,
+    ) -> Any:
         curves = method.diagnostics(state, updates, weights)
         server_key = jax.random.fold_in(round_key, n)
         if secret:
@@ -148,6 +166,36 @@ def make_call(
         return compiled(shared[0], shared[1], dealt, *shared[2:], *held)
 
     return placed
+
+
+def sums_suffice(method: Method, updates: Any) -> bool:
+    """Whether devices exchange sums: updates of networks are large, and to move all of them between
+    devices takes longer than to compute them. Small ones are gathered, for then the result is the same
+    bit for bit on any number of devices."""
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(updates))
+    return method.averages and size > LARGE_UPDATES
+
+
+def average(updates: Any, weights: Any) -> tuple[Any, Any]:
+    """All devices' clients as one client with their mean update and their weights' sum.
+
+    One collective, as in `gather`.
+    """
+    leaves, structure = jax.tree.flatten(updates)
+    present = weights > 0
+
+    def total(leaf: Any) -> Any:
+        kept = jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
+        return jnp.tensordot(weights, kept, 1, precision="highest").ravel()
+
+    parts = [total(leaf) for leaf in leaves]
+    whole = jax.lax.psum(jnp.concatenate([weights.sum()[None], *parts]), "clients")
+    weight, *sums = jnp.split(whole, np.cumsum([1, *(part.size for part in parts)])[:-1])
+    means = [
+        (s / weight).reshape(1, *f.shape[1:]).astype(f.dtype)
+        for s, f in zip(sums, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, means), weight
 
 
 def gather(tree: Any, devices: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import binom
+from scipy.special import bdtrc  # scipy.stats takes half a second to import
 
 from pacpfl.data.store import ClientStore
 from pacpfl.methods.base import Method
@@ -79,7 +79,8 @@ def poisson_clients(rng: np.random.Generator, n: int, rate: float) -> np.ndarray
 
 def poisson_slots(n: int, rate: float) -> int:
     """Enough for all but one in OVERFLOW rounds of Poisson sampling."""
-    return max(1, min(n, int(binom.isf(OVERFLOW, n, rate))))
+    more = bdtrc(np.arange(n + 1), n, rate)  # the probability of more clients than 0, 1, ...
+    return max(1, int(np.argmax(more <= OVERFLOW)))
 
 
 def gather_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type) -> RoundInputs:

@@ -23,6 +23,8 @@ class Method(Protocol):
     # True: the method knows no clients; it is given one, who holds everybody's data, and its
     # predictor serves everyone.
     central: ClassVar[bool]
+    # True: the server reads no more of its updates than their weighted mean and the sum of weights.
+    averages: ClassVar[bool]
 
     def init(self, key: Array, example: Data) -> Any:
         """State of the server before the first round: a NamedTuple of arrays."""

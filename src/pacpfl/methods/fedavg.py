@@ -51,6 +51,7 @@ class FedAvg:
     finetune_steps: int = 0
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> ServerState:
         parameters = self.model.initial(key, example)

@@ -64,6 +64,7 @@ class MAML:
     server_optimizer: optax.GradientTransformation = ADAM
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> ServerState:
         parameters = self.model.initial(key, example)

@@ -72,6 +72,7 @@ class MTL:
     personal_steps: int
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
         return State(self.model.initial(key, example), jnp.zeros((), jnp.int32))

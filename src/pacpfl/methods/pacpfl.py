@@ -65,6 +65,7 @@ class PACPFL:
     references: int = 32
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = True
 
     def hyper_prior(self, dtype: Any) -> hyper.HyperPrior:
         return hyper.hyper_prior(self.prior.blocks, self.hyper_std, dtype)

@@ -92,6 +92,7 @@ class PFedBayes:
     initial_std: float = 0.02
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
         mean = NetworkModel(self.network, self.likelihood).initial(key, example)

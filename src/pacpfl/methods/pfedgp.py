@@ -60,6 +60,7 @@ class PFedGP:
     initial_std: float = 0.5
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
         blocks = [b if b.std is None else b._replace(std=0.0) for b in self.prior.blocks]

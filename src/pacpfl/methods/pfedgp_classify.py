@@ -94,6 +94,7 @@ class PFedGPClassify:
     length: float = 1.0
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, value, known in (

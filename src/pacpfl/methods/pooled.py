@@ -53,6 +53,7 @@ class Pooled(Alone):
     exact_limit: int = 500
 
     central: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
 
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array

@@ -64,6 +64,7 @@ class Private:
     strict: bool = False
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.plan.unit == "sample":

@@ -30,6 +30,7 @@ class Alone:
     """A method without a federation: the server knows nothing, and nobody tells it anything."""
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
         return State()

@@ -41,6 +41,7 @@ class VanillaBNN:
     particles: int = 1  # independent initial values, as of an ensemble
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
         keys = jax.random.split(key, self.particles)
@@ -75,3 +76,4 @@ class PooledBNN(VanillaBNN):
     """One model for all, and for clients who join later."""
 
     central: ClassVar[bool] = True
+    averages: ClassVar[bool] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,7 @@ from pacpfl.data.digits import digits
 from pacpfl.data.images import Images, load_images
 from pacpfl.data.partition import by_writer, dirichlet
 from pacpfl.data.polynomial import polynomial
-from pacpfl.data.pv import pv
-from pacpfl.data.pvgis import fetch_pvgis, read_pvgis_csv
 from pacpfl.data.standardize import standardize
-from pacpfl.data.synthetic_weather import synthetic_weather
-from pacpfl.data.weather import Weather
 from pacpfl.errors import InputError
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
@@ -43,8 +39,10 @@ from pacpfl.studies.build_networks import (
     build_pooled_bnn,
     build_vanilla_bnn,
 )
-from pacpfl.studies.own_tables import load_own
 from pacpfl.types import Federation
+
+if TYPE_CHECKING:
+    from pacpfl.data.weather import Weather
 
 
 class Entry(NamedTuple):
@@ -75,6 +73,8 @@ def _polynomial(config: Config) -> Federation:
 
 
 def _pv(config: Config) -> Federation:
+    from pacpfl.data.pv import pv  # here and below: what it needs takes half a second to import
+
     data, houses = config.data, config.pv
     return pv(
         houses.panels,  # type: ignore[arg-type]
@@ -91,10 +91,20 @@ def _pv(config: Config) -> Federation:
 def load_weather(houses: PVConfig) -> Weather:
     """Synthetic weather does not change with the seed of a run: the city has one past."""
     if houses.weather == "synthetic":
+        from pacpfl.data.synthetic_weather import synthetic_weather
+
         return synthetic_weather(houses.latitude, houses.longitude)
+    from pacpfl.data.pvgis import fetch_pvgis, read_pvgis_csv
+
     if houses.weather == "pvgis":
         return fetch_pvgis(houses.latitude, houses.longitude)
     return read_pvgis_csv(Path(houses.weather))
+
+
+def _own(config: Config) -> Federation:
+    from pacpfl.studies.own_tables import load_own
+
+    return load_own(config.tables, config.seed).federation
 
 
 def _digits(config: Config) -> Federation:
@@ -147,7 +157,7 @@ _federations: dict[str, Callable[[Config], Federation]] = {
     "digits": _digits,
     "femnist": _femnist,
     "emnist": _emnist,
-    "tables": lambda config: load_own(config.tables, config.seed).federation,
+    "tables": _own,
 }
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl.data.store import from_clients
+from pacpfl.engines import runtime
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
@@ -124,6 +125,8 @@ def append_outcome(path: Path, cell: Cell, kept: Kept) -> None:
         "seconds": outcome.seconds,
         "groups": outcome.groups,
         "clients": kept.clients,
+        "machine": outcome.machine or runtime.machine(),
+        "versions": outcome.versions or runtime.versions(),
     }
     line = json.dumps(_replaced(record, lambda v: isinstance(v, float) and not math.isfinite(v)))
     try:
@@ -156,7 +159,8 @@ def read_outcomes(path: Path, cells: Sequence[Cell]) -> dict[Place, Kept]:
         try:
             record = _replaced(json.loads(line), lambda v: v is None, math.nan)
             place = (record["dataset"], record["name"], record["seed"])
-            outcome = Outcome(*place, record["seconds"], record["groups"])
+            about = record.get("machine", ""), record.get("versions")
+            outcome = Outcome(*place, record["seconds"], record["groups"], *about)
             kept = Kept(outcome, record["clients"])
             is_wanted = wanted.get(place) == record["identity"]
         except (ValueError, KeyError, TypeError):

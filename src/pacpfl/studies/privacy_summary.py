@@ -42,8 +42,9 @@ NOTES = (
 
 def write_table(folder: Path, kept: Sequence[Kept], about: Mapping[str, Any]) -> None:
     """study.json, and table.csv with what each row's privacy is worth."""
-    rows = table.rows([outcome for outcome, _ in kept], PUBLISHED)
-    table.write_table(folder, rows, about)
+    outcomes = [outcome for outcome, _ in kept]
+    rows = table.rows(outcomes, PUBLISHED)
+    table.write_table(folder, rows, {**about, **table.circumstances(outcomes)})
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

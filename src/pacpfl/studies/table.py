@@ -31,6 +31,8 @@ class Outcome(NamedTuple):
     seed: int
     seconds: float
     groups: Mapping[str, Mapping[str, float]]
+    machine: str = ""  # where it ran, and with what; empty: here
+    versions: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,20 @@ def rows(outcomes: Sequence[Outcome], published: Published) -> list[dict[str, An
     return table
 
 
+def circumstances(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Where they ran and with what: a study may begin on one machine and end on another."""
+    machines = dict.fromkeys(o.machine or runtime.machine() for o in outcomes)
+    each = [o.versions or runtime.versions() for o in outcomes]
+    versions = {
+        name: " and ".join(dict.fromkeys(one.get(name, "?") for one in each))
+        for name in runtime.versions()
+    }
+    return {"machine": "; ".join(machines), "versions": versions}
+
+
 def write_table(folder: Path, table: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> None:
-    """table.csv and study.json: `about` says what was run; date, machine and versions are added."""
+    """table.csv and study.json: `about` says what was run, and perhaps where and with what; the date is
+    added."""
     folder.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -71,10 +85,10 @@ def write_table(folder: Path, table: Sequence[Mapping[str, Any]], about: Mapping
         writer.writerow({k: "" if _missing(v) else v for k, v in row.items()})
     write_bytes_atomically(folder / "table.csv", text.getvalue().encode())
     record = {
-        **about,
-        "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "machine": runtime.machine(),
         "versions": runtime.versions(),
+        **about,
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
     }
     write_bytes_atomically(
         folder / "study.json", (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()

@@ -44,6 +44,7 @@ class Compressed:
     encoding: str  # float16 or int8
 
     central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> Any:
         return self.method.init(key, example)

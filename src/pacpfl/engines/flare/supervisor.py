@@ -137,7 +137,8 @@ class _Supervisor:
             outcome = read_outcome(self.folder, segment)
             try:
                 if outcome is not None:
-                    self._wind_down(job)
+                    if not outcome.finished:
+                        self._wind_down(job)
                     return outcome
                 if self.told.stop():
                     give_order(self.folder, segment, end=True)
