@@ -43,6 +43,7 @@ from pacpfl.priors.bnn_personal import BNNPosterior
 from pacpfl.priors.bnn_posterior import Inference, Problem, masked_log_likelihood
 from pacpfl.priors.layers import layer_sizes
 from pacpfl.priors.networks import Network
+from pacpfl.priors.noise import normal
 from pacpfl.types import Data, Probabilities
 
 SPREADS = ("weight", "layer")
@@ -114,7 +115,7 @@ class BNNPrior:
 
     def draw(self, key: Array, dtype: Any) -> Float[Array, "L w"]:
         """epsilon_1, ..., epsilon_L."""
-        return jax.random.normal(key, (self.samples, self.network.size), dtype)
+        return normal(key, (self.samples, self.network.size), dtype)
 
     def log_likelihood(self, weights: Float[Array, " w"], data: Data) -> Float[Array, ""]:
         """ln p(S | w) of the samples where the mask is true."""
