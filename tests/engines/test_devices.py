@@ -69,22 +69,20 @@ def run(devices: int, *working_sets: int | str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def on_one() -> list[dict]:
-    return run(1, WHOLE, IN_BLOCKS)
+def on_one() -> dict:
+    return run(1, WHOLE)[0]
 
 
 @pytest.mark.parametrize(
-    ("devices", "working_set"),
-    [(1, IN_BLOCKS), (2, WHOLE), (2, f"{WHOLE}+sums"), (3, f"{IN_BLOCKS}+sums"), (3, IN_BLOCKS)],
+    ("devices", "settings"), [(1, [IN_BLOCKS]), (2, [WHOLE, f"{WHOLE}+sums"]), (3, [IN_BLOCKS])]
 )
-def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, working_set):
+def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, settings):
     """Also where devices exchange sums of updates, as they do for networks."""
-    alone, alone_in_blocks = on_one
-    other = alone_in_blocks if devices == 1 else run(devices, working_set)[0]
-    assert other["averaged"] == ("sums" in str(working_set))
-    for clients, expected in alone["particles"].items():
-        np.testing.assert_allclose(
-            other["particles"][clients], np.array(expected), rtol=2e-4, atol=2e-5
-        )
-    # Two trainings, and each compiled its rounds once, however many calls it made.
-    assert other["compilations"] == alone["compilations"] == 2
+    for setting, other in zip(settings, run(devices, *settings), strict=True):
+        assert other["averaged"] == ("sums" in str(setting))
+        for clients, expected in on_one["particles"].items():
+            np.testing.assert_allclose(
+                other["particles"][clients], np.array(expected), rtol=2e-4, atol=2e-5
+            )
+        # Two trainings, and each compiled its rounds once, however many calls it made.
+        assert other["compilations"] == on_one["compilations"] == 2

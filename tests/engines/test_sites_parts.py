@@ -298,6 +298,22 @@ def test_segments_that_get_nowhere_end_the_run(tmp_path: Path) -> None:
         supervised(tmp_path, Fake(tmp_path, ["crash", *["stuck"] * 3, "finish"]))
 
 
+def test_a_server_that_takes_no_job_is_quoted(tmp_path: Path) -> None:
+    class Picky(Fake):
+        def submit(self, job: Path) -> str:
+            raise Unreachable("submit_job: it is not a valid folder")
+
+    with pytest.raises(InputError, match="did not take its job: submit_job: it is not a valid"):
+        supervised(tmp_path, Picky(tmp_path, []))
+
+
+def test_a_job_has_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE takes any other for one below the administrator's kit."""
+    monkeypatch.chdir(tmp_path)
+    job = write_job(Path("run/jobs"), Path("run"), "0123abcd", 1, ["a"])
+    assert job.is_absolute() and job.is_dir()
+
+
 def test_a_site_that_is_back_gets_a_new_segment(tmp_path: Path) -> None:
     fake = Fake(tmp_path, ["without b", "finish"])
     assert supervised(tmp_path, fake).finished

@@ -139,6 +139,7 @@ class Deployment:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=os.environ | environment,
+                cwd=self.folder,
             )
         self.commands.append(process)
         return process

@@ -49,11 +49,11 @@ def test_a_site_that_comes_back(deployment: Deployment, record_property: Any) ->
 
 @pytest.fixture
 def commanded(deployment: Deployment) -> tuple[Deployment, Path, list[str]]:
-    """`pacpfl run` with its arguments, and the run's folder."""
-    file, out = deployment.folder / "my.toml", deployment.out()
-    file.write_text(configuration.dump(settings(ROUNDS)))
-    kit = str(deployment.kits / ADMIN)
-    arguments = ["run", "--config", str(file), "--engine", "flare", "--kit", kit, "--out", str(out)]
+    """`pacpfl run` with its arguments, paths as people write them, and the run's folder."""
+    out = deployment.out()
+    (deployment.folder / "my.toml").write_text(configuration.dump(settings(ROUNDS)))
+    kit = f"kits/{ADMIN}"
+    arguments = ["run", "--config", "my.toml", "--engine", "flare", "--kit", kit, "--out", out.name]
     return deployment, out, arguments
 
 

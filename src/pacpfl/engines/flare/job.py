@@ -18,9 +18,12 @@ READY_SECONDS = 300.0
 
 
 def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: list[str]) -> Path:
-    """Into `folder`; `sites` are those it is for. Returns the folder to submit."""
+    """Into `folder`; `sites` are those it is for. Returns the folder to submit.
+
+    Its whole path: FLARE looks for any other below the administrator's kit.
+    """
     name = f"pacpfl-{run[:12]}-{segment}"
-    job = folder / name
+    job = folder.resolve() / name
     config = job / "app" / "config"
     config.mkdir(parents=True, exist_ok=True)
     meta = {

@@ -90,6 +90,7 @@ class _Supervisor:
     told: Told
     console: Console | None = None
     refusals: dict[str, int] = field(default_factory=dict)  # how often a segment ended for a site
+    trouble: str = ""  # why the latest segment did not even begin
 
     def run(self) -> Outcome:
         log = self.folder / participation.FILE
@@ -106,7 +107,7 @@ class _Supervisor:
                     raise InputError(outcome.reason)
                 failures = 0 if watch.most > reached else failures + 1
                 reached = max(reached, watch.most)
-                why = "it was killed" if outcome is None else outcome.reason
+                why = (self.trouble or "it was killed") if outcome is None else outcome.reason
                 self.told.stage(f"segment {segment} ended ({why}); going on")
                 if failures >= self.care.most_failures:
                     raise InputError(
@@ -119,14 +120,16 @@ class _Supervisor:
 
     def _segment(self, segment: int, watch: Watch) -> Outcome | None:
         """One job, from submission to its end. None: it ended without a word."""
+        self.trouble = ""
         sites = self._gather(segment == 1, watch.present)
         give_order(self.folder, segment)
         job_folder = write_job(self.folder / "jobs", self.folder, self.name, segment, sites)
         try:
             console = self._reach()
             started, job = console.server_started(), console.submit(job_folder)
-        except Unreachable:
+        except Unreachable as error:
             self._lost()
+            self.trouble = f"the server did not take its job: {error}"
             return None
         self.told.stage(f"training at {len(sites)} sites")
         watch.begin(segment, sites)
