@@ -13,9 +13,8 @@ from jax.sharding import PartitionSpec
 from pacpfl.engines.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.methods.base import Method
 
-LARGE_UPDATES = (
-    2**22
-)  # bytes of a device's share of a round's updates, from which on sums are exchanged
+# Bytes of a device's share of a round's updates, from which on devices exchange sums.
+LARGE_UPDATES = 2**22
 
 
 def make_call(
@@ -64,24 +63,13 @@ def make_call(
         share = updates_of_share(state, client_states, inputs, round_key)
         if layout.devices > 1 and not jax.tree.leaves(share[1]) and sums_suffice(method, share[0]):
             updates, weights = average(share[0], inputs.weights)
-            return step(state, client_states, updates, weights, round_key, noise, number)
-        updates, own, chosen, weights = gather(
-            (*share, inputs.chosen, inputs.weights), layout.devices
-        )
-        client_states = jax.tree.map(
-            lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
-        )
-        return step(state, client_states, updates, weights, round_key, noise, number)
-
-    def step(
-        state: Any,
-        client_states: Any,
-        updates: Any,
-        weights: Any,
-        round_key: Any,
-        noise: Any,
-        number: Any,
-    ) -> Any:
+        else:
+            updates, own, chosen, weights = gather(
+                (*share, inputs.chosen, inputs.weights), layout.devices
+            )
+            client_states = jax.tree.map(
+                lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
+            )
         curves = method.diagnostics(state, updates, weights)
         server_key = jax.random.fold_in(round_key, n)
         if secret:
@@ -170,8 +158,8 @@ def make_call(
 
 def sums_suffice(method: Method, updates: Any) -> bool:
     """Whether devices exchange sums: updates of networks are large, and to move all of them between
-    devices takes longer than to compute them. Small ones are gathered, for then the result is the same
-    bit for bit on any number of devices."""
+    devices takes longer than to compute them. Small ones are gathered, and summed in the same order on
+    any number of devices."""
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(updates))
     return method.averages and size > LARGE_UPDATES
 

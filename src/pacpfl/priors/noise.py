@@ -1,11 +1,11 @@
 """Standard normal numbers for networks, millions of them in every round.
 
-On a processor JAX's generator (threefry) takes most of such a round: 17 ns a number where the arithmetic
-of a normal takes 2.5. There, numbers in float32 come from a hash of their place: C. Wellons's `lowbias32`,
-a bijection of 32 bits that changes every bit of its result with probability one half when one bit of its
-argument changes, once over place and first word of the key and once more with the second word. Keys are
-JAX's own. That is enough for estimates by sampling; privacy's noise comes from elsewhere
-(`pacpfl.privacy`). Accelerators hash threefry in no time, and keep it.
+On a processor JAX's generator (threefry) takes several times as long as the rest of a normal number, and
+a large part of such a round. There, numbers in float32 come from a hash of their place: C. Wellons's
+`lowbias32`, a bijection of 32 bits that changes every bit of its result with a probability near one half
+when one bit of its argument changes, once over place and first word of the key and once more with the
+second word. Keys are JAX's own. That is enough for estimates by sampling; privacy's noise comes from
+elsewhere (`pacpfl.privacy`). Accelerators hash threefry in no time, and keep it.
 """
 
 from __future__ import annotations
