@@ -67,3 +67,17 @@ def test_other_precisions_are_drawn_as_jax_draws_them() -> None:
     np.testing.assert_array_equal(
         normal(key, (7,), jnp.float16), jax.random.normal(key, (7,), jnp.float16)
     )
+
+
+@pytest.mark.parametrize("word", [0, 1])
+def test_both_words_of_a_key_count(word: int) -> None:
+    """Keys that differ in the lowest bit of one word give other numbers at almost every place."""
+    words = np.array([17, 23], np.uint32)
+    other = words.copy()
+    other[word] ^= 1
+    one, two = (
+        np.asarray(normal(jax.random.wrap_key_data(jnp.asarray(w)), (COUNT,), jnp.float32))
+        for w in (words, other)
+    )
+    assert (one == two).sum() < 10
+    assert abs(np.corrcoef(one, two)[0, 1]) < 5 / np.sqrt(COUNT)
