@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,7 +169,9 @@ def measure_times(sizes: Sizes, repeats: int, rounds: int) -> Sheet:
 
 
 def measure_memory() -> Sheet:
-    rows = tuple((name, memory_in_child(name) / 2**20) for name in CANDIDATES)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(memory_in_child, CANDIDATES))
+    rows = tuple((name, size / 2**20) for name, size in zip(CANDIDATES, found, strict=True))
     where = "in use on the accelerator" if jax.default_backend() != "cpu" else "of the process"
     return Sheet("Peak memory", ("method", "MiB"), rows, f"Largest number {where}.")
 

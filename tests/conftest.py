@@ -141,7 +141,8 @@ def _network(parameters: np.ndarray, sizes: tuple[int, ...], x: np.ndarray) -> n
 
 
 def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
-    """The particle cut up in the documented order: means, kernels, scales, noise."""
+    """The particle cut up in the documented order: means, kernels, scales, what changes the noise,
+    and its level."""
     d = prior.features
 
     def network_size(widths: tuple[int, ...], outputs: int) -> int:
@@ -157,11 +158,16 @@ def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
         "ard": d,
         "kernel linear": d + 1,
         "scale": len(prior.kernel) if prior.learn_output_scale else 0,
+        "noise change": {
+            "constant": 0,
+            "linear": d + 1,
+            "mlp": network_size(prior.noise_widths, 1),
+        }[prior.noise_model],
         "noise": 1,
     }
     pieces, start = {}, 0
     kernels = ["kernel linear" if part == "linear" else part for part in prior.kernel]
-    for name in (*prior.mean, *kernels, "scale", "noise"):
+    for name in (*prior.mean, *kernels, "scale", "noise change", "noise"):
         pieces[name] = np.asarray(phi)[start : start + lengths[name]]
         start += lengths[name]
     assert start == len(phi)
@@ -197,20 +203,27 @@ def _kernel(prior: GPPrior, phi: np.ndarray, a: np.ndarray, b: np.ndarray) -> np
     return total
 
 
-def _noise(prior: GPPrior, phi: np.ndarray) -> float:
-    return float(np.log1p(np.exp(_pieces(prior, phi)["noise"][0])))
+def _noise(prior: GPPrior, phi: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Standard deviation at every row: s exp(g), |g| below 1.5."""
+    pieces = _pieces(prior, phi)
+    level = np.full(len(x), np.log1p(np.exp(pieces["noise"][0])))
+    if prior.noise_model == "constant":
+        return level
+    sizes = (prior.features, *(prior.noise_widths if prior.noise_model == "mlp" else ()), 1)
+    change = _network(pieces["noise change"], sizes, x)[:, 0]
+    return level * np.exp(1.5 * np.tanh(change / 1.5))
 
 
 def _log_evidence(
     prior: GPPrior, phi: np.ndarray, x: np.ndarray, y: np.ndarray, t: float = 1.0
 ) -> float:
     """ln of the integral over h of N(h | m, K) prod_j N(y_j | h_j, s^2)^t, the square completed:
-    -(m t / 2) ln(2 pi s^2) - 1/2 ln|I + t K / s^2| - 1/2 r^T (K + s^2/t I)^-1 r."""
-    residual, variance = y - _mean(prior, phi, x), _noise(prior, phi) ** 2
+    -(t / 2) sum_j ln(2 pi s_j^2) - 1/2 ln|I + t S^-2 K| - 1/2 r^T (K + S^2/t)^-1 r."""
+    residual, variance = y - _mean(prior, phi, x), _noise(prior, phi, x) ** 2
     kernel, eye = _kernel(prior, phi, x, x), np.eye(len(y))
-    determinant = np.linalg.slogdet(eye + t * kernel / variance)[1]
-    quadratic = residual @ np.linalg.solve(kernel + variance / t * eye, residual)
-    return float(-0.5 * (len(y) * t * np.log(2 * np.pi * variance) + determinant + quadratic))
+    determinant = np.linalg.slogdet(eye + t * kernel / variance[:, None])[1]
+    quadratic = residual @ np.linalg.solve(kernel + np.diag(variance) / t, residual)
+    return float(-0.5 * (t * np.log(2 * np.pi * variance).sum() + determinant + quadratic))
 
 
 def _predict(
@@ -222,11 +235,11 @@ def _predict(
     t: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and std of a new observation at every row of `at`, conditioned by textbook formulas."""
-    variance, cross = _noise(prior, phi) ** 2, _kernel(prior, phi, at, x)
-    gain = np.linalg.solve(_kernel(prior, phi, x, x) + variance / t * np.eye(len(y)), cross.T).T
+    variance, cross = np.diag(_noise(prior, phi, x) ** 2), _kernel(prior, phi, at, x)
+    gain = np.linalg.solve(_kernel(prior, phi, x, x) + variance / t, cross.T).T
     mean = _mean(prior, phi, at) + gain @ (y - _mean(prior, phi, x))
     spread = np.diag(_kernel(prior, phi, at, at)) - np.sum(gain * cross, axis=1)
-    return mean, np.sqrt(spread + variance)
+    return mean, np.sqrt(spread + _noise(prior, phi, at) ** 2)
 
 
 def _central(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:

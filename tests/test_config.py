@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 import typing
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -244,6 +246,17 @@ def test_settings_are_checked_together() -> None:
     assert "tau" in refused("[train]\ntau = 1", "lambda=2")
     assert "clients_per_round" in refused("", "clients=3", "clients_per_round=4")
     assert override(Config(), ["clients_per_round=30", "clients=40"]).data.clients == 40
+
+
+def test_keys_that_came_later_do_not_rename_what_was_made_before_them() -> None:
+    """The identity of the default as it was when noise_model and noise_widths did not exist."""
+    learned = [name for name in SECTIONS if name not in ("posterior", "personal", "run", "privacy")]
+    parts = {name: asdict(getattr(Config(), name)) for name in learned}
+    del parts["prior"]["noise_model"], parts["prior"]["noise_widths"]
+    told = json.dumps(parts | {"seed": 0, "precision": "float32"}, sort_keys=True)
+    assert identity(Config()) == hashlib.sha256(told.encode()).hexdigest()
+    names = {identity(override(Config(), [f"prior.noise_model={m}"])) for m in ("linear", "mlp")}
+    assert len(names | {identity(Config())}) == 3
 
 
 def test_an_identity_names_what_training_depends_on() -> None:

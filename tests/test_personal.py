@@ -57,7 +57,7 @@ def peer_log_evidences(oracle: SimpleNamespace) -> np.ndarray:
         [
             stats.multivariate_normal(
                 oracle.mean(PRIOR, phi, x),
-                oracle.kernel(PRIOR, phi, x, x) + oracle.noise(PRIOR, phi) ** 2 * np.eye(SAMPLES),
+                oracle.kernel(PRIOR, phi, x, x) + np.diag(oracle.noise(PRIOR, phi, x) ** 2),
             ).logpdf(y)
             for phi in PARTICLES
         ]

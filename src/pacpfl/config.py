@@ -26,6 +26,7 @@ METHODS = (
 # Their results depend on all clients' data, without noise.
 TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
 CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
+LATER = ("noise_model", "noise_widths")  # keys that identities leave out at their default
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
 
@@ -91,9 +92,16 @@ def identity(config: Config, **more: Any) -> str:
         {"privacy"} if config.privacy.mode == "none" else set()
     )
     learned = [section for section in SECTIONS if section not in apart]
-    parts: dict[str, Any] = {section: _plain(getattr(config, section)) for section in learned}
+    parts: dict[str, Any] = {section: told(getattr(config, section)) for section in learned}
     parts |= {"seed": config.seed, "precision": config.run.precision, **more}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def told(part: Any) -> dict[str, Any]:
+    """A section as identities tell it. Keys of `LATER` are left out at their default, which means
+    what was done before there were such keys: checkpoints and results of that time still serve."""
+    values, usual = _plain(part), _plain(type(part)())
+    return {name: v for name, v in values.items() if name not in LATER or v != usual[name]}
 
 
 def check(config: Config, origin: str) -> None:
@@ -143,7 +151,7 @@ def check(config: Config, origin: str) -> None:
             f"{origin}: filters = {list(config.network.filters)} must name the channels of two "
             "convolutions, such as [32, 64]."
         )
-    widths = (*prior.mean_widths, *prior.kernel_widths)
+    widths = (*prior.mean_widths, *prior.kernel_widths, *prior.noise_widths)
     if any(width < 1 for width in (*widths, *config.network.widths, *config.network.filters)):
         raise InputError(f"{origin}: a hidden layer needs at least one neuron.")
     check_privacy(config, origin)

@@ -124,6 +124,12 @@ class PriorConfig:
     )
     noise: float = key(0.4, "centre of the hyper-prior of the noise std", above=0)
     noise_spread: float = key(0.1, "std of that hyper-prior", above=0)
+    noise_model: str = key(
+        "constant",
+        "how the noise depends on the features: constant, or its logarithm linear or by an mlp",
+        choices=("constant", "linear", "mlp"),
+    )
+    noise_widths: tuple[int, ...] = key((8,), "neurons of the noise network's hidden layers")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ KINDS = {
 KINDS["linear-deep-linear-scaled"] = GPPrior(
     2, ("linear",), ("deep", "linear"), **WIDTHS, learn_output_scale=True
 )
+KINDS["zero-ard-noise-linear"] = GPPrior(2, ("zero",), ("ard",), noise_model="linear")
+KINDS["linear-ard-linear-noise-mlp"] = GPPrior(
+    2, ("linear",), ("ard", "linear"), noise_model="mlp", noise_widths=(3,)
+)
 SLOTS = 12  # more than one leaf of the factorisation
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -69,7 +73,7 @@ def test_evidence_and_posterior_against_scipy(
     phi, (x, y) = make_particle(prior), make_samples(prior, SLOTS)
     at = make_samples(prior, SLOTS, seed=3)[0]
     found = everything(prior, phi, Data(x, y, np.ones(SLOTS, bool)), at=at)
-    covariance = oracle.kernel(prior, phi, x, x) + oracle.noise(prior, phi) ** 2 * np.eye(SLOTS)
+    covariance = oracle.kernel(prior, phi, x, x) + np.diag(oracle.noise(prior, phi, x) ** 2)
     expected = stats.multivariate_normal(oracle.mean(prior, phi, x), covariance).logpdf(y)
     mean, std = oracle.predict(prior, phi, x, y, at)
     np.testing.assert_allclose(found["evidence"], expected, rtol=1e-8)
@@ -80,7 +84,14 @@ def test_evidence_and_posterior_against_scipy(
     np.testing.assert_array_equal(found["responsibilities"], [1.0])
 
 
-@pytest.mark.parametrize("kind", [kind for kind, prior in KINDS.items() if len(prior.kernel) == 1])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        for kind, prior in KINDS.items()
+        if len(prior.kernel) == 1 and prior.noise_model == "constant"
+    ],
+)
 def test_evidence_and_posterior_against_scikit_learn(
     kind: str, everything: Everything, oracle: SimpleNamespace
 ) -> None:
@@ -99,7 +110,7 @@ def test_evidence_and_posterior_against_scikit_learn(
         amplitude = np.exp(2 * phi[-2]) if scales else 1.0
         embedded, embedded_at = x, at
         kernel = ConstantKernel(amplitude) * RBF(lengths)
-    noise = oracle.noise(prior, phi)
+    noise, noise_at = (oracle.noise(prior, phi, rows) for rows in (x, at))
     peer = GaussianProcessRegressor(kernel, alpha=noise**2, optimizer=None)
     peer.fit(embedded, y - oracle.mean(prior, phi, x))
     mean, latent_std = peer.predict(embedded_at, return_std=True)
@@ -109,7 +120,7 @@ def test_evidence_and_posterior_against_scikit_learn(
     np.testing.assert_allclose(
         found["means"][0], mean + oracle.mean(prior, phi, at), rtol=1e-8, atol=1e-8
     )
-    np.testing.assert_allclose(found["stds"][0], np.hypot(latent_std, noise), rtol=1e-8)
+    np.testing.assert_allclose(found["stds"][0], np.hypot(latent_std, noise_at), rtol=1e-8)
 
 
 @every_kind
@@ -137,7 +148,7 @@ def test_tempered_evidence_of_one_sample_against_gauss_hermite(
     nodes, weights = np.polynomial.hermite_e.hermegauss(150)
     spread = math.sqrt(oracle.kernel(prior, phi, x, x)[0, 0])
     h = oracle.mean(prior, phi, x)[0] + spread * nodes
-    likelihood = stats.norm(h, oracle.noise(prior, phi)).pdf(y[0]) ** temperature
+    likelihood = stats.norm(h, oracle.noise(prior, phi, x)).pdf(y[0]) ** temperature
     expected = math.log(weights @ likelihood / math.sqrt(2 * math.pi))
     found = everything(prior, phi, padded(x, y), temperature)
     np.testing.assert_allclose(found["evidence"], expected, rtol=1e-6)
@@ -145,19 +156,20 @@ def test_tempered_evidence_of_one_sample_against_gauss_hermite(
 
 
 @pytest.mark.parametrize("temperature", [0.4, 2.0])
+@pytest.mark.parametrize("kind", ["zero-ard", "zero-ard-noise-linear"])
 def test_tempered_evidence_of_two_samples_against_quadrature(
-    temperature: float, everything: Everything, oracle: SimpleNamespace
+    kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
 ) -> None:
-    prior = KINDS["zero-ard"]
+    prior = KINDS[kind]
     phi = make_particle(prior, 11)
     x, y = make_samples(prior, 2, seed=12)
-    noise = oracle.noise(prior, phi)
+    noise = oracle.noise(prior, phi, x)
     process = stats.multivariate_normal(np.zeros(2), oracle.kernel(prior, phi, x, x))
 
     def integrand(h2: float, h1: float) -> float:
         log_likelihood = sum(
-            -0.5 * ((y_j - h) / noise) ** 2 - math.log(noise) - 0.5 * math.log(2 * math.pi)
-            for y_j, h in zip(y, (h1, h2), strict=True)
+            -0.5 * ((y_j - h) / s) ** 2 - math.log(s) - 0.5 * math.log(2 * math.pi)
+            for y_j, h, s in zip(y, (h1, h2), noise, strict=True)
         )
         return math.exp(temperature * log_likelihood + process.logpdf([h1, h2]))
 
@@ -183,7 +195,9 @@ def test_tempered_evidence_and_posterior_against_another_closed_form(
     np.testing.assert_allclose(found["stds"][0], std, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled"])
+@pytest.mark.parametrize(
+    "kind", ["linear-ard-scaled", "sums-scaled", "linear-ard-linear-noise-mlp"]
+)
 def test_padding_changes_nothing(kind: str, everything: Everything) -> None:
     prior = KINDS[kind]
     phi, (x, y) = make_particle(prior, 16), make_samples(prior, 7, seed=17)
@@ -241,10 +255,11 @@ def blocks_of(data: Data, lengths: list[int]) -> list[Data]:
     ]
 
 
+@pytest.mark.parametrize("kind", ["sums-scaled", "linear-ard-linear-noise-mlp"])
 @pytest.mark.parametrize("lengths", [[6, 1, 1], [6, 4]])
-def test_extending_equals_refitting(lengths: list[int], oracle: SimpleNamespace) -> None:
+def test_extending_equals_refitting(kind: str, lengths: list[int], oracle: SimpleNamespace) -> None:
     """One sample at a time and a block at once, some of the rows padding."""
-    prior, total = KINDS["sums-scaled"], sum(lengths)
+    prior, total = KINDS[kind], sum(lengths)
     phi, (x, y) = make_particle(prior, 23), make_samples(prior, total - 2, seed=24)
     data = padded(x, y, total, seed=25)
     assert not data.mask[:6].all()
@@ -283,15 +298,20 @@ def test_a_particle_that_needs_jitter_does_not_change_its_neighbours() -> None:
     np.testing.assert_array_equal(gradients[::2], clean_gradients[::2])
 
 
-def test_fingerprint_is_the_prior_at_the_references(oracle: SimpleNamespace) -> None:
-    prior = KINDS["sums-scaled"]
+@pytest.mark.parametrize("kind", ["sums-scaled", "linear-ard-linear-noise-mlp"])
+def test_fingerprint_is_the_prior_at_the_references(kind: str, oracle: SimpleNamespace) -> None:
+    prior = KINDS[kind]
     phi, x = make_particle(prior, 29), make_samples(prior, 6, seed=30)[0]
     kernel = oracle.kernel(prior, phi, x, x)
     neighbours = [kernel[i, i + 1] for i in range(5)] + [kernel[i, i + 2] for i in range(4)]
     expected = [
         *oracle.mean(prior, phi, x) / math.sqrt(6),
         *np.array(neighbours) / 3,
-        oracle.noise(prior, phi),
+        *(
+            oracle.noise(prior, phi, x[:1])
+            if prior.noise_model == "constant"
+            else oracle.noise(prior, phi, x) / math.sqrt(6)
+        ),
     ]
     found = jax.jit(prior.fingerprint)(phi, x)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
@@ -316,6 +336,30 @@ def test_blocks_carry_their_own_hyper_priors() -> None:
     assert blocks["noise"].std == 0.1
     assert blocks["mean.mlp"].std is None and blocks["kernel.deep"].std is None
     assert math.exp(blocks["kernel.ard"].mean) == pytest.approx(math.sqrt(5))
+    changing = GPPrior(5, ("zero",), ("ard",), noise_model="linear").blocks
+    assert [(block.name, block.size) for block in changing[-2:]] == [
+        ("noise.change", 6),
+        ("noise", 1),
+    ]
+    assert changing[-2].mean == 0.0 and changing[-2].std == 0.5
+
+
+@pytest.mark.parametrize("model", ["constant", "linear", "mlp"])
+def test_the_noise_stays_between_its_limits_wherever_it_is_asked_for(model: str) -> None:
+    prior = GPPrior(3, noise_model=model)
+    phi = jnp.asarray(3 * make_particle(prior, seed=40))
+    level = math.log1p(math.exp(float(phi[-1])))
+    far = 1e6 * np.random.default_rng(41).normal(size=(200, 3))
+    found = np.asarray(prior.noise_std(phi, far))
+    least = float(prior.least_noise(phi))
+    assert found.shape == (200,)
+    if model == "constant":
+        np.testing.assert_allclose(found, level, rtol=1e-12)
+        assert least == pytest.approx(level, rel=1e-12)
+    else:
+        assert least == pytest.approx(level * math.exp(-1.5), rel=1e-12)
+        assert least * (1 - 1e-9) <= found.min() < least * 1.001
+        assert found.max() == pytest.approx(level * math.exp(1.5), rel=1e-3)
 
 
 @pytest.mark.parametrize("features", [1, 4, 5, 12])

@@ -50,7 +50,7 @@ def log_joint(oracle: SimpleNamespace, x: np.ndarray, y: np.ndarray) -> np.ndarr
     return np.log(softmax(LOGITS)) + [
         stats.multivariate_normal(
             oracle.mean(BASE, phi, x),
-            oracle.kernel(BASE, phi, x, x) + oracle.noise(BASE, phi) ** 2 * np.eye(len(y)),
+            oracle.kernel(BASE, phi, x, x) + np.diag(oracle.noise(BASE, phi, x) ** 2),
         ).logpdf(y)
         for phi in MEMBERS
     ]

@@ -59,6 +59,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     mean_widths, kernel_widths : neurons of their networks' hidden layers.
     members : K > 1 for clients of several kinds.
     noise : std of the observation noise the hyper-prior is centred at, in standardised units.
+    noise_model : constant, or a noise that depends on the features: linear, mlp.
     weights : of the particles at a client: uniform, evidence or stacking.
     standardize : by the statistics of each "client", of all rows ("global"), or "none".
     unseen_groups : an unknown client at prediction is an "error", or is answered by the "prior".
@@ -87,6 +88,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         kernel_widths: Sequence[int] | str = "auto",
         members: int = 1,
         noise: float = 0.4,
+        noise_model: str = "constant",
         weights: str = "uniform",
         standardize: str = "auto",
         unseen_groups: str = "error",
@@ -108,6 +110,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self.kernel_widths = kernel_widths
         self.members = members
         self.noise = noise
+        self.noise_model = noise_model
         self.weights = weights
         self.standardize = standardize
         self.unseen_groups = unseen_groups

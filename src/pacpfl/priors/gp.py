@@ -1,6 +1,6 @@
 """Gaussian-process priors with deep means and deep kernels (paper, appendix "Background on GP").
 
-    h ~ GP(m_phi, k_phi),   y = h(x) + N(0, sigma_phi^2),
+    h ~ GP(m_phi, k_phi),   y = h(x) + N(0, s_phi(x)^2),
     k_phi(x, x') = exp(-|f_phi(x) - f_phi(x')|^2 / 2).
 
 Means and kernels are sums of parts: `mlp`, `linear`, `constant`, `zero` for the mean; `deep`
@@ -8,6 +8,14 @@ Means and kernels are sums of parts: `mlp`, `linear`, `constant`, `zero` for the
 kernel. A linear mean is the line all clients share, a linear kernel how far a client's own line may be
 from it: the sum of s_j^2 x_j x'_j over the features, and of s_0^2 for the intercept, is ridge
 regression with a penalty of its own for each slope.
+
+The noise is a constant (paper), or its logarithm depends on the features, by a line or a network:
+
+    s_phi(x) = sigma_phi exp(g_phi(x)),   |g_phi| < 1.5.
+
+A cloudy noon cannot be foretold as well as a clear evening; with one noise for both, intervals are too
+wide for the one and too narrow for the other. Everything stays closed form, since the noise of
+different samples is still independent and Gaussian.
 
 With temperature t the likelihood is taken to the power t, which stays Gaussian:
 
@@ -33,6 +41,11 @@ from pacpfl.types import Data
 
 MEANS = ("zero", "constant", "linear", "mlp")
 KERNELS = ("deep", "ard", "linear")
+NOISES = ("constant", "linear", "mlp")
+
+NOISE_WEIGHTS_STD = 0.5  # of the hyper-prior of the line or network that changes the noise
+# |g| stays below it: far from the samples the noise is at most 4.5 times more or less than its level.
+MOST_NOISE_CHANGE = 1.5
 
 
 class GPPosterior(NamedTuple):
@@ -50,7 +63,7 @@ class GPPrior:
 
     `noise` and `noise_spread` centre the hyper-prior of the noise: sigma = softplus(raw), with
     raw ~ N(softplus^-1(noise), noise_spread^2). It has its own spread because with the weights'
-    (wide) one the noise collapses.
+    (wide) one the noise collapses. `noise_model` says how it depends on the features.
     """
 
     features: int
@@ -62,6 +75,8 @@ class GPPrior:
     learn_output_scale: bool = False
     noise: float = 0.4
     noise_spread: float = 0.1
+    noise_model: str = "constant"
+    noise_widths: tuple[int, ...] = (8,)
 
     components = 1
 
@@ -72,6 +87,11 @@ class GPPrior:
     @property
     def kernel_network(self) -> MLP:
         return MLP((self.features, *self.kernel_widths, self.kernel_outputs))
+
+    @property
+    def noise_network(self) -> MLP:
+        widths = self.noise_widths if self.noise_model == "mlp" else ()
+        return MLP((self.features, *widths, 1))
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -88,11 +108,13 @@ class GPPrior:
             "linear": Block("kernel.linear", self.features + 1, math.log(0.1), 1.0),
         }
         scales = (Block("kernel.scale", len(self.kernel), 0.0, 0.5),)
+        change_block = Block("noise.change", self.noise_network.size, 0.0, NOISE_WEIGHTS_STD)
         noise = Block("noise", 1, _inverse_softplus(self.noise), self.noise_spread)
         return (
             *(means[part] for part in self.mean),
             *(kernels[part] for part in self.kernel),
             *(scales if self.learn_output_scale else ()),
+            *(() if self.noise_model == "constant" else (change_block,)),
             noise,
         )
 
@@ -153,8 +175,23 @@ class GPPrior:
             total += value
         return total
 
-    def noise_variance(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
-        return jax.nn.softplus(phi[-1]) ** 2
+    def noise_variance(
+        self, phi: Float[Array, " size"], x: Float[Array, "m d"]
+    ) -> Float[Array, " m"] | Float[Array, ""]:
+        """s^2 at the rows of x; one number where it is the same everywhere."""
+        level = jax.nn.softplus(phi[-1]) ** 2
+        if self.noise_model == "constant":
+            return level
+        change = self.noise_network(self.split(phi)["noise.change"], x)[:, 0]
+        return level * jnp.exp(2 * MOST_NOISE_CHANGE * jnp.tanh(change / MOST_NOISE_CHANGE))
+
+    def noise_std(self, phi: Float[Array, " size"], x: Float[Array, "m d"]) -> Float[Array, " m"]:
+        return jnp.broadcast_to(jnp.sqrt(self.noise_variance(phi, x)), x.shape[:1])
+
+    def least_noise(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
+        """Below every standard deviation of the noise, whatever x is."""
+        most = 0.0 if self.noise_model == "constant" else MOST_NOISE_CHANGE
+        return jax.nn.softplus(phi[-1]) * math.exp(-most)
 
     def _embed(self, part: str, pieces: dict[str, Array], x: Array) -> Array:
         if part == "deep":
@@ -171,7 +208,7 @@ class GPPrior:
 
         -1/2 r^T A^-1 r - 1/2 ln|A| - m/2 ln 2pi + m ln c_t,   A = K + s^2/t I,  r = y - m(X).
         """
-        noise = self.noise_variance(phi)
+        noise = self.noise_variance(phi, data.x)
         residual, covariance = self._masked(phi, data, noise / temperature)
         density = gaussian_log_density(covariance, residual)
         return density + self._constant(noise, data.mask, temperature)
@@ -182,12 +219,13 @@ class GPPrior:
         data, inverse = posterior.data, posterior.inverse_factor
         residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
         density = -0.5 * residual @ posterior.alpha + jnp.log(jnp.diagonal(inverse)).sum()
-        return density + self._constant(self.noise_variance(phi), data.mask, posterior.temperature)
+        noise = self.noise_variance(phi, data.x)
+        return density + self._constant(noise, data.mask, posterior.temperature)
 
     def _constant(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
-        """m (ln c_t - 1/2 ln 2pi)"""
+        """Sum over the samples of ln c_t - 1/2 ln 2pi."""
         power = 0.5 * (1 - temperature) * jnp.log(2 * jnp.pi * noise) - 0.5 * jnp.log(temperature)
-        return mask.sum() * (power - 0.5 * math.log(2 * math.pi))
+        return jnp.where(mask, power - 0.5 * math.log(2 * math.pi), 0).sum()
 
     def _masked(self, phi: Array, data: Data, noise: Array) -> tuple[Array, Array]:
         """Residual and covariance in which padding is an independent N(0, 1) observed at 0.
@@ -205,7 +243,9 @@ class GPPrior:
         self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
     ) -> GPPosterior:
         temperature = jnp.asarray(temperature, phi.dtype)
-        residual, covariance = self._masked(phi, data, self.noise_variance(phi) / temperature)
+        residual, covariance = self._masked(
+            phi, data, self.noise_variance(phi, data.x) / temperature
+        )
         inverse = factorise(covariance).inverse
         alpha = matmul(transpose(inverse), matmul(inverse, residual))
         return GPPosterior(data, inverse, alpha, temperature)
@@ -217,7 +257,7 @@ class GPPrior:
         the new rows of W are [-V^-1 B W, V^-1].
         """
         old = posterior.data
-        noise = self.noise_variance(phi) / posterior.temperature
+        noise = self.noise_variance(phi, more.x) / posterior.temperature
         cross = jnp.where(
             more.mask[:, None] & old.mask[None, :], self.covariance(phi, more.x, old.x), 0
         )
@@ -237,7 +277,7 @@ class GPPrior:
     ) -> tuple[Float[Array, " 1"], Float[Array, "1 t"], Float[Array, "1 t"]]:
         """mu = m(x) + k*^T alpha,   var = k(x,x) - |W k*|^2 + s^2."""
         mean, variance = self.latent(phi, posterior, x)
-        std = jnp.sqrt(variance + self.noise_variance(phi))
+        std = jnp.sqrt(variance + self.noise_variance(phi, x))
         return jnp.ones(1, mean.dtype), mean[None], std[None]
 
     def latent(
@@ -275,10 +315,9 @@ class GPPrior:
         mean = self.mean_function(phi, x)
         kernel = self.covariance(phi, x)
         pairs = jnp.concatenate([jnp.diagonal(kernel, offset) for offset in (1, 2)])
-        noise = jnp.sqrt(self.noise_variance(phi))
-        return jnp.concatenate(
-            [mean / math.sqrt(mean.size), pairs / math.sqrt(pairs.size), noise[None]]
-        )
+        noise = jnp.atleast_1d(jnp.sqrt(self.noise_variance(phi, x)))
+        parts = (mean, pairs, noise)
+        return jnp.concatenate([part / math.sqrt(part.size) for part in parts])
 
 
 def similarity(part: str, a: Float[Array, "m e"], b: Float[Array, "t e"]) -> Float[Array, "m t"]:

@@ -53,7 +53,7 @@ class _Projection(NamedTuple):
 
 def _project(prior: GPPrior, phi: Array, inducing: Array, data: Data) -> _Projection:
     """Padding is a column of zeros in A and a residual of zero: it adds exactly nothing."""
-    std = jnp.sqrt(prior.noise_variance(phi))
+    std = prior.noise_std(phi, data.x)
     eye = jnp.eye(inducing.shape[0], dtype=phi.dtype)
     jitter = JITTER[phi.dtype.name] * prior.variance(phi, inducing).mean()
     prior_factor = inverse_factor(prior.covariance(phi, inducing) + jitter * eye)
@@ -74,13 +74,12 @@ def bound(
     - (sum_j k(x_j, x_j) / s^2 - tr A A^T) / 2.
     """
     parts = _project(prior, phi, inducing, data)
-    count = data.mask.sum()
-    noise = prior.noise_variance(phi)
+    noise = prior.noise_std(phi, data.x) ** 2
     log_determinant = -2 * jnp.log(jnp.diagonal(parts.inner_factor)).sum()
     misfit = jnp.sum(parts.residual**2) - jnp.sum(parts.explained**2)
-    variances = jnp.where(data.mask, prior.variance(phi, data.x), 0)
-    unexplained = variances.sum() / noise - jnp.sum(parts.projected**2)
-    constant = count * (math.log(2 * math.pi) + jnp.log(noise))
+    variances = jnp.where(data.mask, prior.variance(phi, data.x) / noise, 0)
+    unexplained = variances.sum() - jnp.sum(parts.projected**2)
+    constant = jnp.where(data.mask, math.log(2 * math.pi) + jnp.log(noise), 0).sum()
     return -0.5 * (constant + log_determinant + misfit + unexplained)
 
 
@@ -104,7 +103,7 @@ def predict(
     before = jnp.sum(matmul(posterior.prior_factor, cross) ** 2, axis=0)
     after = jnp.sum(matmul(posterior.posterior_factor, cross) ** 2, axis=0)
     variance = jnp.maximum(prior.variance(phi, x) - before, 0) + after
-    return mean, jnp.sqrt(variance + prior.noise_variance(phi))
+    return mean, jnp.sqrt(variance + prior.noise_variance(phi, x))
 
 
 def initial_inducing(data: Data, count: int, rounds: int = 10) -> Float[Array, "M d"]:

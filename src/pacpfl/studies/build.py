@@ -173,6 +173,8 @@ def build_prior(config: Config, features: int) -> Prior:
         learn_output_scale=prior.output_scale == "learned",
         noise=prior.noise,
         noise_spread=prior.noise_spread,
+        noise_model=prior.noise_model,
+        noise_widths=prior.noise_widths,
     )
     return mixture(base, prior.members)
 

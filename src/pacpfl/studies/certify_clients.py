@@ -29,7 +29,7 @@ from pacpfl.studies import tempered
 from pacpfl.studies.build import temperatures
 from pacpfl.studies.tempered import TEMPERATURES, Loss
 from pacpfl.studies.trained import Trained
-from pacpfl.studies.views import Views, noise_stds, weights_in_use
+from pacpfl.studies.views import Views, least_noise, weights_in_use
 from pacpfl.types import Client
 
 # Each beta of the grid is the best one for that many nats of divergence and confidence together.
@@ -83,7 +83,7 @@ def certify_clients(
     views = Views(method.prior, store.longest, max(map(len, tests), default=0), trained.dtype)
     key = jax.random.fold_in(jax.random.key(trained.config.seed), 3)
     alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    noise = noise_stds(method.prior, trained.particles)
+    noise = least_noise(method.prior, trained.particles)
     found = []
     number = 0
     for group, clients in federation.groups().items():
@@ -209,7 +209,7 @@ def _certify(
             return None
         inputs = views.inputs(trained.particles, samples, client.test)
         moments = tempered.at_inputs(spectrum, inputs, TEMPERATURES[[index]])
-        each = tempered.risks(loss, moments, client.test.y, spectrum.noise_std)
+        each = tempered.risks(loss, moments, client.test.y, inputs.noise_std)
         return float(mixture @ each[0])
 
     beta = certificate.beta

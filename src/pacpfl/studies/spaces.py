@@ -23,11 +23,10 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pacpfl.config import override
+from pacpfl.config import override, told
 from pacpfl.errors import InputError
 from pacpfl.sections import CLASSIFICATION, Config
 from pacpfl.studies.own_tables import load_own
@@ -103,6 +102,7 @@ SPACES: Mapping[str, Space] = {
         "prior.kernel": Choice(("deep", "ard", "deep+ard", "deep+linear", "ard+linear")),
         "prior.kernel_widths": Widths(),
         "prior.output_scale": SCALES,
+        "prior.noise_model": Choice(("constant", "linear", "mlp")),
         "prior.members": Choice((1, 2)),
         "train.tau": Range(1e-4, 10.0),
         "train.hyper_std": Range(0.1, 3.0),
@@ -213,7 +213,7 @@ def complete(row: str, config: Config) -> Config:
 def identity(config: Config, *more: Any) -> str:
     """Two runs of a regression with the same identity give the same numbers."""
     set_here = [n for n in OCCASIONAL if getattr(config, n) != getattr(Config(), n)]
-    sections = {name: asdict(getattr(config, name)) for name in (*RELEVANT, *set_here)}
+    sections = {name: told(getattr(config, name)) for name in (*RELEVANT, *set_here)}
     parts = [sections, config.seed, config.run.precision, *more]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

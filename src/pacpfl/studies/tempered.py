@@ -1,11 +1,12 @@
 """Gaussian-process posteriors at many temperatures at once, and their exact risks.
 
 A client-level bound holds for every posterior at the same time, so a client may choose the power t
-of the likelihood after it has seen its samples, free of charge. With K = U diag(l) U' and v = s^2/t
-everything a bound needs is a sum over eigenvalues, so one decomposition serves every t:
+of the likelihood after it has seen its samples, free of charge. In units of the noise, with
+S = diag(s(x_1), ..., s(x_m)), S^-1 K S^-1 = U diag(l) U' and v = 1/t, everything a bound needs is a sum
+over eigenvalues, so one decomposition serves every t:
 
-    mean of h(X)      m + U (l / (l + v)) z,            z = U' (y - m)
-    variance of h(X)  sum_j U_ij^2 l_j v / (l_j + v)
+    mean of h(X)      m + S U (l / (l + v)) z,            z = U' S^-1 (y - m)
+    variance of h(X)  s_i^2 sum_j U_ij^2 l_j v / (l_j + v)
     KL                1/2 sum_j [ v/(l_j + v) - 1 + l_j z_j^2/(l_j + v)^2 + ln(l_j + v) - ln v ].
 
 The last line is `bounds.gaussian_process_kl` in other coordinates. Components (particles, or members
@@ -74,11 +75,11 @@ def build_loss(kind: str, limit: float | None = None) -> Loss:
 class Spectrum(NamedTuple):
     """One client's samples as each of c components sees them."""
 
-    values: np.ndarray  # [c, m] eigenvalues of the kernel matrix
+    values: np.ndarray  # [c, m] eigenvalues of the kernel matrix in units of the noise
     vectors: np.ndarray  # [c, m, m]
     mean: np.ndarray  # [c, m] prior mean at the samples
-    residual: np.ndarray  # [c, m] U' (y - mean)
-    noise_std: np.ndarray  # [c]
+    residual: np.ndarray  # [c, m] U' (y - mean) / noise_std
+    noise_std: np.ndarray  # [c, m]
 
 
 class Inputs(NamedTuple):
@@ -87,21 +88,23 @@ class Inputs(NamedTuple):
     mean: np.ndarray  # [c, t]
     cross: np.ndarray  # [c, t, m] kernel between them and the samples
     variance: np.ndarray  # [c, t] prior variance
+    noise_std: np.ndarray  # [c, t]
 
 
 def decompose(
     kernel: np.ndarray, mean: np.ndarray, y: np.ndarray, noise_std: np.ndarray
 ) -> Spectrum:
-    values, vectors = np.linalg.eigh(np.asarray(kernel, np.float64))
+    scaled = np.asarray(kernel, np.float64) / (noise_std[:, :, None] * noise_std[:, None, :])
+    values, vectors = np.linalg.eigh(scaled)
     mean = np.asarray(mean, np.float64)
-    residual = np.einsum("cij,ci->cj", vectors, y - mean)
+    residual = np.einsum("cij,ci->cj", vectors, (y - mean) / noise_std)
     # A kernel computed in float32 may have eigenvalues just below zero.
     return Spectrum(np.maximum(values, 0.0), vectors, mean, residual, noise_std)
 
 
 def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
     """KL(posterior process || prior process), [t, c]."""
-    v = _noise(spectrum, temperatures)
+    v = _noise(temperatures)
     values = spectrum.values
     total = values + v
     parts = v / total - 1 + values * (spectrum.residual / total) ** 2 + np.log(total / v)
@@ -110,18 +113,19 @@ def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
 
 def at_samples(spectrum: Spectrum, temperatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of h at the client's own samples, [t, c, m]."""
-    v = _noise(spectrum, temperatures)
+    v, std = _noise(temperatures), spectrum.noise_std
     shrunk = spectrum.values / (spectrum.values + v)
-    mean = spectrum.mean + np.einsum("cij,tcj->tci", spectrum.vectors, shrunk * spectrum.residual)
-    return mean, np.einsum("cij,tcj->tci", spectrum.vectors**2, shrunk * v)
+    change = np.einsum("cij,tcj->tci", spectrum.vectors, shrunk * spectrum.residual)
+    variance = np.einsum("cij,tcj->tci", spectrum.vectors**2, shrunk * v)
+    return spectrum.mean + std * change, std**2 * variance
 
 
 def at_inputs(
     spectrum: Spectrum, inputs: Inputs, temperatures: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of h at other inputs, [t, c, inputs]."""
-    total = spectrum.values + _noise(spectrum, temperatures)
-    rotated = inputs.cross @ spectrum.vectors
+    total = spectrum.values + _noise(temperatures)
+    rotated = (inputs.cross / spectrum.noise_std[:, None, :]) @ spectrum.vectors
     mean = inputs.mean + np.einsum("cij,tcj->tci", rotated, spectrum.residual / total)
     explained = np.einsum("cij,tcj->tci", rotated**2, 1 / total)
     return mean, np.maximum(inputs.variance - explained, 0.0)
@@ -131,8 +135,7 @@ def risks(
     loss: Loss, moments: tuple[np.ndarray, np.ndarray], y: np.ndarray, noise_std: np.ndarray
 ) -> np.ndarray:
     """E_h of the average loss over the samples, [t, c]."""
-    mean, variance = moments
-    return np.asarray(loss.expected(mean, variance, y, noise_std[:, None]).mean(-1))
+    return np.asarray(loss.expected(*moments, y, noise_std).mean(-1))
 
 
 class Tightest(NamedTuple):
@@ -163,5 +166,6 @@ def tightest(
     return Tightest(place, weights, np.sum(weights * risk[place], -1), floor)
 
 
-def _noise(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
-    return (spectrum.noise_std**2 / np.asarray(temperatures)[:, None])[..., None]
+def _noise(temperatures: np.ndarray) -> np.ndarray:
+    """The variance of the tempered noise, in units of the noise, before axes of components and samples."""
+    return 1 / np.asarray(temperatures)[:, None, None]

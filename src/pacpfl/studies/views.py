@@ -38,14 +38,14 @@ class Views:
         weights, *rest = _seen(self.prior, particles, self._padded(samples, self.samples))
         inner = np.asarray(weights, np.float64)
         mean, kernel, noise = _flat(rest)
-        spectrum = tempered.decompose(kernel[:, :m, :m], mean[:, :m], samples.y, noise)
+        spectrum = tempered.decompose(kernel[:, :m, :m], mean[:, :m], samples.y, noise[:, :m])
         return inner / inner.sum(1, keepdims=True), spectrum
 
     def inputs(self, particles: jax.Array, samples: Samples, others: Samples) -> tempered.Inputs:
         m, t = len(samples), len(others)
         x, other_x = self._padded(samples, self.samples), self._padded(others, self.others)
-        mean, cross, variance = _flat(_crossed(self.prior, particles, x, other_x))
-        return tempered.Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t])
+        mean, cross, variance, noise = _flat(_crossed(self.prior, particles, x, other_x))
+        return tempered.Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t], noise[:, :t])
 
     def _padded(self, samples: Samples, rows: int) -> jax.Array:
         padding = ((0, rows - len(samples)), (0, 0))
@@ -64,8 +64,7 @@ def _seen(prior: Prior, particles: jax.Array, x: jax.Array) -> Any:
     base = base_of(prior)
 
     def member(part: jax.Array) -> Any:
-        noise = jnp.sqrt(base.noise_variance(part))
-        return base.mean_function(part, x), base.covariance(part, x), noise
+        return base.mean_function(part, x), base.covariance(part, x), base.noise_std(part, x)
 
     def particle(phi: jax.Array) -> Any:
         weights, members = _members(prior, phi)
@@ -79,8 +78,8 @@ def _crossed(prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array
     base = base_of(prior)
 
     def member(part: jax.Array) -> Any:
-        cross = base.covariance(part, others, x)
-        return base.mean_function(part, others), cross, base.variance(part, others)
+        cross, noise = base.covariance(part, others, x), base.noise_std(part, others)
+        return base.mean_function(part, others), cross, base.variance(part, others), noise
 
     return jax.vmap(lambda phi: jax.vmap(member)(_members(prior, phi)[1]))(particles)
 
@@ -98,9 +97,10 @@ def weights_in_use(prior: Prior, rule: str, particles: jax.Array, data: Data) ->
     return (model.weights[:, None] * model.responsibilities()).reshape(-1)
 
 
-def noise_stds(prior: Prior, particles: jax.Array) -> np.ndarray:
+def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
+    """The smallest noise std that each component has at any input, [k * members]."""
     if isinstance(prior, MixturePrior):
         particles = jax.vmap(lambda phi: prior.split(phi)[1])(particles).reshape(
             -1, prior.base.size
         )
-    return np.sqrt(np.asarray(jax.vmap(base_of(prior).noise_variance)(particles), np.float64))
+    return np.asarray(jax.vmap(base_of(prior).least_noise)(particles), np.float64)
