@@ -218,15 +218,20 @@ def test_the_model_in_use_is_the_run_s_own_predictor(
     evidence = np.array([oracle.log_evidence(prior, phi, x, y) for phi in particles])
     q = np.exp(evidence - evidence.max())
     q /= q.sum()
-    kls, risks = [], []
+    kls, risks, tests, test = [], [], [], client.test
+    assert test is not None
     for phi in particles:
         kernel, noise = oracle.kernel(prior, phi, x, x), oracle.noise(prior, phi, x)
         kls.append(divergence(kernel, y - oracle.mean(prior, phi, x), noise, 1.0))
         mean, covariance = law(oracle, prior, phi, client, 1.0, x)
         exact = loss.expected(mean, np.diag(covariance), y, noise)
         risks.append(exact.mean())
+        mean, covariance = law(oracle, prior, phi, client, 1.0, test.x)
+        noise = oracle.noise(prior, phi, test.x)
+        tests.append(loss.expected(mean, np.diag(covariance), test.y, noise).mean())
     assert given.in_use_kl == pytest.approx(q @ kls + stats.entropy(q, [0.5, 0.5]), rel=1e-6)
     assert given.in_use.empirical_risk == pytest.approx(q @ risks, rel=1e-6)
+    assert given.in_use_test_risk == pytest.approx(q @ tests, rel=1e-6)
     assert given.in_use.bound >= given.certificate.bound
     assert given.in_use_test_risk is not None
     data = jax.tree.map(jnp.asarray, Data(x, y, np.ones(len(y), bool)))  # type: ignore[arg-type]

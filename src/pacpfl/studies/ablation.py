@@ -5,7 +5,8 @@ kernel between particles (`rbf`) lets them collapse in many dimensions, so the k
 stands beside it, with the particles' diversity below both; and the mixture prior beside these.
 
 The prior is the paper's, networks for mean and kernel. What the search chose for the table's houses has
-fewer parameters, so there is less for particles to disagree on: they are swept as well.
+fewer parameters, so there is less for particles to disagree on: they are swept as well. And each prior
+is tried with a constant noise and with one that depends on the features.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ PARTICLES = (1, 2, 4, 8)
 MEMBERS = (1, 2, 3)
 # What the first value is compared with: the paper's number of particles, and the kinds of PV-EW.
 ENDS = {"k": 4, "K": 2}
+NOISES = {"constant": "a constant noise", "mlp": "noise that depends on the features"}
 KERNELS = {"rbf": "the paper's kernel between particles", "function": "the kernel on functions"}
 PUBLISHED = Published({})  # the paper shows a figure and prints no numbers
 
@@ -56,6 +58,8 @@ def variants() -> dict[str, tuple[str, list[str]]]:
             found[f"k{k}-{kernel}"] = (f"k = {k}, {kernel} kernel", changes)
     for members in MEMBERS:
         found[f"members{members}"] = (f"K = {members}", [f"prior.members={members}"])
+    for model, title in NOISES.items():
+        found[f"noise-{model}"] = (title[0].upper() + title[1:], [f"prior.noise_model={model}"])
     return found
 
 
@@ -127,8 +131,11 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
                 }
             )
             summary.append(f"{title}, {what}: {told}")
+        models = [values.get((dataset, f"noise-{model}")) for model in NOISES]
+        if all(models):
+            summary.append(f"{title}: {noise_verdict(*models)}")
     return {
-        "title": "Ablation: what more particles and more base priors buy",
+        "title": "Ablation: what more particles, more base priors and a noise of its own buy",
         "summary": summary,
         "command": command,
         "seeds": list(seeds),
@@ -178,6 +185,17 @@ def verdict(sweep: Mapping[int, Mapping[int, float]], symbol: str, end: int) -> 
         )
     others = [f"{_spread(sweep[x])[0]:.3f} at {symbol} = {x}" for x in later if x != end]
     return f"{told} (and {', '.join(others)})." if others else f"{told}."
+
+
+def noise_verdict(constant: Mapping[int, float], changing: Mapping[int, float]) -> str:
+    """RSMSE by seed with either model of the noise, in words."""
+    common = sorted(set(constant) & set(changing))
+    told = " and ".join(
+        f"{_spread(found)[0]:.3f} with {title}"
+        for found, title in zip((constant, changing), NOISES.values(), strict=True)
+    )
+    mean, bar = _spread({seed: constant[seed] - changing[seed] for seed in common})
+    return f"RSMSE is {told}; seed by seed {mean:.3f} \N{PLUS-MINUS SIGN} {bar:.3f} less."
 
 
 def _spread(values: Mapping[int, float]) -> tuple[float, float]:
