@@ -82,10 +82,10 @@ def _draw_box(axis: Axes, box: Box, place: float, colour: str) -> None:
 
 
 def _tell(axis: Axes, words: str, place: float, colour: str) -> None:
-    """At the right edge: what does not fit."""
+    """Right of the axis, where no dot is in the way: what does not fit."""
     axis.text(
-        0.99, place, f"{words} \N{RIGHTWARDS ARROW}", transform=axis.get_yaxis_transform(),
-        ha="right", va="center", color=colour, fontsize=7,
+        1.01, place, f"\N{RIGHTWARDS ARROW} {words}", transform=axis.get_yaxis_transform(),
+        ha="left", va="center", color=colour, fontsize=7,
     )  # fmt: skip
 
 
