@@ -133,7 +133,11 @@ def test_the_page_tells_which_kernel_makes_particles_worth_it(kept, tmp_path):
     assert "beyond the error bars" in function and "but not" not in function
     for caption in (rbf, members):
         assert "not fall" in caption or "but not beyond" in caption
-    assert len(about["summary"]) == 4 and "0.04" in about["summary"][3]
+    assert (
+        len(about["summary"]) == 4
+        and "0.46" in about["summary"][3]
+        and "0.42" in about["summary"][3]
+    )
     assert function.split(" Below")[0] in about["summary"][1]
     for panel in about["panels"]:
         assert panel["bars"] == "std" and panel["second"] == "diversity"

@@ -131,11 +131,11 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
                 }
             )
             summary.append(f"{title}, {what}: {told}")
-        models = [values.get((dataset, f"noise-{model}")) for model in NOISES]
-        if all(models):
+        models = [values[place] for m in NOISES if (place := (dataset, f"noise-{m}")) in values]
+        if len(models) == len(NOISES):
             summary.append(f"{title}: {noise_verdict(*models)}")
     return {
-        "title": "Ablation: what more particles, more base priors and a noise of its own buy",
+        "title": "Ablation: more particles, more base priors, noise that depends on the features",
         "summary": summary,
         "command": command,
         "seeds": list(seeds),
