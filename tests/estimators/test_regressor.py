@@ -97,15 +97,10 @@ def test_a_noise_that_depends_on_the_features_is_found():
     x = rng.uniform(-1, 1, (600, 1))
     y = 2 * x[:, 0] + np.where(x[:, 0] < 0, 0.05, 0.5) * rng.normal(size=600)
     groups, at = np.repeat(np.arange(12), 50), np.array([[-0.7], [0.7]])
-    options = {"mean": "linear", "kernel": "ard", "rounds": 300, "random_state": 0}
-    stds = {
-        model: PACPFLRegressor(**options, noise_model=model)
-        .fit(x, y, groups)
-        .predict(at, [3, 3], return_std=True)[1]
-        for model in ("constant", "mlp")
-    }
-    assert stds["constant"][1] == pytest.approx(stds["constant"][0], rel=0.2)
-    assert stds["mlp"][0] < 0.11 and 0.35 < stds["mlp"][1] < 0.75
+    options = {"mean": "linear", "kernel": "ard", "rounds": 200, "particles": 2, "random_state": 0}
+    model = PACPFLRegressor(**options, noise_model="mlp").fit(x, y, groups)
+    left, right = model.predict(at, [3, 3], return_std=True)[1]
+    assert left < 0.11 and 0.35 < right < 0.75
 
 
 def test_every_row_is_answered_by_its_own_client(fitted):
