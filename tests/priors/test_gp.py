@@ -341,6 +341,11 @@ def test_blocks_carry_their_own_hyper_priors() -> None:
     assert changing[-2].mean == 0.0 and changing[-2].std == 0.5
 
 
+def test_a_model_of_the_noise_that_does_not_exist_is_no_line() -> None:
+    with pytest.raises(KeyError, match="quadratic"):
+        _ = GPPrior(3, noise_model="quadratic").blocks
+
+
 @pytest.mark.parametrize("model", ["constant", "linear", "mlp"])
 def test_the_noise_stays_between_its_limits_wherever_it_is_asked_for(model: str) -> None:
     prior = GPPrior(3, noise_model=model)

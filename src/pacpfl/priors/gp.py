@@ -39,10 +39,6 @@ from pacpfl.priors.base import Block, Scalar
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
-MEANS = ("zero", "constant", "linear", "mlp")
-KERNELS = ("deep", "ard", "linear")
-NOISES = ("constant", "linear", "mlp")
-
 NOISE_WEIGHTS_STD = 0.5  # of the hyper-prior of the line or network that changes the noise
 # |g| stays below it: far from the samples the noise is at most 4.5 times more or less than its level.
 MOST_NOISE_CHANGE = 1.5
@@ -90,7 +86,7 @@ class GPPrior:
 
     @property
     def noise_network(self) -> MLP:
-        widths = self.noise_widths if self.noise_model == "mlp" else ()
+        widths = {"linear": (), "mlp": self.noise_widths}[self.noise_model]
         return MLP((self.features, *widths, 1))
 
     @property
@@ -108,13 +104,16 @@ class GPPrior:
             "linear": Block("kernel.linear", self.features + 1, math.log(0.1), 1.0),
         }
         scales = (Block("kernel.scale", len(self.kernel), 0.0, 0.5),)
-        change_block = Block("noise.change", self.noise_network.size, 0.0, NOISE_WEIGHTS_STD)
+        changes: tuple[Block, ...] = ()
+        if self.noise_model != "constant":
+            size = self.noise_network.size
+            changes = (Block("noise.change", size, 0.0, NOISE_WEIGHTS_STD),)
         noise = Block("noise", 1, _inverse_softplus(self.noise), self.noise_spread)
         return (
             *(means[part] for part in self.mean),
             *(kernels[part] for part in self.kernel),
             *(scales if self.learn_output_scale else ()),
-            *(() if self.noise_model == "constant" else (change_block,)),
+            *changes,
             noise,
         )
 
