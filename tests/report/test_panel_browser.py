@@ -211,12 +211,12 @@ def test_the_keyboard_alone_is_enough(page: webdriver.Chrome) -> None:
     assert focused(page) == "existing-01"
     press(Keys.ENTER)
     wait(page, lambda: opened(page) == "existing-01")
-    assert page.switch_to.active_element.get_attribute("id") == "panel-title"
+    wait(page, lambda: page.switch_to.active_element.get_attribute("id") == "panel-title")
     press(Keys.ARROW_RIGHT)
-    assert opened(page) == "existing-02"
+    wait(page, lambda: opened(page) == "existing-02")
     press(Keys.ARROW_LEFT)
     press(Keys.ARROW_LEFT)
-    assert opened(page) == "new-06"
+    wait(page, lambda: opened(page) == "new-06")
     assert page.current_url.endswith("#client=new/new-06")
     press(Keys.ESCAPE)
     wait(page, lambda: opened(page) == "")
