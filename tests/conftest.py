@@ -33,7 +33,6 @@ OPTIMISED = {"engines", "sites", "test_polynomial_study.py", "test_polynomial_op
 # The files that take longest, longest first.
 LONG = (
     "test_polynomial_study.py",
-    "test_polynomial_summary.py",
     "test_cli.py",
     "test_own_cli.py",
     "test_polynomial_opposite.py",

@@ -148,11 +148,14 @@ def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 def gram(w: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     """W^T W for lower triangular W, skipping products with the zero half."""
     m = w.shape[-1]
-    if m <= DENSE:
+    if m <= DENSE // 2:
         return matmul(transpose(w), w)
     half = (m + 1) // 2
-    w21, w22 = w[..., half:, :half], w[..., half:, half:]
-    corner = gram(w[..., :half, :half]) + _times_own_transpose(transpose(w21))
+    left, w21, w22 = w[..., :half], w[..., half:, :half], w[..., half:, half:]
+    if m <= DENSE:  # one product, zeros and all, instead of two and a sum
+        corner = matmul(transpose(left), left)
+    else:
+        corner = gram(left[..., :half, :]) + _times_own_transpose(transpose(w21))
     lower = _upper_times(transpose(w22), w21)
     return _symmetric_blocks(corner, lower, gram(w22))
 

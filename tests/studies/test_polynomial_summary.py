@@ -1,25 +1,68 @@
-"""The Polynomial study's summary, from a quick look at every variant."""
+"""The Polynomial study: its variants, and the summary that is computed from them."""
 
 from __future__ import annotations
+
+import pytest
 
 from pacpfl.cli import shipped
 from pacpfl.config import override
 from pacpfl.studies import polynomial
 from pacpfl.studies.run import Watcher
+from pacpfl.studies.table import Outcome
+
+SMALL = ["rounds=2", "data.clients=4", "new_clients=4", "samples=4"]
 
 
-def test_the_summary_is_computed_from_every_variant():
-    configs = {
-        name: override(shipped(name), ["rounds=2", "data.clients=4", "new_clients=4", "samples=4"])
-        for name in polynomial.SUITE
-    }
+def variants() -> list[tuple[str, str]]:
+    return [(dataset, name) for dataset, names in polynomial.SUITE.items() for name in names]
+
+
+@pytest.mark.parametrize(("dataset", "name"), variants())
+def test_every_variant_changes_what_it_says(dataset: str, name: str) -> None:
+    config = shipped(dataset)
+    _, _, changes = polynomial.SUITE[dataset][name]
+    as_shipped = not changes or name == "mixture-K2"
+    assert (override(config, changes) == config) == as_shipped
+
+
+def test_variants_that_no_other_test_runs() -> None:
+    names = ("pacpfl-function", "vanilla-deep", "pooled-deep")
+    suite = {"polynomial": {name: polynomial.PLAIN[name] for name in names}}
+    configs = {"polynomial": override(shipped("polynomial"), SMALL)}
+    told = []
     outcomes = polynomial.run_study(
-        configs, [7], Watcher(), ["mean_widths=[4]", "kernel_widths=[4]"]
+        configs,
+        [7],
+        Watcher(),
+        ["mean_widths=[4]", "kernel_widths=[4]"],
+        lambda done, total: told.append((done, total)),
+        suite,
     )
+    assert [outcome.method for outcome in outcomes] == list(names)
+    assert all(outcome.groups["new"]["rsmse"] > 0 for outcome in outcomes)
+    assert "diversity" in outcomes[0].groups["existing"]
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_summary_is_computed_from_the_numbers() -> None:
+    """Made-up ones: 0.1, 0.2, ... variant by variant, new clients a tenth worse."""
+
+    def values(number: int, factor: float) -> dict[str, float]:
+        return {"rsmse": 0.1 * number * factor, "ce": 0.01 * number * factor, "recovered": 0.75}
+
+    outcomes = [
+        Outcome(*variant, 7, 1.0, {"existing": values(number, 1), "new": values(number, 1.1)})
+        for number, variant in enumerate(variants(), 1)
+    ]
     about = polynomial.describe(outcomes, [7], "pacpfl reproduce polynomial --quick")
-    known = {(o.dataset, o.method) for o in outcomes}
     for panel in about["panels"]:
         names = panel.get("methods") or [name for _, name in panel["points"]]
-        assert {(panel["dataset"], name) for name in names} <= known
-    found = next(o for o in outcomes if (o.dataset, o.method) == ("polynomial", "pacpfl"))
-    assert f"{found.groups['existing']['rsmse']:.3f}" in about["summary"][0]
+        assert {(panel["dataset"], name) for name in names} <= set(variants())
+    first, calibration, particles, mixture = about["summary"]
+    assert "0.100 for existing and 0.110 for new clients" in first
+    assert "0.900 and 0.990 for a GP fitted per client and 1.100 and 1.210 for one GP" in first
+    assert "0.010 and 0.011" in calibration
+    assert "from 0.200 to 0.400" in particles
+    # 1.4 with K = 2 against 1.3 with K = 1.
+    assert "is -8% (existing) and -8% (new) better" in mixture
+    assert "75% of the existing and 75% of the new" in mixture
