@@ -148,7 +148,7 @@ def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 def gram(w: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
     """W^T W for lower triangular W, skipping products with the zero half."""
     m = w.shape[-1]
-    if m <= DENSE // 2:
+    if m <= DENSE // 2:  # a cut saves the zeros and the mirrored half at once
         return matmul(transpose(w), w)
     half = (m + 1) // 2
     left, w21, w22 = w[..., :half], w[..., half:, :half], w[..., half:, half:]

@@ -18,15 +18,18 @@ def variants() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("dataset", "name"), variants())
-def test_every_variant_changes_what_it_says(dataset: str, name: str) -> None:
+def test_every_variant_differs_from_the_shipped_configuration_by_its_changes(
+    dataset: str, name: str
+) -> None:
     config = shipped(dataset)
     _, _, changes = polynomial.SUITE[dataset][name]
     as_shipped = not changes or name == "mixture-K2"
     assert (override(config, changes) == config) == as_shipped
 
 
-def test_variants_that_no_other_test_runs() -> None:
-    names = ("pacpfl-function", "vanilla-deep", "pooled-deep")
+def test_variants_run_with_their_own_method_and_changes() -> None:
+    """One particle has no diversity, four have; a GP of a client alone has no particles at all."""
+    names = ("pacpfl", "pacpfl-k1", "vanilla-deep", "pooled-deep")
     suite = {"polynomial": {name: polynomial.PLAIN[name] for name in names}}
     configs = {"polynomial": override(shipped("polynomial"), SMALL)}
     told = []
@@ -38,10 +41,12 @@ def test_variants_that_no_other_test_runs() -> None:
         lambda done, total: told.append((done, total)),
         suite,
     )
+    four, one, alone, pooled = (outcome.groups["new"] for outcome in outcomes)
     assert [outcome.method for outcome in outcomes] == list(names)
-    assert all(outcome.groups["new"]["rsmse"] > 0 for outcome in outcomes)
-    assert "diversity" in outcomes[0].groups["existing"]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert four["diversity"] > 0 and one["diversity"] == 0
+    assert "diversity" not in alone and "diversity" not in pooled
+    assert len({round(group["rsmse"], 6) for group in (four, one, alone, pooled)}) == 4
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_the_summary_is_computed_from_the_numbers() -> None:
