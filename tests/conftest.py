@@ -91,7 +91,7 @@ def _everything(
 ) -> dict[str, Any]:
     evidence, gradient = jax.value_and_grad(prior.log_evidence)(phi, data, temperature)
     posterior = prior.posterior(phi, data, temperature)
-    weights, means, stds = prior.predict(phi, posterior, at)
+    weights, means, stds, *_ = prior.predict(phi, posterior, at)
     return {
         "evidence": evidence,
         "gradient": gradient,

@@ -26,7 +26,7 @@ METHODS = (
 # Their results depend on all clients' data, without noise.
 TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
 CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
-LATER = ("noise_model", "noise_widths")  # keys that identities leave out at their default
+LATER = ("noise_model", "noise_widths", "warp")  # keys that identities leave out at their default
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
 
@@ -140,7 +140,7 @@ def check(config: Config, origin: str) -> None:
         raise InputError(f"{origin}: methods is empty; name at least one of {', '.join(METHODS)}.")
     for name in config.run.methods:
         if name not in METHODS:
-            raise InputError(f"{origin}: there is no method {name!r}{_nearest(name, METHODS)}.")
+            raise InputError(f"{origin}: there is no method {name!r}{_nearest(name, METHODS)}")
         if config.data.name in CLASSIFICATION and name not in CLASS_METHODS:
             raise InputError(
                 f"{origin}: {name} is not made for classes, which {config.data.name} has; choose "
@@ -234,12 +234,12 @@ def _find(name: str, origin: str) -> tuple[str, str]:
     if found:
         choices = " or ".join(f"{section}.{name}" for section, _ in found)
         raise InputError(f"{origin}: {name} could be {choices}; write one of them.")
-    raise InputError(f"{origin}: there is no key {name!r}{_nearest(name, known)}.")
+    raise InputError(f"{origin}: there is no key {name!r}{_nearest(name, known)}")
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def _convert(owner: type, name: str, value: Any, origin: str) -> Any:
@@ -259,7 +259,7 @@ def _convert(owner: type, name: str, value: Any, origin: str) -> Any:
     if "choices" in rules and value not in rules["choices"]:
         raise InputError(
             f"{label} = {value!r} is not one of {', '.join(rules['choices'])}"
-            f"{_nearest(str(value), rules['choices'])}."
+            f"{_nearest(str(value), rules['choices'])}"
         )
     if ("least" in rules and not rules["least"] <= value < float("inf")) or (
         "above" in rules and not rules["above"] < value < float("inf")

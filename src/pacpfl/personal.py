@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Mixture, Prior, SampledPrior
-from pacpfl.types import Data, Prediction, Probabilities
+from pacpfl.priors.base import Prior, SampledPrior
+from pacpfl.types import Data, Mixture, Probabilities, WarpedPrediction, flattened
 
 WEIGHTS = ("uniform", "evidence", "stacking")
 
@@ -35,7 +35,7 @@ class PersonalModel(eqx.Module):
     posteriors: Any  # the family's posterior, with a leading axis of k
     weights: Float[Array, " k"]
 
-    def __call__(self, x: Float[Array, "t d"]) -> Prediction | Probabilities:
+    def __call__(self, x: Float[Array, "t d"]) -> Mixture | Probabilities:
         each = jax.vmap(lambda p, q: self.prior.predict(p, q, x))(self.particles, self.posteriors)
         return mix(self.weights, each)
 
@@ -75,20 +75,19 @@ def personal_model(
     return PersonalModel(prior, rule, particles, posteriors, weights)
 
 
-def mix(weights: Float[Array, " k"], each: Mixture | Probabilities) -> Prediction | Probabilities:
+def mix(weights: Float[Array, " k"], each: Mixture | Probabilities) -> Mixture | Probabilities:
     """One mixture of k predictions (leading axis k). What has weight 0 may be NaN: it is not used."""
     if isinstance(each, Probabilities):
         together = jax.nn.logsumexp(each.log_probabilities, axis=0, b=weights[:, None, None])
         return Probabilities(together)
-    inner, means, stds = each
-    joint = weights[:, None] * inner
+    joint = weights[:, None] * each.weights
     used = joint[..., None] > 0
-    flat = (-1, means.shape[-1])
-    return Prediction(
-        joint.reshape(-1),
-        jnp.where(used, means, 0).reshape(flat),
-        jnp.where(used, stds, 1).reshape(flat),
+    each = each._replace(
+        weights=joint, means=jnp.where(used, each.means, 0), stds=jnp.where(used, each.stds, 1)
     )
+    if isinstance(each, WarpedPrediction):
+        each = each._replace(warps=jnp.where(used, each.warps, 0))
+    return flattened(each)
 
 
 def particle_weights(

@@ -1,7 +1,7 @@
 """What a client asks of its prediction: the MIXTURE's mean, std, quantiles, CDF, density, samples.
 
 None of these treat the mixture as one moment-matched Gaussian: two particles that disagree give
-two bumps, and the quantiles know it.
+two bumps, and the quantiles know it. Of a warped target all are in the target's own terms.
 """
 
 from __future__ import annotations
@@ -13,32 +13,36 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp, ndtr
 from jaxtyping import Array, Float
 
-from pacpfl.types import Prediction
+from pacpfl import warp
+from pacpfl.types import Mixture, Prediction
 
 
-def mean(prediction: Prediction) -> Float[Array, " t"]:
-    return jnp.einsum("...c,...ct->...t", prediction.weights, prediction.means)
+def mean(prediction: Mixture) -> Float[Array, " t"]:
+    return jnp.einsum("...c,...ct->...t", prediction.weights, _moments(prediction)[0])
 
 
-def std(prediction: Prediction) -> Float[Array, " t"]:
+def std(prediction: Mixture) -> Float[Array, " t"]:
     """Law of total variance: mean of the variances plus variance of the means."""
-    centre = mean(prediction)
-    second = prediction.stds**2 + (prediction.means - centre[..., None, :]) ** 2
+    means, variances = _moments(prediction)
+    centre = jnp.einsum("...c,...ct->...t", prediction.weights, means)
+    second = variances + (means - centre[..., None, :]) ** 2
     return jnp.sqrt(jnp.einsum("...c,...ct->...t", prediction.weights, second))
 
 
-def cdf(prediction: Prediction, y: Float[Array, " t"]) -> Float[Array, " t"]:
-    z = (y[..., None, :] - prediction.means) / prediction.stds
+def cdf(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"]:
+    z = (_forward(prediction, y[..., None, :]) - prediction.means) / prediction.stds
     return jnp.einsum("...c,...ct->...t", prediction.weights, ndtr(z))
 
 
-def log_density(prediction: Prediction, y: Float[Array, " t"]) -> Float[Array, " t"]:
-    z = (y[..., None, :] - prediction.means) / prediction.stds
+def log_density(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"]:
+    z = (_forward(prediction, y[..., None, :]) - prediction.means) / prediction.stds
     each = -0.5 * z**2 - jnp.log(prediction.stds) - 0.5 * math.log(2 * math.pi)
+    if not isinstance(prediction, Prediction):
+        each += warp.log_slope(prediction.warps[..., None, :], y[..., None, :])
     return logsumexp(each, axis=-2, b=prediction.weights[..., :, None])
 
 
-def quantiles(prediction: Prediction, levels: Float[Array, " q"]) -> Float[Array, "q t"]:
+def quantiles(prediction: Mixture, levels: Float[Array, " q"]) -> Float[Array, "q t"]:
     """The y with CDF(y) = level, by bisection to the last bit.
 
     Each component's own quantile brackets the mixture's: it lies between the lowest and the highest.
@@ -48,7 +52,7 @@ def quantiles(prediction: Prediction, levels: Float[Array, " q"]) -> Float[Array
     used = (prediction.weights > 0)[..., :, None]
 
     def one(shift: Array, level: Array) -> Array:
-        own = prediction.means + prediction.stds * shift
+        own = _backward(prediction, prediction.means + prediction.stds * shift)
         low = jnp.min(jnp.where(used, own, jnp.inf), axis=-2)
         high = jnp.max(jnp.where(used, own, -jnp.inf), axis=-2)
 
@@ -65,7 +69,7 @@ def quantiles(prediction: Prediction, levels: Float[Array, " q"]) -> Float[Array
     return jax.vmap(one)(z.astype(prediction.means.dtype), levels)
 
 
-def samples(key: Array, prediction: Prediction, count: int) -> Float[Array, "count t"]:
+def samples(key: Array, prediction: Mixture, count: int) -> Float[Array, "count t"]:
     """Independent draws of y at each input (one component is drawn for each draw and input)."""
     component_key, noise_key = jax.random.split(key)
     inputs = prediction.means.shape[-1]
@@ -74,4 +78,35 @@ def samples(key: Array, prediction: Prediction, count: int) -> Float[Array, "cou
     )
     means = jnp.take_along_axis(prediction.means, chosen, axis=0)
     stds = jnp.take_along_axis(prediction.stds, chosen, axis=0)
-    return means + stds * jax.random.normal(noise_key, means.shape, means.dtype)
+    drawn = means + stds * jax.random.normal(noise_key, means.shape, means.dtype)
+    if isinstance(prediction, Prediction):
+        return drawn
+    return warp.backward(prediction.warps[chosen], drawn)
+
+
+def in_units(prediction: Mixture, shift: float, scale: float) -> Mixture:
+    """The prediction of shift + scale y."""
+    if isinstance(prediction, Prediction):
+        return prediction._replace(
+            means=shift + scale * prediction.means, stds=scale * prediction.stds
+        )
+    return prediction._replace(warps=warp.in_units(prediction.warps, shift, scale))
+
+
+def _moments(prediction: Mixture) -> tuple[Array, Array]:
+    """Mean and variance of every component."""
+    if isinstance(prediction, Prediction):
+        return prediction.means, prediction.stds**2
+    return warp.moments(prediction.warps[..., None, :], prediction.means, prediction.stds)
+
+
+def _forward(prediction: Mixture, y: Array) -> Array:
+    if isinstance(prediction, Prediction):
+        return y
+    return warp.forward(prediction.warps[..., None, :], y)
+
+
+def _backward(prediction: Mixture, z: Array) -> Array:
+    if isinstance(prediction, Prediction):
+        return z
+    return warp.backward(prediction.warps[..., None, :], z)

@@ -130,6 +130,11 @@ class PriorConfig:
         choices=("constant", "linear", "mlp"),
     )
     noise_widths: tuple[int, ...] = key((8,), "neurons of the noise network's hidden layers")
+    warp: str = key(
+        "none",
+        "what is Gaussian: the target (none), or a learned warp of it, for skewed noise",
+        choices=("none", "sinh-arcsinh"),
+    )
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,23 @@ class Prediction(NamedTuple):
     stds: Float[Array, "*clients components t"]
 
 
+class WarpedPrediction(NamedTuple):
+    """The same for a skewed target: component c is Gaussian in z = g_c(y) (`pacpfl.warp`)."""
+
+    weights: Float[Array, "*clients components"]
+    means: Float[Array, "*clients components t"]  # of z
+    stds: Float[Array, "*clients components t"]  # of z
+    warps: Float[Array, "*clients components 4"]
+
+
+Mixture = Prediction | WarpedPrediction
+
+
+def flattened(mixtures: Mixture) -> Mixture:
+    """Mixtures of mixtures (two leading axes) as one."""
+    return type(mixtures)(*(part.reshape(-1, *part.shape[2:]) for part in mixtures))
+
+
 class Probabilities(NamedTuple):
     """Class probabilities at each of t inputs."""
 

@@ -103,6 +103,67 @@ def test_a_noise_that_depends_on_the_features_is_found():
     assert left < 0.11 and 0.35 < right < 0.75
 
 
+def bent(z: np.ndarray) -> np.ndarray:
+    """A target that falls far below what is foretold, and never rises far above it."""
+    return 300 + 50 * np.sinh(np.arcsinh(z) - 0.9)
+
+
+def skewed_table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(9)
+    x = rng.uniform(-1, 1, (600, 1))
+    return x, bent(x[:, 0] + 0.6 * rng.normal(size=600)), np.repeat(np.arange(12), 50)
+
+
+@pytest.fixture(scope="module")
+def warped() -> PACPFLRegressor:
+    options = {"mean": "linear", "kernel": "ard", "rounds": 300, "particles": 2, "random_state": 0}
+    settings = {"prior.noise_spread": 1.0}
+    return PACPFLRegressor(**options, warp="sinh-arcsinh", settings=settings).fit(*skewed_table())
+
+
+def test_a_skewed_target_is_found(warped):
+    at = np.array([[-0.5], [0.5]])
+    levels = np.array([0.05, 0.5, 0.95])
+    every = [warped.predict_quantiles(at, levels, [client] * 2) for client in range(12)]
+    found = np.mean(every, axis=0)  # each has seen fifty rows, and leans towards them
+    expected = bent(at + 0.6 * stats.norm.ppf(levels))
+    np.testing.assert_allclose(found, expected, atol=15)  # they span 213
+    low, middle, high = found[0]
+    assert middle - low > 1.3 * (high - middle)
+    assert (warped.predict(at, [4, 4]) < every[4][:, 1]).all()
+
+
+def test_a_warped_answer_is_whole_in_the_targets_units(warped):
+    """Moments, quantiles and draws from weights, means, stds and warps, as documented."""
+    at, groups = np.array([[-0.5], [0.1], [0.5]]), [4, 7, 4]
+    weights, means, stds, warps = map(np.asarray, warped.predict_distribution(at, groups))
+    assert warps.shape == (3, 2, 4)
+    c, log_l, e, log_d = np.moveaxis(warps, -1, 0)
+    levels = np.array([0.1, 0.5, 0.9])
+
+    def below(row: int, y: np.ndarray) -> np.ndarray:
+        bent = np.exp(log_d[row]) * np.arcsinh((y[:, None] - c[row]) / np.exp(log_l[row])) - e[row]
+        return (weights[row] * stats.norm.cdf(np.sinh(bent), means[row], stds[row])).sum(1)
+
+    quantiles = warped.predict_quantiles(at, levels, groups)
+    draws = warped.sample_y(at, 3000, random_state=1, groups=groups)
+    mean, std = warped.predict(at, groups, return_std=True)
+    for row in range(3):
+        np.testing.assert_allclose(below(row, quantiles[row]), levels, atol=1e-4)
+        assert stats.kstest(below(row, draws[row]), "uniform").pvalue > 1e-3
+        np.testing.assert_allclose(mean[row], draws[row].mean(), atol=5 * std[row] / np.sqrt(3000))
+        np.testing.assert_allclose(std[row], draws[row].std(), rtol=0.1)
+
+
+def test_the_calibration_of_a_warped_target_is_drawn(warped):
+    x, y, groups = skewed_table()
+    ax = warped.plot_calibration(x, y, groups)
+    below = [np.mean(y <= warped.predict_quantiles(x, [q], groups)[:, 0]) for q in (0.2, 0.7)]
+    levels, shares = ax.lines[0].get_data()
+    np.testing.assert_allclose(np.interp([0.2, 0.7], levels, shares), below, atol=0.02)
+    assert float(ax.get_title(loc="left").split()[-1]) < 0.04
+
+
 def test_every_row_is_answered_by_its_own_client(fitted):
     groups = ["south", "north", "east", "south", "north"]
     mean, std = fitted.predict(AT, groups, return_std=True)

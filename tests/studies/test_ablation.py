@@ -20,7 +20,7 @@ from pacpfl.studies.table import Outcome
 def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
     """The row as it is tuned, or with the paper's prior and what the data set starts from."""
     cells = ablation.cells([3], "weather.csv")
-    assert len({c.place for c in cells}) == len(cells) == 5 * (1 + 2 * 3 + 3 + 2)
+    assert len({c.place for c in cells}) == len(cells) == 5 * (1 + 2 * 3 + 3 + 2 + 2)
     swept = set()
     for cell in cells:
         dataset, tuned, _ = cell.dataset.partition("-tuned")
@@ -38,6 +38,10 @@ def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
             model = cell.name.removeprefix("noise-")
             assert config == override(base, [f"prior.noise_model={model}"])
             swept.add(("noise", model))
+        elif cell.name.startswith("warp"):
+            warp = cell.name.removeprefix("warp-")
+            assert config == override(base, [f"prior.warp={warp}"])
+            swept.add(("warp", warp))
         else:
             k, _, kernel = cell.name.removeprefix("k").partition("-")
             kernel = kernel or base.train.svgd_kernel
@@ -45,6 +49,7 @@ def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
             swept.add(("k", int(k), kernel if k != "1" else "any"))
     expected = {("k", k, kernel) for k in (2, 4, 8) for kernel in ("rbf", "function")}
     expected |= {("noise", "constant"), ("noise", "mlp")}
+    expected |= {("warp", "none"), ("warp", "sinh-arcsinh")}
     assert swept == expected | {("k", 1, "any"), ("K", 1), ("K", 2), ("K", 3)}
     houses = {"pv-ew-150-random", "pv-s-150-random"}
     assert {c.dataset for c in cells} == {*houses, "polynomial", *(f"{d}-tuned" for d in houses)}
@@ -52,7 +57,7 @@ def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
 
 def test_a_quick_look_is_small():
     cells = ablation.cells([0], quick=True)
-    assert len(cells) == 2 * 12
+    assert len(cells) == 2 * 14
     assert all(c.config.train.rounds <= 100 and c.config.data.clients <= 8 for c in cells)
 
 
@@ -97,7 +102,8 @@ def test_the_verdict_is_computed(sweep, words):
 
 
 def test_what_the_noise_buys_is_told_seed_by_seed():
-    told = ablation.noise_verdict({0: 0.5, 1: 0.54, 2: 0.6}, {0: 0.48, 1: 0.5})
+    titles = ("a constant noise", "noise that depends on the features")
+    told = ablation.either({0: 0.5, 1: 0.54, 2: 0.6}, {0: 0.48, 1: 0.5}, titles, "RSMSE")
     assert told == (
         "RSMSE is 0.547 with a constant noise and 0.490 with noise that depends on the features; "
         "seed by seed 0.030 ± 0.014 less."
@@ -111,12 +117,20 @@ def kept() -> list[Kept]:
     values |= {f"k{k}-function": 0.5 - 0.04 * n for n, k in enumerate((2, 4, 8), 1)}
     values |= {f"members{n}": 0.46 for n in (1, 2, 3)}
     values |= {"noise-constant": 0.46, "noise-mlp": 0.42}
+    values |= {"warp-none": 0.46, "warp-sinh-arcsinh": 0.465}
+    nll = {"warp-none": 1.3, "warp-sinh-arcsinh": 1.1}
     rng = np.random.default_rng(0)
     return [
         Kept(
             Outcome(
                 "polynomial", name, seed, 1.0,
-                {"existing": {"rsmse": mean + 0.002 * rng.normal(), "diversity": 0.2}},
+                {
+                    "existing": {
+                        "rsmse": mean + 0.002 * rng.normal(),
+                        "nll": nll.get(name, 2.0),
+                        "diversity": 0.2,
+                    }
+                },
             ),
             {},
         )
@@ -133,10 +147,12 @@ def test_the_page_tells_which_kernel_makes_particles_worth_it(kept, tmp_path):
     assert "beyond the error bars" in function and "but not" not in function
     for caption in (rbf, members):
         assert "not fall" in caption or "but not beyond" in caption
-    assert (
-        len(about["summary"]) == 4
-        and "0.46" in about["summary"][3]
-        and "0.42" in about["summary"][3]
+    *_, noise, warp = about["summary"]
+    assert len(about["summary"]) == 5
+    assert "RSMSE is 0.46" in noise and "0.42" in noise
+    assert warp == (
+        "Polynomial: NLL is 1.300 with the target as it is and 1.100 with a warped target; "
+        "seed by seed 0.200 ± 0.000 less."
     )
     assert function.split(" Below")[0] in about["summary"][1]
     for panel in about["panels"]:

@@ -103,6 +103,41 @@ def test_predictions_are_the_mixture_of_textbook_posteriors(
         np.testing.assert_allclose(below, level, atol=1e-9)
 
 
+@pytest.fixture(scope="module")
+def warped() -> ClientModel:
+    config = override(Config(), [*SETTINGS, "prior.warp=sinh-arcsinh", "prior.members=2"])
+    particles = 0.3 * np.random.default_rng(6).normal(size=(3, prior_of(config, SCHEMA).size))
+    return personalize(Shared(config, SCHEMA, SCALER, particles), "bern", *rows(11, 0))
+
+
+def test_a_warped_model_goes_to_disk_and_on_from_there(warped: ClientModel, tmp_path: Path) -> None:
+    path = tmp_path / "warped.safetensors"
+    model_file.save_model(path, warped)
+    back, (at, y), more = model_file.load_model(path), rows(9, 2), rows(6, 7)
+    for a, b in zip(predict(warped, at, LEVELS), predict(back, at, LEVELS), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert evaluate(back, at, y) == evaluate(warped, at, y)
+    both = (np.concatenate(pair) for pair in zip(rows(11, 0), more, strict=True))
+    shared = Shared(warped.config, SCHEMA, SCALER, np.asarray(warped.personal.particles))
+    anew = predict(personalize(shared, "bern", *both), at, LEVELS)
+    for a, b in zip(predict(update(back, *more), at, LEVELS), anew, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+def test_the_evaluation_of_a_warped_model_is_in_the_owners_units(warped: ClientModel) -> None:
+    at, y = rows(9, 2)
+    found = evaluate(warped, at, y)
+    predicted = predict(warped, at, LEVELS)
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - predicted.mean) ** 2)), rel=1e-9)
+    inside = (predicted.quantiles[0] <= y) & (y <= predicted.quantiles[1])
+    assert found["coverage_90"] == pytest.approx(inside.mean())
+    thousands = replace(warped, scaler=replace(SCALER, y_mean=0.25, y_std=0.04))
+    in_thousands = evaluate(thousands, at, y / 1000)
+    assert in_thousands["nll"] == pytest.approx(found["nll"] - np.log(1000), rel=1e-9)
+    for name in ("rsmse", "ce", "coverage_90"):
+        assert in_thousands[name] == pytest.approx(found[name], rel=1e-9)
+
+
 def test_many_rows_in_blocks_are_those_one_by_one(model: ClientModel) -> None:
     x, _ = rows(700, 3)  # more than one block, the last one not full
     whole, alone = predict(model, x, LEVELS), predict(model, x[[0, 130, 699]], LEVELS)

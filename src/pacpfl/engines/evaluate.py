@@ -16,7 +16,7 @@ from pacpfl.engines.rounds import divide, initial_client_states, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
 from pacpfl.personal import PersonalModel
-from pacpfl.types import Client, Data, Federation, Prediction, Probabilities, Samples
+from pacpfl.types import Client, Data, Federation, Mixture, Probabilities, Samples
 
 COVERAGES = (50, 90, 95)
 QUANTILES = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
@@ -112,7 +112,7 @@ def predict_all(
     key: jax.Array,
     dtype: type,
     block: int,
-) -> tuple[Prediction | Probabilities, Details | None]:
+) -> tuple[Mixture | Probabilities, Details | None]:
     """Predictions at all test inputs, leading axis clients."""
     n = tests.clients
 
@@ -134,14 +134,14 @@ def predict_all(
         data = to_device(owners.gather(chosen, dtype))
         x = to_device(tests.gather(chosen, dtype).x)
         parts.append(many((state, shared, key), own, data, x, chosen))
-    whole: tuple[Prediction | Probabilities, Details | None] = jax.tree.map(
+    whole: tuple[Mixture | Probabilities, Details | None] = jax.tree.map(
         lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
     )
     return whole
 
 
 def measure_all(
-    predictions: Prediction | Probabilities, details: Details | None, clients: Sequence[Client]
+    predictions: Mixture | Probabilities, details: Details | None, clients: Sequence[Client]
 ) -> Evaluation:
     weights = responsibilities = None
     if details is not None:
@@ -175,17 +175,14 @@ def measure_classes(predictions: Probabilities, clients: Sequence[Client]) -> Ev
     return Evaluation(rows, np.array(curves), log_probabilities=each)
 
 
-def measure_numbers(predictions: Prediction, clients: Sequence[Client]) -> Evaluation:
+def measure_numbers(predictions: Mixture, clients: Sequence[Client]) -> Evaluation:
     rows, curves, means, stds, quantiles = [], [], [], [], []
     levels = metrics.calibration_levels()
     for index, client in enumerate(clients):
         assert client.test is not None
         count = len(client.test)
-        own = Prediction(
-            jnp.asarray(predictions.weights[index]),
-            jnp.asarray(predictions.means[index][:, :count]),
-            jnp.asarray(predictions.stds[index][:, :count]),
-        )
+        own = jax.tree.map(lambda a, which=index: jnp.asarray(a[which]), predictions)
+        own = own._replace(means=own.means[:, :count], stds=own.stds[:, :count])
         row, curve, mean, std, quantile = measure(own, client.test.y, levels)
         rows.append(row)
         curves.append(curve)
@@ -197,7 +194,7 @@ def measure_numbers(predictions: Prediction, clients: Sequence[Client]) -> Evalu
 
 @jax.jit
 def _summary(
-    prediction: Prediction, y: jax.Array, levels: jax.Array
+    prediction: Mixture, y: jax.Array, levels: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     return (
         predictive.mean(prediction),
@@ -209,7 +206,7 @@ def _summary(
 
 
 def measure(
-    prediction: Prediction, y: np.ndarray, levels: np.ndarray
+    prediction: Mixture, y: np.ndarray, levels: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Metrics of one client, its calibration curve, and its predictive mean, std and quantiles."""
     targets = jnp.asarray(y, prediction.means.dtype)

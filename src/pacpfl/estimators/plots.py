@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy.special import ndtr
 
-from pacpfl import metrics
+from pacpfl import metrics, warp
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.estimators.settings import check_choice
 from pacpfl.report.style import COLOURS, DARK_COLOURS, DASHES, INK, MARKERS
+from pacpfl.types import WarpedPrediction
 
 if TYPE_CHECKING:
     from pacpfl.estimators.base import FederatedEstimator
@@ -110,11 +113,12 @@ def calibration(
         ax.set_xlabel("predicted probability")
         ax.set_ylabel("share that is right")
     else:
-        weights, means, stds = (
-            np.asarray(part) for part in estimator.predict_distribution(X, groups)
-        )
+        said = estimator.predict_distribution(X, groups)
         targets = np.asarray(y, np.float64)[:, None]
-        below = (weights * ndtr((targets - means) / stds)).sum(1)
+        if isinstance(said, WarpedPrediction):
+            with jax.enable_x64(True):
+                targets = np.asarray(warp.forward(said.warps, jnp.asarray(targets)))
+        below = np.asarray(said.weights * ndtr((targets - said.means) / said.stds)).sum(1)
         levels = metrics.calibration_levels()
         error = metrics.calibration_error(below, levels)
         ax.plot(levels, metrics.calibration_curve(below, levels), label="predictions", **look)

@@ -12,28 +12,40 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
-from pacpfl import predictive
+from pacpfl import predictive, warp
+from pacpfl.data.standardize import Scaler
 from pacpfl.estimators.base import FederatedEstimator
 from pacpfl.estimators.clients import Name
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.estimators.programs import Question
 from pacpfl.estimators.settings import regression_defaults, seed_from
-from pacpfl.types import Prediction
+from pacpfl.types import Mixture, Prediction, WarpedPrediction
 
 
-def _moments(prediction: Prediction) -> jax.Array:
+def _moments(prediction: Mixture) -> jax.Array:
     return jnp.stack([predictive.mean(prediction), predictive.std(prediction)])
 
 
-def _components(prediction: Prediction) -> jax.Array:
-    weights = jnp.broadcast_to(prediction.weights[:, None], prediction.means.shape)
-    return jnp.stack([weights, prediction.means, prediction.stds])
+def _components(prediction: Mixture) -> jax.Array:
+    """[3, c, t]: weight, mean and std of every component; [7, c, t] with a warp's four numbers."""
+    fixed = [prediction.weights[:, None]]
+    if isinstance(prediction, WarpedPrediction):
+        fixed += [prediction.warps[:, number, None] for number in range(4)]
+    weights, *warps = (jnp.broadcast_to(part, prediction.means.shape) for part in fixed)
+    return jnp.stack([weights, prediction.means, prediction.stds, *warps])
+
+
+def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
+    if len(answer) == 3:
+        weights, means, stds = answer
+        return np.stack([weights, scaler.target(means), stds * scaler.y_std])
+    centre, log_scale = scaler.target(answer[3]), answer[4] + np.log(scaler.y_std)
+    return np.stack([*answer[:3], centre, log_scale, *answer[5:]])
 
 
 # [2, t]: the mixture's mean and standard deviation.
 MOMENTS = Question(_moments, lambda a, s: np.stack([s.target(a[0]), a[1] * s.y_std]))
-# [3, c, t]: weight, mean and standard deviation of every component.
-COMPONENTS = Question(_components, lambda a, s: np.stack([a[0], s.target(a[1]), a[2] * s.y_std]))
+COMPONENTS = Question(_components, _components_in_units)
 # [q, t]
 QUANTILES = Question(predictive.quantiles, lambda a, s: s.target(a))
 
@@ -60,6 +72,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     members : K > 1 for clients of several kinds.
     noise : std of the observation noise the hyper-prior is centred at, in standardised units.
     noise_model : constant, or a noise that depends on the features: linear, mlp.
+    warp : none, or "sinh-arcsinh" for a target whose noise is skewed.
     weights : of the particles at a client: uniform, evidence or stacking.
     standardize : by the statistics of each "client", of all rows ("global"), or "none".
     unseen_groups : an unknown client at prediction is an "error", or is answered by the "prior".
@@ -89,6 +102,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         members: int = 1,
         noise: float = 0.4,
         noise_model: str = "constant",
+        warp: str = "none",
         weights: str = "uniform",
         standardize: str = "auto",
         unseen_groups: str = "error",
@@ -111,6 +125,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self.members = members
         self.noise = noise
         self.noise_model = noise_model
+        self.warp = warp
         self.weights = weights
         self.standardize = standardize
         self.unseen_groups = unseen_groups
@@ -140,22 +155,36 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
             raise InvalidInput(f"quantiles must lie between 0 and 1, not {quantiles!r}.")
         return self._ask(QUANTILES, X, groups, levels).T
 
-    def predict_distribution(self, X: Any, groups: Any = None) -> Prediction:
-        """The whole answer, row by row: weights, means and stds, [rows, components] each."""
-        weights, means, stds = self._ask(COMPONENTS, X, groups)
-        return Prediction(weights.T, means.T, stds.T)
+    def predict_distribution(self, X: Any, groups: Any = None) -> Mixture:
+        """The whole answer, row by row: weights, means and stds, [rows, components] each.
+
+        With a warp, means and stds are those of the warped target, and `warps` are the warps'
+        numbers, [rows, components, 4], in the target's units (`pacpfl.warp`).
+        """
+        weights, means, stds, *warps = (part.T for part in self._ask(COMPONENTS, X, groups))
+        if not warps:
+            return Prediction(weights, means, stds)
+        stacked: Any = np.stack(warps, axis=-1)
+        return WarpedPrediction(weights, means, stds, stacked)
 
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, groups: Any = None
     ) -> np.ndarray:
         """[rows, n_samples]: draws of the target at each row, independently of the other rows."""
-        weights, means, stds = self.predict_distribution(X, groups)
+        said = self.predict_distribution(X, groups)
         random = np.random.default_rng(seed_from(type(self).__name__, random_state))
-        steps = np.cumsum(np.asarray(weights), axis=1)
+        steps = np.cumsum(np.asarray(said.weights), axis=1)
         uniform = random.random((len(steps), n_samples)) * steps[:, -1:]
         chosen = (uniform[:, :, None] >= steps[:, None, :]).sum(2)
-        picked = [np.take_along_axis(np.asarray(part), chosen, 1) for part in (means, stds)]
-        return picked[0] + picked[1] * random.standard_normal(chosen.shape)
+        means, stds = (
+            np.take_along_axis(np.asarray(p), chosen, 1) for p in (said.means, said.stds)
+        )
+        drawn = means + stds * random.standard_normal(chosen.shape)
+        if isinstance(said, Prediction):
+            return drawn
+        warps = np.take_along_axis(np.asarray(said.warps), chosen[:, :, None], 1)
+        with jax.enable_x64(True):
+            return np.asarray(warp.backward(jnp.asarray(warps), jnp.asarray(drawn)))
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """R^2 of the predicted means, over all rows."""

@@ -23,7 +23,7 @@ SECTIONS = {
     **dict.fromkeys(("rounds", "particles", "tau", "hyper_std", "learning_rate"), "train"),
     **dict.fromkeys(("batch", "clients_per_round"), "train"),
     **dict.fromkeys(("mean", "mean_widths", "kernel", "kernel_widths", "members"), "prior"),
-    **dict.fromkeys(("noise", "noise_spread", "noise_model", "output_scale"), "prior"),
+    **dict.fromkeys(("noise", "noise_spread", "noise_model", "warp", "output_scale"), "prior"),
     "widths": "network",
     "initial_std": "bnn",
     "networks": "posterior",

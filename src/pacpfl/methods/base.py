@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Protocol
 
 from jaxtyping import Array, Float
 
-from pacpfl.types import Data, Prediction, Probabilities
+from pacpfl.types import Data, Mixture, Probabilities
 
 
 class Predictor(Protocol):
     """A client's own model: a pytree of arrays that predicts."""
 
-    def __call__(self, x: Float[Array, "t d"]) -> Prediction | Probabilities: ...
+    def __call__(self, x: Float[Array, "t d"]) -> Mixture | Probabilities: ...
 
 
 class Method(Protocol):

@@ -69,7 +69,8 @@ class Pooled(Alone):
         if not isinstance(prior, GPPrior):
             raise InputError(
                 f"A pooled model of {len(data.mask)} samples needs inducing points, which only a "
-                "single Gaussian process has: set members = 1, or leave out the pooled model."
+                'single Gaussian process of the plain target has: set members = 1 and warp = "none", or '
+                "leave out the pooled model."
             )
         inducing = sparse.initial_inducing(data, min(self.inducing, len(data.mask)))
 

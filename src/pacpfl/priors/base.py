@@ -11,9 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 from pacpfl.types import Data
 
 Scalar = Float[Array, ""] | float
-Mixture = tuple[
-    Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]
-]
 
 
 class Block(NamedTuple):
@@ -57,8 +54,7 @@ class Prior(Protocol):
     ) -> Any: ...
 
     def predict(self, phi: Float[Array, " size"], posterior: Any, x: Float[Array, "t d"]) -> Any:
-        """Weights, means and standard deviations (observation noise included): a `Mixture`; or
-        `Probabilities` of classes."""
+        """A `Mixture` (observation noise included), or `Probabilities` of classes."""
         ...
 
     def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, " m"]:

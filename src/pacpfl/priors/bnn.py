@@ -38,13 +38,13 @@ from jaxtyping import Array, Float
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood
 from pacpfl.priors import bnn_personal
-from pacpfl.priors.base import Block, Mixture, Scalar
+from pacpfl.priors.base import Block, Scalar
 from pacpfl.priors.bnn_personal import BNNPosterior
 from pacpfl.priors.bnn_posterior import Inference, Problem, masked_log_likelihood
 from pacpfl.priors.layers import layer_sizes
 from pacpfl.priors.networks import Network
 from pacpfl.priors.noise import normal
-from pacpfl.types import Data, Probabilities
+from pacpfl.types import Data, Mixture, Probabilities
 
 SPREADS = ("weight", "layer")
 OBJECTIVES = ("evidence", "elbo")

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 from pacpfl.linalg import factorise, gaussian_log_density, matmul, transpose
 from pacpfl.priors.base import Block, Scalar
 from pacpfl.priors.networks import MLP
-from pacpfl.types import Data
+from pacpfl.types import Data, Prediction
 
 NOISE_WEIGHTS_STD = 0.5  # of the hyper-prior of the line or network that changes the noise
 # |g| stays below it: far from the samples the noise is at most 4.5 times more or less than its level.
@@ -273,11 +273,11 @@ class GPPrior:
 
     def predict(
         self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
-    ) -> tuple[Float[Array, " 1"], Float[Array, "1 t"], Float[Array, "1 t"]]:
+    ) -> Prediction:
         """mu = m(x) + k*^T alpha,   var = k(x,x) - |W k*|^2 + s^2."""
         mean, variance = self.latent(phi, posterior, x)
         std = jnp.sqrt(variance + self.noise_variance(phi, x))
-        return jnp.ones(1, mean.dtype), mean[None], std[None]
+        return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
 
     def latent(
         self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]

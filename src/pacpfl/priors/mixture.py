@@ -22,7 +22,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from pacpfl.priors.base import Block, Prior, Scalar
-from pacpfl.types import Data
+from pacpfl.types import Data, Mixture, flattened
 
 
 class MixturePosterior(NamedTuple):
@@ -104,16 +104,11 @@ class MixturePrior:
 
     def predict(
         self, phi: Float[Array, " size"], posterior: MixturePosterior, x: Float[Array, "t d"]
-    ) -> tuple[
-        Float[Array, " components"], Float[Array, "components t"], Float[Array, "components t"]
-    ]:
+    ) -> Mixture:
         _, members = self.split(phi)
-        weights, means, stds = jax.vmap(lambda p, q: self.base.predict(p, q, x))(
-            members, posterior.base
-        )
-        weights = jax.nn.softmax(posterior.log_evidence)[:, None] * weights
-        flat = (self.components, x.shape[0])
-        return weights.reshape(-1), means.reshape(flat), stds.reshape(flat)
+        each: Mixture = jax.vmap(lambda p, q: self.base.predict(p, q, x))(members, posterior.base)
+        weights = jax.nn.softmax(posterior.log_evidence)[:, None] * each.weights
+        return flattened(each._replace(weights=weights))
 
     def leave_one_out(
         self, phi: Float[Array, " size"], posterior: MixturePosterior

@@ -6,12 +6,12 @@ stands beside it, with the particles' diversity below both; and the mixture prio
 
 The prior is the paper's, networks for mean and kernel. What the search chose for the table's houses has
 fewer parameters, so there is less for particles to disagree on: they are swept as well. And each prior
-is tried with a constant noise and with one that depends on the features.
+is tried with a constant noise and with one that depends on the features, and with a warped target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ MEMBERS = (1, 2, 3)
 # What the first value is compared with: the paper's number of particles, and the kinds of PV-EW.
 ENDS = {"k": 4, "K": 2}
 NOISES = {"constant": "a constant noise", "mlp": "noise that depends on the features"}
+WARPS = {"none": "the target as it is", "sinh-arcsinh": "a warped target"}
 KERNELS = {"rbf": "the paper's kernel between particles", "function": "the kernel on functions"}
 PUBLISHED = Published({})  # the paper shows a figure and prints no numbers
 
@@ -60,6 +61,8 @@ def variants() -> dict[str, tuple[str, list[str]]]:
         found[f"members{members}"] = (f"K = {members}", [f"prior.members={members}"])
     for model, title in NOISES.items():
         found[f"noise-{model}"] = (title[0].upper() + title[1:], [f"prior.noise_model={model}"])
+    for warp, title in WARPS.items():
+        found[f"warp-{warp}"] = (title[0].upper() + title[1:], [f"prior.warp={warp}"])
     return found
 
 
@@ -131,11 +134,14 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
                 }
             )
             summary.append(f"{title}, {what}: {told}")
-        models = [values[place] for m in NOISES if (place := (dataset, f"noise-{m}")) in values]
-        if len(models) == len(NOISES):
-            summary.append(f"{title}: {noise_verdict(*models)}")
+        for name, titles, metric in (("noise", NOISES, "rsmse"), ("warp", WARPS, "nll")):
+            seeds_of = by_seed(kept, metric)
+            plain, changed = (seeds_of.get((dataset, f"{name}-{value}"), {}) for value in titles)
+            if plain and changed:
+                words = either(plain, changed, titles.values(), metric.upper())
+                summary.append(f"{title}: {words}")
     return {
-        "title": "Ablation: more particles, more base priors, noise that depends on the features",
+        "title": "Ablation: more particles, more base priors, other noise",
         "summary": summary,
         "command": command,
         "seeds": list(seeds),
@@ -151,12 +157,12 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
     }
 
 
-def by_seed(kept: Sequence[Kept]) -> dict[tuple[str, str], dict[int, float]]:
-    """(data set, variant) -> seed -> RSMSE of existing clients."""
+def by_seed(kept: Sequence[Kept], metric: str = "rsmse") -> dict[tuple[str, str], dict[int, float]]:
+    """(data set, variant) -> seed -> what existing clients reach."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for outcome, _ in kept:
         place = (outcome.dataset, outcome.method)
-        found.setdefault(place, {})[outcome.seed] = outcome.groups["existing"]["rsmse"]
+        found.setdefault(place, {})[outcome.seed] = outcome.groups["existing"][metric]
     return found
 
 
@@ -187,15 +193,17 @@ def verdict(sweep: Mapping[int, Mapping[int, float]], symbol: str, end: int) -> 
     return f"{told} (and {', '.join(others)})." if others else f"{told}."
 
 
-def noise_verdict(constant: Mapping[int, float], changing: Mapping[int, float]) -> str:
-    """RSMSE by seed with either model of the noise, in words."""
-    common = sorted(set(constant) & set(changing))
+def either(
+    plain: Mapping[int, float], changed: Mapping[int, float], titles: Iterable[str], metric: str
+) -> str:
+    """A metric by seed without and with a change to the model, in words."""
+    common = sorted(set(plain) & set(changed))
     told = " and ".join(
         f"{_spread(found)[0]:.3f} with {title}"
-        for found, title in zip((constant, changing), NOISES.values(), strict=True)
+        for found, title in zip((plain, changed), titles, strict=True)
     )
-    mean, bar = _spread({seed: constant[seed] - changing[seed] for seed in common})
-    return f"RSMSE is {told}; seed by seed {mean:.3f} \N{PLUS-MINUS SIGN} {bar:.3f} less."
+    mean, bar = _spread({seed: plain[seed] - changed[seed] for seed in common})
+    return f"{metric} is {told}; seed by seed {mean:.3f} \N{PLUS-MINUS SIGN} {bar:.3f} less."
 
 
 def _spread(values: Mapping[int, float]) -> tuple[float, float]:

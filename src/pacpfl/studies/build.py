@@ -27,6 +27,7 @@ from pacpfl.methods.vanilla import Vanilla
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import mixture
+from pacpfl.priors.warped import WarpedPrior
 from pacpfl.sections import Config, PVConfig
 from pacpfl.studies.build_networks import (
     build_bnn_prior,
@@ -163,7 +164,7 @@ _federations: dict[str, Callable[[Config], Federation]] = {
 
 def build_prior(config: Config, features: int) -> Prior:
     prior = config.prior
-    base = GPPrior(
+    base: Prior = GPPrior(
         features,
         mean=tuple(prior.mean.split("+")),
         kernel=tuple(prior.kernel.split("+")),
@@ -176,6 +177,8 @@ def build_prior(config: Config, features: int) -> Prior:
         noise_model=prior.noise_model,
         noise_widths=prior.noise_widths,
     )
+    if prior.warp != "none":
+        base = WarpedPrior(base)
     return mixture(base, prior.members)
 
 

@@ -29,7 +29,7 @@ from pacpfl.priors.base import Prior, SampledPrior
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.build_networks import build_bnn_prior
-from pacpfl.types import Client, Data, Federation, Prediction, Probabilities, Samples
+from pacpfl.types import Client, Data, Federation, Mixture, Probabilities, Samples
 
 BLOCKS = (2048, 512, 128)  # rows predicted at once: few sizes, so that few programs are compiled
 ENTRIES = 1 << 25  # of the matrix between training rows and those, over all particles
@@ -165,12 +165,12 @@ def predict(model: ClientModel, x: np.ndarray, levels: Sequence[float] = ()) -> 
 @jax.jit
 def _summary(model: PersonalModel, x: jax.Array, levels: jax.Array) -> tuple[jax.Array, ...]:
     said = model(x)
-    assert isinstance(said, Prediction)
+    assert not isinstance(said, Probabilities)
     return predictive.mean(said), predictive.std(said), predictive.quantiles(said, levels)
 
 
 @jax.jit
-def _said(model: PersonalModel, x: jax.Array) -> Prediction | Probabilities:
+def _said(model: PersonalModel, x: jax.Array) -> Mixture | Probabilities:
     return model(x)
 
 
@@ -230,22 +230,19 @@ def evaluate(model: ClientModel, x: np.ndarray, y: np.ndarray) -> dict[str, floa
     if len(samples) < 2:
         raise InputError("One row tells nothing about calibration; give at least two.")
     scaler = model.scaler
-    weights: list[jax.Array] = []  # the same in every block
+    blocks: list[Mixture] = []  # all but means and standard deviations is the same in each
 
-    def components(rows: jax.Array) -> tuple[jax.Array, ...]:
+    def components(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
         said = _said(model.personal, rows)
-        weights.append(said[0])
-        return said[1:]
+        assert not isinstance(said, Probabilities)
+        blocks.append(said)
+        return said.means, said.stds
 
     with precision(model.config):
-        parts = [
-            (scaler.target(means), stds * scaler.y_std)
-            for means, stds in _in_blocks(model, x, components)
-        ]
-        centres, spreads = (
-            jnp.asarray(np.concatenate(part, axis=-1)) for part in zip(*parts, strict=True)
-        )
-        whole = Prediction(weights[0], centres, spreads)
+        parts = zip(*_in_blocks(model, x, components), strict=True)
+        means, stds = (jnp.asarray(np.concatenate(part, axis=-1)) for part in parts)
+        scaled = blocks[0]._replace(means=means, stds=stds)
+        whole = predictive.in_units(scaled, scaler.y_mean, scaler.y_std)
         row = measure(whole, samples.y, metrics.calibration_levels())[0]
         error = samples.y - np.asarray(predictive.mean(whole), float)
     return {"rmse": float(np.sqrt(np.mean(error**2))), **row}

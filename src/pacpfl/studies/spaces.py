@@ -103,6 +103,7 @@ SPACES: Mapping[str, Space] = {
         "prior.kernel_widths": Widths(),
         "prior.output_scale": SCALES,
         "prior.noise_model": Choice(("constant", "linear", "mlp")),
+        "prior.warp": Choice(("none", "sinh-arcsinh")),
         "prior.members": Choice((1, 2)),
         "train.tau": Range(1e-4, 10.0),
         "train.hyper_std": Range(0.1, 3.0),

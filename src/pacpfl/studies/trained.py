@@ -99,6 +99,6 @@ def base_of(prior: Prior) -> GPPrior:
     if not isinstance(base, GPPrior):
         raise InputError(
             f"There are no certificates for priors of the kind {type(base).__name__}; certify a run "
-            "with Gaussian processes or Bayesian networks."
+            'with plain Gaussian processes (prior.warp = "none") or Bayesian networks.'
         )
     return base

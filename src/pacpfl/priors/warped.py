@@ -1,0 +1,132 @@
+"""A prior whose target is a learned warp of the clients' target, for noise that is skewed.
+
+The output of a solar panel falls far below what was foretold when a cloud comes, and never rises far
+above it. A particle phi = (warp, base) asks the base family to explain z = g(y) (`pacpfl.warp`). With
+the likelihood of y to the power t,
+
+    ln Z(P_phi, S) = ln Z_base(g(S)) + t sum_j ln g'(y_j),
+
+closed form where the base's evidence is. Predictions are Gaussian in z; the target's quantiles are those
+of z taken back, and the most likely value, the median and the mean differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pacpfl import warp
+from pacpfl.priors.base import Block, Prior, Scalar
+from pacpfl.types import Data, WarpedPrediction
+
+# Targets are standardised: the warp bends within them, and is a line at the centre of the hyper-prior.
+BLOCKS = (
+    Block("warp.centre", 1, 0.0, 0.5),
+    Block("warp.skewness", 1, 0.0, 0.5),
+    Block("warp.tail", 1, 0.0, 0.3),
+)
+
+
+class WarpedPosterior(NamedTuple):
+    data: Data  # as it came; the base's posterior holds it warped
+    base: Any
+    temperature: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class WarpedPrior:
+    """`base`, a family with closed-form evidence and Gaussian predictions, of a warped target."""
+
+    base: Prior
+
+    @property
+    def components(self) -> int:
+        return self.base.components
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (*BLOCKS, *self.base.blocks)
+
+    @property
+    def size(self) -> int:
+        return len(BLOCKS) + self.base.size
+
+    def split(self, phi: Float[Array, " size"]) -> tuple[warp.Warp, Float[Array, " base"]]:
+        """The warp, which has no scale of its own (the base's noise and kernel do), and the base's."""
+        centre, skewness, tail = phi[: len(BLOCKS)]
+        bend = jnp.stack([centre, jnp.zeros_like(centre), skewness, tail])
+        return bend, phi[len(BLOCKS) :]
+
+    def log_evidence(
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+    ) -> Float[Array, ""]:
+        bend, base = self.split(phi)
+        evidence = self.base.log_evidence(base, warped(bend, data), temperature)
+        return evidence + temperature * log_slopes(bend, data).sum()
+
+    def log_evidence_of(
+        self, phi: Float[Array, " size"], posterior: WarpedPosterior
+    ) -> Float[Array, ""]:
+        bend, base = self.split(phi)
+        slopes = log_slopes(bend, posterior.data).sum()
+        return self.base.log_evidence_of(base, posterior.base) + posterior.temperature * slopes
+
+    def posterior(
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+    ) -> WarpedPosterior:
+        bend, base = self.split(phi)
+        return WarpedPosterior(
+            data,
+            self.base.posterior(base, warped(bend, data), temperature),
+            jnp.asarray(temperature, phi.dtype),
+        )
+
+    def extend(
+        self, phi: Float[Array, " size"], posterior: WarpedPosterior, more: Data
+    ) -> WarpedPosterior:
+        bend, base = self.split(phi)
+        return WarpedPosterior(
+            Data(*(jnp.concatenate(pair) for pair in zip(posterior.data, more, strict=True))),
+            self.base.extend(base, posterior.base, warped(bend, more)),
+            posterior.temperature,
+        )
+
+    def predict(
+        self, phi: Float[Array, " size"], posterior: WarpedPosterior, x: Float[Array, "t d"]
+    ) -> WarpedPrediction:
+        bend, base = self.split(phi)
+        weights, means, stds = self.base.predict(base, posterior.base, x)
+        return WarpedPrediction(weights, means, stds, jnp.tile(bend, (self.components, 1)))
+
+    def leave_one_out(
+        self, phi: Float[Array, " size"], posterior: WarpedPosterior
+    ) -> Float[Array, " m"]:
+        bend, base = self.split(phi)
+        held_out = self.base.leave_one_out(base, posterior.base)
+        return held_out + log_slopes(bend, posterior.data)
+
+    def responsibilities(
+        self, phi: Float[Array, " size"], posterior: WarpedPosterior
+    ) -> Float[Array, " components"]:
+        _, base = self.split(phi)
+        return self.base.responsibilities(base, posterior.base)
+
+    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+        """The base's, and where the warp takes targets: a base alone is no statement about them."""
+        bend, base = self.split(phi)
+        targets = jnp.linspace(-2, 2, 5, dtype=phi.dtype)
+        places = warp.forward(bend, targets) / jnp.sqrt(targets.size)
+        return jnp.concatenate([self.base.fingerprint(base, x), places])
+
+
+def warped(bend: warp.Warp, data: Data) -> Data:
+    """The samples with z for y. Padding may hold anything, which must not reach the gradient."""
+    return data._replace(y=warp.forward(bend, jnp.where(data.mask, data.y, 0)))
+
+
+def log_slopes(bend: warp.Warp, data: Data) -> Float[Array, " m"]:
+    slopes = warp.log_slope(bend, jnp.where(data.mask, data.y, 0))
+    return jnp.where(data.mask, slopes, 0)
