@@ -90,7 +90,7 @@ def assert_one_sentence(ended: Ended, *words: str) -> None:
     assert ended.output == ""
     assert ended.errors.startswith("pacpfl: "), ended.errors
     assert ended.errors.count("\n") == 1, ended.errors
-    assert ended.errors.endswith(".\n")
+    assert ended.errors.endswith((".\n", "?\n"))
     assert "Traceback" not in ended.errors
     for word in words:
         assert word in ended.errors

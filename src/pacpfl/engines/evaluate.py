@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -63,6 +63,7 @@ def evaluate(
                 )
     key = jax.random.fold_in(jax.random.key(seed), 2)
     shared = shared_model(method, state, federation.existing, key, dtype)
+    answer = answering(method)
     results = {}
     for name, clients in groups.items():
         roomy = federation.classes is not None
@@ -75,7 +76,7 @@ def evaluate(
             own_states = initial_client_states(method, state, owners, key, dtype)
         block = min(clients_at_once or layout.block, len(clients))
         predictions, details = predict_all(
-            method, state, own_states, shared, owners, tests, key, dtype, block
+            answer, (state, shared, key), own_states, owners, tests, dtype, block
         )
         results[name] = measure_all(predictions, details, clients)
     return results
@@ -102,19 +103,8 @@ class Details(NamedTuple):
     responsibilities: jax.Array  # [k, K]
 
 
-def predict_all(
-    method: Method,
-    state: Any,
-    client_states: Any,
-    shared: Predictor | None,
-    owners: ClientStore,
-    tests: ClientStore,
-    key: jax.Array,
-    dtype: type,
-    block: int,
-) -> tuple[Mixture | Probabilities, Details | None]:
-    """Predictions at all test inputs, leading axis clients."""
-    n = tests.clients
+def answering(method: Method) -> Callable[..., Any]:
+    """From samples to models to answers for a block of clients: one program for groups of one shape."""
 
     # What differs from seed to seed is an argument, or every seed would compile anew.
     def one(common: Any, client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
@@ -126,14 +116,27 @@ def predict_all(
             details = Details(model.weights, model.responsibilities())
         return model(x), details
 
-    many = jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0)))
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0)))
+
+
+def predict_all(
+    answer: Callable[..., Any],
+    common: tuple[Any, Predictor | None, jax.Array],
+    client_states: Any,
+    owners: ClientStore,
+    tests: ClientStore,
+    dtype: type,
+    block: int,
+) -> tuple[Mixture | Probabilities, Details | None]:
+    """Predictions at all test inputs, leading axis clients."""
+    n = tests.clients
     parts = []
     for start in range(0, n, block):
         chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
         own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
         data = to_device(owners.gather(chosen, dtype))
         x = to_device(tests.gather(chosen, dtype).x)
-        parts.append(many((state, shared, key), own, data, x, chosen))
+        parts.append(answer(common, own, data, x, chosen))
     whole: tuple[Mixture | Probabilities, Details | None] = jax.tree.map(
         lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
     )
