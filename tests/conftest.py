@@ -3,6 +3,7 @@ mathematics: float64, one compiled function, and an oracle in NumPy."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ from pacpfl.types import Data
 # it, and would stop at once; `XLA_FLAGS= make test` takes the generator that users have.
 if jax.__version_info__[:2] == (0, 10):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+
+# Tracing makes many small objects, few of them garbage: looking for it took a twentieth of the time.
+gc.set_threshold(50_000, 20, 50)
 
 # Where training is long, or where the engines promise the same bits: with LLVM's passes.
 OPTIMISED = {"engines", "sites", "test_polynomial_study.py", "test_polynomial_opposite.py"}
