@@ -31,7 +31,8 @@ if jax.__version_info__[:2] == (0, 10):
 # Tracing makes many small objects, few of them garbage: looking for it took a twentieth of the time.
 gc.set_threshold(50_000, 20, 50)
 
-# Where training is long, or where the engines promise the same bits: with LLVM's passes.
+# Where training is long, or where the engines promise the same bits: with LLVM's passes. Sites that a
+# test plays in one process train for a few rounds: what they send is compared, not how fast.
 OPTIMISED = {"engines", "sites", "test_polynomial_study.py", "test_polynomial_opposite.py"}
 
 # The files that take longest, longest first.

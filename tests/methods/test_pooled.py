@@ -16,8 +16,10 @@ from pacpfl.methods.pooled import Pooled, SparseModel
 from pacpfl.methods.vanilla import minimise, minimise_from_all
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
+from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import mixture
+from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Data, Prediction
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -112,8 +114,9 @@ def test_order_and_padding_change_nothing(fitted: tuple[Prediction, SparseModel]
     )
 
 
-def test_inducing_inputs_need_a_single_process() -> None:
-    method = Pooled(mixture(PRIOR, 2), exact_limit=4)
+@pytest.mark.parametrize("prior", [mixture(PRIOR, 2), WarpedPrior(PRIOR)], ids=["two", "warped"])
+def test_inducing_inputs_need_a_single_process_of_the_plain_target(prior: Prior) -> None:
+    method = Pooled(prior, exact_limit=4)
     with pytest.raises(InputError, match="members = 1"):
         method.personalize(method.init(KEY, wave(5, 5)), (), wave(5, 5), KEY)
 

@@ -19,8 +19,10 @@ from pacpfl.errors import InputError
 from pacpfl.report.terminal import standing
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.studies import certify_average
+from pacpfl.studies.build import build_prior
 from pacpfl.studies.certify import certify
 from pacpfl.studies.run import run
+from pacpfl.studies.trained import base_of
 
 CONFIG = Config(
     data=DataConfig(clients=3, new_clients=2, samples=10, test_samples=12),
@@ -314,3 +316,10 @@ def test_the_shipped_example_is_a_valid_configuration() -> None:
     config = configuration.load(path.read_text(encoding="utf-8"), path.name)
     assert config.data.clients + config.data.new_clients == 100 and config.seed >= 100
     assert config.data.standardize == "none" and "pacpfl" in config.run.methods
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_warped_target_has_no_certificate_and_the_way_out_is_named(members: int) -> None:
+    config = Config(prior=PriorConfig(warp="sinh-arcsinh", members=members))
+    with pytest.raises(InputError, match=r'prior\.warp = "none"'):
+        base_of(build_prior(config, 2))

@@ -39,8 +39,10 @@ def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
     if len(answer) == 3:
         weights, means, stds = answer
         return np.stack([weights, scaler.target(means), stds * scaler.y_std])
-    centre, log_scale = scaler.target(answer[3]), answer[4] + np.log(scaler.y_std)
-    return np.stack([*answer[:3], centre, log_scale, *answer[5:]])
+    with jax.enable_x64(True):
+        warps = jnp.moveaxis(jnp.asarray(answer[3:]), 0, -1)
+        moved = warp.in_units(warps, scaler.y_mean, scaler.y_std)
+        return np.concatenate([answer[:3], np.moveaxis(np.asarray(moved), -1, 0)])
 
 
 # [2, t]: the mixture's mean and standard deviation.

@@ -96,7 +96,7 @@ def _base(swept: Swept, weather: str, seed: int) -> Config:
 
 def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[str, Any]:
     """study.json, as far as the study has come."""
-    values = by_seed(kept)
+    values, nll = by_seed(kept, "rsmse"), by_seed(kept, "nll")
     datasets = {d: SWEPT[d].title for d in SWEPT if any(d == place[0] for place in values)}
     sweeps = {
         **{
@@ -134,11 +134,13 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
                 }
             )
             summary.append(f"{title}, {what}: {told}")
-        for name, titles, metric in (("noise", NOISES, "rsmse"), ("warp", WARPS, "nll")):
-            seeds_of = by_seed(kept, metric)
-            plain, changed = (seeds_of.get((dataset, f"{name}-{value}"), {}) for value in titles)
+        for name, titles, found, metric in (
+            ("noise", NOISES, values, "RSMSE"),
+            ("warp", WARPS, nll, "NLL"),
+        ):
+            plain, changed = (found.get((dataset, f"{name}-{value}"), {}) for value in titles)
             if plain and changed:
-                words = either(plain, changed, titles.values(), metric.upper())
+                words = either(plain, changed, titles.values(), metric)
                 summary.append(f"{title}: {words}")
     return {
         "title": "Ablation: more particles, more base priors, other noise",
@@ -157,7 +159,7 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
     }
 
 
-def by_seed(kept: Sequence[Kept], metric: str = "rsmse") -> dict[tuple[str, str], dict[int, float]]:
+def by_seed(kept: Sequence[Kept], metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """(data set, variant) -> seed -> what existing clients reach."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for outcome, _ in kept:
