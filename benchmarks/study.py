@@ -83,8 +83,8 @@ def count_steps(plan: Plan) -> int:
 
 
 def rounds_per_call(sizes: Sizes) -> int:
-    """About as many as training would put into one call."""
-    return int(np.clip(CALL_SECONDS * USUAL_RATE / operations(sizes), 1, MAXIMUM_ROUNDS))
+    """About as many as training would put into one call, which are two at least."""
+    return int(np.clip(CALL_SECONDS * USUAL_RATE / operations(sizes), 2, MAXIMUM_ROUNDS))
 
 
 def name_of(sizes: Sizes) -> str:

@@ -30,6 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "priors",
             "privacy",
             "svgd",
+            "tiles",
             "warp",
         }
     ),

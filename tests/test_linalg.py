@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pacpfl.linalg import factorise, gaussian_log_density, gram, inverse_cholesky
+from pacpfl import tiles
+from pacpfl.linalg import factorise, gaussian_log_density, inverse_cholesky
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -21,8 +22,9 @@ def positive_definite(*shape: int, seed: int = 0) -> np.ndarray:
     return rows @ np.swapaxes(rows, -1, -2) / shape[-1] + np.eye(shape[-1])
 
 
-@pytest.mark.parametrize("size", [1, 10, 23])
+@pytest.mark.parametrize("size", [1, 10, 23, 171])
 def test_factor_against_lapack(size: int) -> None:
+    """Eliminated at once, in halves, and in tiles of halves."""
     matrices = positive_definite(3, size)
     factor = compiled_factorise(matrices)
     expected = np.linalg.inv(np.linalg.cholesky(matrices))
@@ -54,14 +56,6 @@ def test_single_precision_loses_only_what_the_condition_costs() -> None:
     error = np.linalg.norm(w.T @ w - exact, 2) / np.linalg.norm(exact, 2)
     assert 1e3 < condition < 1e5
     assert error < np.finfo(np.float32).eps * condition
-
-
-@pytest.mark.parametrize("size", [7, 171])
-def test_gram_of_a_triangle(size: int) -> None:
-    w = np.tril(np.random.default_rng(1).normal(size=(2, size, size)))
-    np.testing.assert_allclose(
-        gram(jnp.asarray(w)), np.swapaxes(w, -1, -2) @ w, rtol=1e-10, atol=1e-10
-    )
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -104,9 +98,14 @@ def test_what_no_jitter_mends_ends_and_harms_nobody(hopeless: float) -> None:
         np.testing.assert_array_equal(after[:2], before[:2])
 
 
+@pytest.mark.parametrize("tile", [4, 80])
 @pytest.mark.parametrize("size", [10, 23])
-def test_log_density_and_gradient_against_scipy(size: int) -> None:
+def test_log_density_and_gradient_against_scipy(
+    size: int, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Derivatives along symmetric changes of the matrix, by central differences."""
+    monkeypatch.setattr(tiles, "TILE", tile)
+    monkeypatch.setattr(tiles, "ROWS", 1)
     rng = np.random.default_rng(5)
     matrix, residual = positive_definite(size, seed=6), rng.normal(size=size)
 
@@ -114,8 +113,10 @@ def test_log_density_and_gradient_against_scipy(size: int) -> None:
         density = stats.multivariate_normal(np.zeros(size), a).logpdf(r)
         return float(density + 0.5 * size * np.log(2 * np.pi))
 
+    in_tiles = tiles.split(jnp.asarray(matrix))
+    assert isinstance(in_tiles, tuple) == (tile < size)
     value_and_gradient = jax.jit(jax.value_and_grad(gaussian_log_density, (0, 1)))
-    value, (by_matrix, by_residual) = value_and_gradient(matrix, residual)
+    value, (by_matrix, by_residual) = value_and_gradient(in_tiles, residual)
     np.testing.assert_allclose(value, peer(matrix, residual), rtol=1e-10)
     np.testing.assert_allclose(by_residual, -np.linalg.solve(matrix, residual), rtol=1e-10)
     for _ in range(3):
@@ -124,4 +125,23 @@ def test_log_density_and_gradient_against_scipy(size: int) -> None:
         slope = (
             peer(matrix + step * change, residual) - peer(matrix - step * change, residual)
         ) / (2 * step)
-        np.testing.assert_allclose(np.sum(np.asarray(by_matrix) * change), slope, rtol=1e-6)
+        parts = zip(jax.tree.leaves(by_matrix), jax.tree.leaves(tiles.split(change)), strict=True)
+        found = sum(float(np.sum(np.asarray(by) * along)) for by, along in parts)
+        np.testing.assert_allclose(found, slope, rtol=1e-6)
+
+
+def test_a_part_that_is_the_same_for_all_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vmap over a corner's diagonal alone: the lower left tile has no such axis."""
+    monkeypatch.setattr(tiles, "TILE", 4)
+    monkeypatch.setattr(tiles, "ROWS", 1)
+    matrix, more = positive_definite(7, seed=8), np.array([0.0, 0.5, 2.0])
+
+    def log_density(noise: jax.Array) -> jax.Array:
+        upper, lower, corner = tiles.split(jnp.asarray(matrix))
+        return gaussian_log_density((upper, lower, corner + noise * jnp.eye(3)), jnp.arange(7.0))
+
+    found = jax.jit(jax.vmap(log_density))(more)
+    for value, noise in zip(found, more, strict=True):
+        whole = matrix + np.diag([0.0] * 4 + [noise] * 3)
+        expected = stats.multivariate_normal(np.zeros(7), whole).logpdf(np.arange(7.0))
+        np.testing.assert_allclose(value, expected + 3.5 * np.log(2 * np.pi), rtol=1e-10)

@@ -157,9 +157,9 @@ def test_floor_sheet_compares_with_our_median() -> None:
 
 def test_calls_hold_more_rounds_the_smaller_they_are() -> None:
     counts = [study.rounds_per_call(sizes) for sizes in TABLE]
-    assert study.rounds_per_call(Sizes(4, 24, 2400)) == 1
+    assert study.rounds_per_call(Sizes(4, 24, 2400)) == 2
     assert max(counts) == counts[2] == study.MAXIMUM_ROUNDS
-    assert min(counts) == counts[4] >= 1
+    assert min(counts) == counts[4] == 2
 
 
 def test_every_candidate_gets_the_particles_and_its_rounds(

@@ -40,9 +40,10 @@ logger.propagate = False
 average, averaged = engine.average, []
 engine.average = lambda *arguments: averaged.append(1) or average(*arguments)
 for setting in sys.argv[2:]:
-    working_set, _, sums = setting.partition("+")
+    working_set, _, how = setting.partition("+")
     rounds.WORKING_SET["cpu"] = int(working_set)
-    engine.LARGE_UPDATES = 0 if sums else 2**40
+    PACPFL.together = how == ""  # else every client's update is computed
+    engine.LARGE_UPDATES = 0 if how == "sums" else 2**40
     compiled.clear()
     averaged.clear()
     out = {}
@@ -70,16 +71,22 @@ def run(devices: int, *working_sets: int | str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def on_one() -> dict:
-    return run(1, WHOLE)[0]
+    return run(1, f"{WHOLE}+each")[0]
 
 
 @pytest.mark.parametrize(
-    ("devices", "settings"), [(1, [IN_BLOCKS]), (2, [WHOLE, f"{WHOLE}+sums"]), (3, [IN_BLOCKS])]
+    ("devices", "settings"),
+    [
+        (1, [f"{IN_BLOCKS}+each", WHOLE, IN_BLOCKS]),
+        (2, [f"{WHOLE}+each", f"{WHOLE}+sums", WHOLE]),
+        (3, [f"{IN_BLOCKS}+each", IN_BLOCKS]),
+    ],
 )
 def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, settings):
-    """Also where devices exchange sums of updates, as they do for networks."""
+    """Also where each device computes its clients' mean update at once, and where devices exchange
+    sums of updates, as they do for networks."""
     for setting, other in zip(settings, run(devices, *settings), strict=True):
-        assert other["averaged"] == ("sums" in str(setting))
+        assert other["averaged"] == (devices > 1 and "each" not in str(setting))
         for clients, expected in on_one["particles"].items():
             np.testing.assert_allclose(
                 other["particles"][clients], np.array(expected), rtol=2e-4, atol=2e-5

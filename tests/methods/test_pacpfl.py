@@ -237,6 +237,24 @@ def test_mini_batches_and_beta(
         np.testing.assert_allclose(found.gradients[row], expected, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.parametrize(("batch", "beta"), [(None, None), (2, None), (3, 2.5)])
+def test_the_mean_at_once_is_the_mean_of_all_updates(batch: int | None, beta: float | None) -> None:
+    """Clients of different size and weight, one of them absent, each with its own mini-batch."""
+    method = replace(METHOD, batch=batch, beta=beta)
+    state, data, weights = make_state(), make_clients(), np.array([1.0, 0.5, 0.0, 2.0])
+    keys = jax.random.split(KEY, CLIENTS)
+
+    @jax.jit
+    def one_by_one(data: Data) -> Update:
+        return jax.vmap(lambda d, key: method.client_update(state, (), d, key)[0])(data, keys)
+
+    each = one_by_one(data)
+    found = jax.jit(method.mean_update)(state, data, keys, weights)
+    for at_once, updates in zip(found, each, strict=True):
+        expected = np.average(updates, axis=0, weights=weights)
+        np.testing.assert_allclose(at_once, expected, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_subsamples_are_drawn_without_replacement(size: int) -> None:
     """Only valid rows, each once, x with its own y, and every row equally often."""

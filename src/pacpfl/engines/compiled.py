@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pacpfl.engines.rounds import Layout, Resident, RoundInputs, look_up
-from pacpfl.methods.base import Method
+from pacpfl.methods.base import Method, Together
 
 # Bytes of a device's share of a round's updates, from which on devices exchange sums.
 LARGE_UPDATES = 2**22
@@ -30,16 +30,29 @@ def make_call(
 ) -> Callable[..., Any]:
     """`count` rounds in one compiled loop. `count` is an argument: one compilation serves all.
 
-    Clients are dealt to the devices; each computes its share of the updates, all gather all of them,
-    and each takes the server's step, which is small, for itself. `resident` samples stay on the
-    devices from call to call. `secret`: the call takes one more argument, a key that the server's
-    randomness comes from, instead of the seed that everybody may know.
+    Clients are dealt to the devices; each computes its share of the updates, all gather all of them
+    or their means, and each takes the server's step, which is small, for itself. `resident` samples
+    stay on the devices from call to call. `secret`: the call takes one more argument, a key that the
+    server's randomness comes from, instead of the seed that everybody may know.
     """
+    together = isinstance(method, Together) and method.together
+
+    def keys_of(inputs: RoundInputs, round_key: Any) -> Any:
+        return jax.vmap(lambda client: jax.random.fold_in(round_key, client))(inputs.chosen)
+
+    def block_by_block(compute: Callable[[Any], Any], arguments: Any) -> Any:
+        """`compute`, of a block of clients, for all of them: results along a leading axis."""
+        in_blocks = jax.tree.map(
+            lambda a: a.reshape(layout.blocks, layout.block, *a.shape[1:]), arguments
+        )
+        if layout.blocks == 1:  # a loop of one would copy
+            alone = compute(jax.tree.map(lambda a: a[0], in_blocks))
+            return jax.tree.map(lambda a: a[None], alone)
+        return jax.lax.map(compute, in_blocks)
 
     def updates_of_share(
         state: Any, client_states: Any, inputs: RoundInputs, round_key: Any
     ) -> Any:
-        keys = jax.vmap(lambda client: jax.random.fold_in(round_key, client))(inputs.chosen)
         own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
 
         def update(arguments: Any) -> Any:
@@ -47,29 +60,44 @@ def make_call(
                 *arguments
             )
 
-        arguments = (own, inputs.data, keys)
-        if layout.blocks == 1:
-            return update(arguments)
-        in_blocks = jax.tree.map(
-            lambda a: a.reshape(layout.blocks, layout.block, *a.shape[1:]), arguments
-        )
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.lax.map(update, in_blocks))
+        arguments = (own, inputs.data, keys_of(inputs, round_key))
+        blocks = block_by_block(update, arguments)
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
+
+    def means_of_share(state: Any, inputs: RoundInputs, round_key: Any) -> tuple[Any, Any]:
+        """Each block's mean update and weight, as if it were a client."""
+        assert isinstance(method, Together)
+
+        def mean(arguments: Any) -> Any:
+            data, keys, weights = arguments
+            return method.mean_update(state, data, keys, weights), weights.sum()
+
+        return block_by_block(mean, (inputs.data, keys_of(inputs, round_key), inputs.weights))
 
     def one_round(
         seed: Any, noise: Any, number: Any, state: Any, client_states: Any, inputs: RoundInputs
     ) -> Any:
         rounds_key = jax.random.fold_in(jax.random.wrap_key_data(seed), 1)
         round_key = jax.random.fold_in(rounds_key, number)
-        share = updates_of_share(state, client_states, inputs, round_key)
-        if layout.devices > 1 and not jax.tree.leaves(share[1]) and sums_suffice(method, share[0]):
-            updates, weights = average(share[0], inputs.weights)
+        if together:
+            updates, weights = means_of_share(state, inputs, round_key)
+            if layout.devices > 1:
+                updates, weights = average(updates, weights)
         else:
-            updates, own, chosen, weights = gather(
-                (*share, inputs.chosen, inputs.weights), layout.devices
-            )
-            client_states = jax.tree.map(
-                lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
-            )
+            share = updates_of_share(state, client_states, inputs, round_key)
+            if (
+                layout.devices > 1
+                and not jax.tree.leaves(share[1])
+                and sums_suffice(method, share[0])
+            ):
+                updates, weights = average(share[0], inputs.weights)
+            else:
+                updates, own, chosen, weights = gather(
+                    (*share, inputs.chosen, inputs.weights), layout.devices
+                )
+                client_states = jax.tree.map(
+                    lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
+                )
         curves = method.diagnostics(state, updates, weights)
         server_key = jax.random.fold_in(round_key, n)
         if secret:

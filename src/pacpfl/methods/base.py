@@ -6,7 +6,7 @@ engines `vmap` them over clients.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float
 
@@ -54,4 +54,18 @@ class Method(Protocol):
         self, state: Any, updates: Any, weights: Float[Array, " c"]
     ) -> dict[str, Array]:
         """Numbers worth a curve, one value each per round."""
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """A method that can compute the mean update of many clients at once, for less than all of them."""
+
+    @property
+    def together(self) -> bool:
+        """Whether it is less."""
+        ...
+
+    def mean_update(self, state: Any, data: Data, keys: Array, weights: Float[Array, " c"]) -> Any:
+        """The weighted mean of what `client_update` sends; clients along the leading axis of `data`."""
         ...

@@ -52,11 +52,11 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from pacpfl.errors import InputError
-from pacpfl.linalg import matmul, transpose
 from pacpfl.methods.network import ServerState, combine, mean_loss, mini_batch, server_step
 from pacpfl.priors import polya_gamma
 from pacpfl.priors.class_tree import ClassTree, class_tree
 from pacpfl.priors.networks import Network
+from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Probabilities
 
 ABSENT = 1e-6

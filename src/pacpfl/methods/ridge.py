@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.linalg import factorise, matmul, transpose
+from pacpfl.linalg import factorise
 from pacpfl.methods.vanilla import Alone, State
+from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
 
 PENALTIES = tuple(10 ** (exponent / 4) for exponent in range(-8, 21))  # 0.01 to 100,000

@@ -23,9 +23,10 @@ from jaxtyping import Array, Float
 from pacpfl import svgd
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
-from pacpfl.linalg import factorise, matmul, transpose
+from pacpfl.linalg import factorise
 from pacpfl.priors.base import Scalar
 from pacpfl.priors.bnn_posterior import OPTIMIZERS, Inference, Target
+from pacpfl.tiles import matmul, transpose
 
 
 def ascend(

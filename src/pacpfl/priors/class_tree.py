@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from pacpfl.linalg import matmul
+from pacpfl.tiles import matmul
 
 POWER_STEPS = 30  # of the power method: the classes' order settles before the vector does
 

@@ -27,6 +27,7 @@ so ln Z is closed form for every beta = t m, not only for beta = m.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,9 +35,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.linalg import factorise, gaussian_log_density, matmul, transpose
+from pacpfl import tiles
+from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density
 from pacpfl.priors.base import Block, Scalar
 from pacpfl.priors.networks import MLP
+from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
 
 NOISE_WEIGHTS_STD = 0.5  # of the hyper-prior of the line or network that changes the noise
@@ -150,16 +153,8 @@ class GPPrior:
         other: Float[Array, "t d"] | None = None,
     ) -> Float[Array, "m t"]:
         """k_phi between the rows of x and of `other` (x itself where it is not given)."""
-        pieces = self.split(phi)
-        total = jnp.zeros((), x.dtype)
-        for index, part in enumerate(self.kernel):
-            a = self._embed(part, pieces, x)
-            b = a if other is None else self._embed(part, pieces, other)
-            value = similarity(part, a, b)
-            if self.learn_output_scale:
-                value *= jnp.exp(2 * pieces["kernel.scale"][index])
-            total += value
-        return total
+        embedded = self._embedded(phi, x)
+        return similarity(embedded, embedded if other is None else self._embedded(phi, other))
 
     def variance(self, phi: Float[Array, " size"], x: Float[Array, "t d"]) -> Float[Array, " t"]:
         """k_phi(x, x): 1 for each squared exponential part, |embedding|^2 for the linear one."""
@@ -200,6 +195,18 @@ class GPPrior:
             return jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1) * scales
         return x * jnp.exp(-pieces["kernel.ard"])
 
+    def _embedded(self, phi: Array, x: Array) -> list[Embedded]:
+        """Where the kernel's parts see the rows of x."""
+        pieces = self.split(phi)
+        scales = [
+            jnp.exp(2 * pieces["kernel.scale"][index]) if self.learn_output_scale else None
+            for index in range(len(self.kernel))
+        ]
+        return [
+            Embedded(part, scale, self._embed(part, pieces, x))
+            for part, scale in zip(self.kernel, scales, strict=True)
+        ]
+
     def log_evidence(
         self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
     ) -> Float[Array, ""]:
@@ -208,8 +215,8 @@ class GPPrior:
         -1/2 r^T A^-1 r - 1/2 ln|A| - m/2 ln 2pi + m ln c_t,   A = K + s^2/t I,  r = y - m(X).
         """
         noise = self.noise_variance(phi, data.x)
-        residual, covariance = self._masked(phi, data, noise / temperature)
-        density = gaussian_log_density(covariance, residual)
+        residual, block = self._masked(phi, data, noise / temperature)
+        density = gaussian_log_density(tiles.build(len(residual), block), residual)
         return density + self._constant(noise, data.mask, temperature)
 
     def log_evidence_of(
@@ -226,26 +233,31 @@ class GPPrior:
         power = 0.5 * (1 - temperature) * jnp.log(2 * jnp.pi * noise) - 0.5 * jnp.log(temperature)
         return jnp.where(mask, power - 0.5 * math.log(2 * math.pi), 0).sum()
 
-    def _masked(self, phi: Array, data: Data, noise: Array) -> tuple[Array, Array]:
-        """Residual and covariance in which padding is an independent N(0, 1) observed at 0.
-
-        Its determinant is 1 and its residual 0, so it adds exactly nothing.
-        """
-        mask = data.mask
+    def _masked(
+        self, phi: Array, data: Data, noise: Array
+    ) -> tuple[Array, Callable[[slice, slice], Array]]:
+        """Residual, and any block of the covariance, in which padding is an independent N(0, 1)
+        observed at 0. Its determinant is 1 and its residual 0, so it adds exactly nothing."""
+        mask, embedded = data.mask, self._embedded(phi, data.x)
         residual = jnp.where(mask, data.y - self.mean_function(phi, data.x), 0)
-        both = mask[:, None] & mask[None, :]
-        diagonal = jnp.where(mask, noise, 1.0).astype(residual.dtype)
-        covariance = jnp.where(both, self.covariance(phi, data.x), 0) + jnp.diag(diagonal)
-        return residual, covariance
+        variance = jnp.where(mask, noise, 1.0).astype(residual.dtype)
+
+        def block(rows: slice, columns: slice) -> Array:
+            at_rows = [part._replace(x=part.x[rows]) for part in embedded]
+            at_columns = [part._replace(x=part.x[columns]) for part in embedded]
+            both = mask[rows, None] & mask[None, columns]
+            value = jnp.where(both, similarity(at_rows, at_columns), 0)
+            return value + jnp.diag(variance[rows]) if rows == columns else value
+
+        return residual, block
 
     def posterior(
         self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
     ) -> GPPosterior:
         temperature = jnp.asarray(temperature, phi.dtype)
-        residual, covariance = self._masked(
-            phi, data, self.noise_variance(phi, data.x) / temperature
-        )
-        inverse = factorise(covariance).inverse
+        noise = self.noise_variance(phi, data.x) / temperature
+        residual, block = self._masked(phi, data, noise)
+        inverse = tiles.join(factorise_tiles(tiles.build(len(residual), block)).inverse)
         alpha = matmul(transpose(inverse), matmul(inverse, residual))
         return GPPosterior(data, inverse, alpha, temperature)
 
@@ -260,7 +272,8 @@ class GPPrior:
         cross = jnp.where(
             more.mask[:, None] & old.mask[None, :], self.covariance(phi, more.x, old.x), 0
         )
-        _, corner = self._masked(phi, more, noise)
+        everything = slice(len(more.y))
+        corner = self._masked(phi, more, noise)[1](everything, everything)
         b = matmul(cross, transpose(posterior.inverse_factor))
         v = factorise(corner - matmul(b, transpose(b))).inverse
         top = jnp.pad(posterior.inverse_factor, ((0, 0), (0, v.shape[0])))
@@ -319,11 +332,24 @@ class GPPrior:
         return jnp.concatenate([part / math.sqrt(part.size) for part in parts])
 
 
-def similarity(part: str, a: Float[Array, "m e"], b: Float[Array, "t e"]) -> Float[Array, "m t"]:
-    """The kernel of one part, from embeddings."""
-    if part == "linear":
-        return matmul(a, transpose(b))
-    return jnp.exp(-0.5 * squared_distances(a, b))
+class Embedded(NamedTuple):
+    """Where a part of the kernel sees some inputs."""
+
+    part: str
+    scale: Float[Array, ""] | None  # factor of the part; None: 1
+    x: Float[Array, "m e"]
+
+
+def similarity(a: Sequence[Embedded], b: Sequence[Embedded]) -> Float[Array, "m t"]:
+    """The kernel between two sets of inputs: the sum of its parts."""
+    total = jnp.zeros((), a[0].x.dtype)
+    for one, other in zip(a, b, strict=True):
+        if one.part == "linear":
+            value = matmul(one.x, transpose(other.x))
+        else:
+            value = jnp.exp(-0.5 * squared_distances(one.x, other.x))
+        total += value if one.scale is None else one.scale * value
+    return total
 
 
 def squared_distances(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:

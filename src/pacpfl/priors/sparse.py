@@ -24,8 +24,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.linalg import factorise, matmul, transpose
+from pacpfl.linalg import factorise
 from pacpfl.priors.gp import GPPrior, squared_distances
+from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
 
 # Added to the diagonal of K_uu, in units of k(x, x): neighbouring inducing inputs make it singular.
