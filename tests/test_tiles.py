@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -40,6 +41,11 @@ def test_tiles_have_whole_lines_and_are_few(
     monkeypatch.setattr(tiles, "TILE", tile)
     monkeypatch.setattr(tiles, "ROWS", multiple)
     assert [row[-1].shape[-1] for row in tiles.split(jnp.eye(SIZE))] == expected
+
+
+def test_accelerators_get_whole_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert tiles.edges(SIZE) == [slice(0, SIZE)]
 
 
 def test_only_blocks_on_and_below_the_diagonal_are_asked_for() -> None:

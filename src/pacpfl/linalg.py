@@ -1,15 +1,14 @@
 """Factorisation of many small positive definite matrices at once.
 
-XLA hands a batched Cholesky to LAPACK one matrix after the other. Here, on a CPU, the factorisation
-is divided into halves until blocks of some rows are left, so that nearly all arithmetic happens
+XLA hands a batched Cholesky to LAPACK one matrix after the other. Here, on a CPU, matrices come in
+`tiles`, and tiles are divided into halves until few rows are left, so that nearly all arithmetic happens
 in batched matrix products over clients and particles together. What is kept is W = L^-1 (with
 A = L L^T), because everything a Gaussian process needs is then a product with W:
 
     A^-1 = W^T W,    ln|A| = -2 sum ln W_jj,    predictive variance k** - |W k*|^2.
 
 Forming A^-1 by recursion on Schur complements needs fewer products, but loses all digits in
-float32 at a noise of 0.05; going through L is as accurate as LAPACK. Matrices come in `tiles`,
-and tiles are divided into halves.
+float32 at a noise of 0.05; going through L is as accurate as LAPACK.
 """
 
 from __future__ import annotations
