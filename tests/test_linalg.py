@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pacpfl import tiles
-from pacpfl.linalg import factorise, gaussian_log_density, inverse_cholesky
+from pacpfl import linalg, tiles
+from pacpfl.linalg import factorise, gaussian_log_density
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -22,9 +22,49 @@ def positive_definite(*shape: int, seed: int = 0) -> np.ndarray:
     return rows @ np.swapaxes(rows, -1, -2) / shape[-1] + np.eye(shape[-1])
 
 
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From five rows on there are tiles, four at most, of whatever size."""
+    monkeypatch.setattr(tiles, "TILE", 4)
+    monkeypatch.setattr(tiles, "ROWS", 1)
+
+
+@pytest.mark.parametrize(("panel", "panels"), [(3, 2), (4, 7), (5, 5)])
+def test_halves_and_panels_against_lapack(
+    panel: int, panels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """23 rows: four leaves of two panels each; six panels of four, one row too many; five of five."""
+    monkeypatch.setattr(linalg, "AT_ONCE", 2)
+    monkeypatch.setattr(linalg, "PANEL", panel)
+    monkeypatch.setattr(linalg, "PANELS", panels)
+    matrices = positive_definite(3, 23)
+    found = jax.jit(lambda a: factorise(a).inverse)(matrices)
+    expected = np.linalg.inv(np.linalg.cholesky(matrices))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("size", [4, 7, 11, 23])
+def test_what_a_factor_in_tiles_is_good_for(size: int) -> None:
+    """One to four tiles: L^-1 x, L^-T x, L^-1 and A^-1, against LAPACK."""
+    matrices, x = positive_definite(2, size), np.random.default_rng(1).normal(size=(2, size, 3))
+    low = linalg.factorise_tiles(tiles.split(jnp.asarray(matrices))).low
+    assert len(low) == min(4, -(-size // 4))
+    inverse_factor = np.linalg.inv(np.linalg.cholesky(matrices))
+    across = np.swapaxes(inverse_factor, -1, -2)
+
+    def same(found: object, expected: np.ndarray) -> None:
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-10, atol=1e-12)
+
+    same(linalg.whiten(low, jnp.asarray(x)), inverse_factor @ x)
+    same(linalg.whiten_transposed(low, jnp.asarray(x)), across @ x)
+    same(tiles.join(linalg.inverse_factor(low)), inverse_factor)
+    same(np.tril(tiles.join(linalg.inverse(low))), np.tril(np.linalg.inv(matrices)))
+
+
 @pytest.mark.parametrize("size", [1, 10, 23, 171])
 def test_factor_against_lapack(size: int) -> None:
-    """Eliminated at once, in halves, and in tiles of halves."""
+    """Eliminated at once, in halves, and in tiles of panels."""
     matrices = positive_definite(3, size)
     factor = compiled_factorise(matrices)
     expected = np.linalg.inv(np.linalg.cholesky(matrices))
@@ -45,18 +85,30 @@ def test_nested_vmap_is_a_loop() -> None:
             np.testing.assert_allclose(found[i], expected, rtol=1e-12, atol=1e-14)
 
 
-def test_single_precision_loses_only_what_the_condition_costs() -> None:
-    """Neighbouring inputs and a noise of 0.05: the relative error is at most about eps |A| |A^-1|."""
+@pytest.mark.parametrize("panels", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_single_precision_loses_only_what_the_condition_costs(
+    whole: bool, panels: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Neighbouring inputs and a noise of 0.05: the relative error is at most a few eps |A| |A^-1|."""
+    if not whole:
+        request.getfixturevalue("small_tiles")
+    if panels:
+        monkeypatch.setattr(linalg, "AT_ONCE", 2)
+        monkeypatch.setattr(linalg, "PANEL", 3)
     x = np.linspace(0, 1, 23)
     single = (np.exp(-2 * (x[:, None] - x) ** 2) + 0.05**2 * np.eye(23)).astype(np.float32)
     exact = np.linalg.inv(single.astype(np.float64))
     with jax.enable_x64(False):
-        whole = jax.jit(lambda a: tiles.join(inverse_cholesky(tiles.split(a))))
-        w = np.asarray(whole(single), np.float64)
+        low = linalg.cholesky(tiles.split(jnp.asarray(single)))
+        assert (len(low) == 1) == whole
+        lower = np.tril(np.asarray(tiles.join(linalg.inverse(low)), np.float64))
+        w = np.asarray(tiles.join(linalg.inverse_factor(low)), np.float64)
     condition = np.linalg.cond(single.astype(np.float64))
-    error = np.linalg.norm(w.T @ w - exact, 2) / np.linalg.norm(exact, 2)
     assert 1e3 < condition < 1e5
-    assert error < np.finfo(np.float32).eps * condition
+    for found in (lower + np.tril(lower, -1).T, w.T @ w):
+        error = np.linalg.norm(found - exact, 2) / np.linalg.norm(exact, 2)
+        assert error < 3 * np.finfo(np.float32).eps * condition
 
 
 @pytest.mark.parametrize("single", [False, True])

@@ -1,4 +1,4 @@
-"""Triangles in pieces against the same products of whole arrays."""
+"""Triangles in pieces against whole arrays."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def triangle() -> np.ndarray:
     return np.tril(np.random.default_rng(0).normal(size=(2, SIZE, SIZE)))
-
-
-def lower(a: tiles.Tiles) -> np.ndarray:
-    """What a symmetric matrix in tiles holds, its diagonal's tiles cut to their lower half, too."""
-    return np.tril(np.asarray(tiles.join(a)))
 
 
 @pytest.mark.parametrize(
@@ -70,18 +65,3 @@ def test_cut_and_joined_again(triangle: np.ndarray) -> None:
     more = tiles.add_to_diagonal(cut, jnp.array([1.0, 3.0]))
     expected = triangle + np.array([1.0, 3.0])[:, None, None] * np.eye(SIZE)
     np.testing.assert_array_equal(tiles.join(more), expected)
-
-
-@pytest.mark.parametrize("columns", [1, 5])
-def test_products_with_a_triangle(triangle: np.ndarray, columns: int) -> None:
-    cut = tiles.split(jnp.asarray(triangle))
-    x = np.random.default_rng(1).normal(size=(2, SIZE, columns))
-    np.testing.assert_allclose(tiles.apply(cut, x), triangle @ x, rtol=1e-12, atol=1e-12)
-    across = np.swapaxes(triangle, -1, -2)
-    np.testing.assert_allclose(tiles.apply_transposed(cut, x), across @ x, rtol=1e-12, atol=1e-12)
-
-
-def test_product_with_its_own_transpose(triangle: np.ndarray) -> None:
-    gram = np.swapaxes(triangle, -1, -2) @ triangle
-    found = tiles.gram(tiles.split(jnp.asarray(triangle)))
-    np.testing.assert_allclose(lower(found), np.tril(gram), rtol=1e-12, atol=1e-12)

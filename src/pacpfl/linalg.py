@@ -1,14 +1,13 @@
 """Factorisation of many small positive definite matrices at once.
 
 XLA hands a batched Cholesky to LAPACK one matrix after the other. Here, on a CPU, matrices come in
-`tiles`, and tiles are divided into halves until few rows are left, so that nearly all arithmetic happens
-in batched matrix products over clients and particles together. What is kept is W = L^-1 (with
-A = L L^T), because everything a Gaussian process needs is then a product with W:
+`tiles`, and nearly all arithmetic happens in products of tiles, batched over clients and particles. A
+tile on the diagonal is divided into halves until few rows are left. Kept of A = L L^T is L with
+L_jj^-1 in place of its diagonal tiles, because all that is then needed are products: L^-1 x, A^-1, L^-1
+itself, and ln|A| = -2 sum ln (L^-1)_jj.
 
-    A^-1 = W^T W,    ln|A| = -2 sum ln W_jj,    predictive variance k** - |W k*|^2.
-
-Forming A^-1 by recursion on Schur complements needs fewer products, but loses all digits in
-float32 at a noise of 0.05; going through L is as accurate as LAPACK.
+Forming A^-1 by recursion on Schur complements needs fewer products still, but loses all digits in
+float32 at a noise of 0.05; going through L loses as many as LAPACK does, up to a factor of about 3.
 """
 
 from __future__ import annotations
@@ -24,33 +23,82 @@ from jaxtyping import Array, Float, Int
 from pacpfl import tiles
 from pacpfl.tiles import Tiles, matmul, transpose
 
-LEAF = 10  # rows eliminated one by one, at least
+LEAF = 10  # rows that are not halved, at least
 LEAVES = 4  # as long as leaves are small: more would only take longer to compile
+AT_ONCE = 40  # rows eliminated without panels, at most: in caches the passes over them are cheap
+PANEL = 16  # rows of a panel, at most
+PANELS = 5  # of a leaf, at most
 
 
-def inverse_cholesky(a: Tiles) -> Tiles:
-    """W = L^-1 of every matrix; NaN where a matrix is not positive definite.
+def cholesky(a: Tiles) -> Tiles:
+    """L of every matrix, with L_jj^-1 on the diagonal; NaN where a matrix is not positive definite.
 
-    Column by column, S_ij = A_ij - sum_{p<j} L_ip L_jp^T, L_jj from S_jj, and L_ij = S_ij W_jj^T; then
-    W_ij = -W_ii sum_{j<=p<i} L_ip W_pj.
+    Column by column, S_ij = A_ij - sum_{p<j} L_ip L_jp^T, L_jj from S_jj, and L_ij = S_ij L_jj^-T.
     """
-    leaf = min(tiles.TILE, max(LEAF, tiles.rows(a) // LEAVES))
+    leaf = max(LEAF, tiles.rows(a) // LEAVES)
+    leaf = leaf if leaf <= AT_ONCE else PANELS * PANEL
     count = len(a)
-    low: dict[tuple[int, int], Array] = {}  # L below its diagonal
-    w: dict[tuple[int, int], Array] = {}
+    low: dict[tuple[int, int], Array] = {}
     for j in range(count):
         for i in range(j, count):
             s = reduce(
                 jnp.subtract, (matmul(low[i, p], transpose(low[j, p])) for p in range(j)), a[i][j]
             )
             if i == j:
-                w[j, j] = lax.platform_dependent(s, cpu=lambda s: _halve(s, leaf), default=_library)
+                low[j, j] = lax.platform_dependent(
+                    s, cpu=lambda s: _halve(s, leaf), default=_library
+                )
             else:
-                low[i, j] = matmul(s, transpose(w[j, j]))
-    for i in range(count):
+                low[i, j] = matmul(s, transpose(low[j, j]))
+    return tuple(tuple(low[i, j] for j in range(i + 1)) for i in range(count))
+
+
+def whiten(low: Tiles, x: Float[Array, "*b m n"]) -> Float[Array, "*b m n"]:
+    """L^-1 x, from the first rows to the last."""
+    parts: list[Array] = []
+    for row, part in zip(low, tiles.cut(x, low), strict=True):
+        rest = reduce(jnp.subtract, map(matmul, row[:-1], parts), part)
+        parts.append(matmul(row[-1], rest))
+    return jnp.concatenate(parts, -2)
+
+
+def whiten_transposed(low: Tiles, x: Float[Array, "*b m n"]) -> Float[Array, "*b m n"]:
+    """L^-T x, from the last rows to the first."""
+    parts = tiles.cut(x, low)
+    for j in reversed(range(len(low))):
+        below = (matmul(transpose(low[p][j]), parts[p]) for p in range(j + 1, len(low)))
+        parts[j] = matmul(transpose(low[j][j]), reduce(jnp.subtract, below, parts[j]))
+    return jnp.concatenate(parts, -2)
+
+
+def inverse(low: Tiles) -> Tiles:
+    """A^-1 = X, from the last column to the first.
+
+    With Y_pj = -L_pj L_jj^-1, X_ij = sum_{p>j} X_ip Y_pj below the diagonal, and
+    X_jj = L_jj^-T L_jj^-1 + sum_{p>j} Y_pj^T X_pj: a sixth fewer products than by L^-1.
+    """
+    count = len(low)
+    x: dict[tuple[int, int], Array] = {}
+    for j in reversed(range(count)):
+        corner = low[j][j]
+        later = range(j + 1, count)
+        y = {p: -matmul(low[p][j], corner) for p in later}
+        for i in later:
+            row = (x[i, p] if p <= i else transpose(x[p, i]) for p in later)
+            x[i, j] = tiles.total(map(matmul, row, y.values()))
+        products = (matmul(transpose(y[p]), x[p, j]) for p in later)
+        x[j, j] = reduce(jnp.add, products, matmul(transpose(corner), corner))
+    return tuple(tuple(x[i, j] for j in range(i + 1)) for i in range(count))
+
+
+def inverse_factor(low: Tiles) -> Tiles:
+    """W = L^-1:  W_ij = -L_ii^-1 sum_{j<=p<i} L_ip W_pj."""
+    w: dict[tuple[int, int], Array] = {}
+    for i, row in enumerate(low):
+        w[i, i] = row[i]
         for j in range(i):
-            w[i, j] = -matmul(w[i, i], tiles.total(matmul(low[i, p], w[p, j]) for p in range(j, i)))
-    return tuple(tuple(w[i, j] for j in range(i + 1)) for i in range(count))
+            w[i, j] = -matmul(row[i], tiles.total(matmul(row[p], w[p, j]) for p in range(j, i)))
+    return tuple(tuple(w[i, j] for j in range(i + 1)) for i in range(len(low)))
 
 
 def _library(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
@@ -63,7 +111,7 @@ def _library(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 def _halve(a: Float[Array, "*b m m"], leaf: int) -> Float[Array, "*b m m"]:
     """One tile, in halves; products with its zeros cost less than to avoid them."""
     if a.shape[-1] <= leaf:
-        return _eliminate(a)
+        return _panels(a)
     half = (a.shape[-1] + 1) // 2
     w11 = _halve(a[..., :half, :half], leaf)
     l21 = matmul(a[..., half:, :half], transpose(w11))
@@ -71,44 +119,102 @@ def _halve(a: Float[Array, "*b m m"], leaf: int) -> Float[Array, "*b m m"]:
     return tiles.join(((w11,), (-matmul(w22, matmul(l21, w11)), w22)))
 
 
+def _panels(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
+    """Gaussian elimination of [A | I], a panel of rows at a time, in one array of A's size.
+
+    Left of the panel stand the rows of L^-1, right of it what is left of A to eliminate. With
+    D = L_D L_D^T in the corner and C below it, the panel's rows R become L_D^-1 R, and all rows below
+    lose (C L_D^-T) times them.
+    """
+    size = a.shape[-1]
+    if size <= AT_ONCE:
+        return _eliminate(a)
+    count = -(-size // PANEL)
+    panel = -(-size // count)
+    a = _bordered(a, count * panel)
+    rows = jnp.arange(count * panel)
+
+    def step(index: int, z: Array) -> Array:
+        start = index * panel
+        here, below = (rows >= start) & (rows < start + panel), (rows >= start + panel)[:, None]
+        across = lax.dynamic_slice_in_dim(z, start, panel, z.ndim - 2)
+        down = lax.dynamic_slice_in_dim(z, start, panel, z.ndim - 1)
+        w = _eliminate(lax.dynamic_slice_in_dim(across, start, panel, z.ndim - 1))
+        ones = (rows == start + jnp.arange(panel)[:, None]).astype(z.dtype)
+        across = matmul(w, jnp.where(here, ones, across))
+        down = matmul(jnp.where(below, down, 0), transpose(w))
+        z = jnp.where(here & below, 0, z) - matmul(down, across)
+        return lax.dynamic_update_slice_in_dim(z, across, start, z.ndim - 2)
+
+    return jnp.tril(lax.fori_loop(0, count, step, a))[..., :size, :size]
+
+
 def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
-    """Gaussian elimination of [A | I], each pivot row divided by its root, leaves [L^T | L^-1].
+    """The same without panels: two rows at a time, in one pass over [A | I].
 
     LAPACK is not called: its kernels in jaxlib wait for tasks on the pool of threads that they occupy
     themselves, and two of them at once stop a machine with two cores for good.
     """
-    m = a.shape[-1]
-    rows = jnp.arange(m)
-    both = jnp.concatenate([a, jnp.broadcast_to(jnp.eye(m, dtype=a.dtype), a.shape)], -1)
+    size = a.shape[-1]
+    even = size + size % 2
+    a, rows = _bordered(a, even), jnp.arange(even)
+    both = jnp.concatenate([a, jnp.broadcast_to(jnp.eye(even, dtype=a.dtype), a.shape)], -1)
 
-    def pivot(j: int, both: Array) -> Array:
-        column = lax.dynamic_index_in_dim(both, j, both.ndim - 1, keepdims=False)
-        row = lax.dynamic_index_in_dim(both, j, both.ndim - 2, keepdims=False)
-        root = lax.rsqrt(lax.dynamic_index_in_dim(row, j, row.ndim - 1, keepdims=True))
-        row = row * root
-        below = jnp.where(rows > j, column * root, 0)
-        both = both - below[..., :, None] * row[..., None, :]
-        return jnp.where((rows == j)[:, None], row[..., None, :], both)
+    def pick(x: Array, index: int, axis: int) -> Array:
+        return lax.dynamic_slice_in_dim(x, index, 1, x.ndim + axis)
 
-    return lax.fori_loop(0, m, pivot, both)[..., m:]
+    def step(index: int, both: Array) -> Array:
+        i, j = 2 * index, 2 * index + 1
+        row_i, row_j = pick(both, i, -2), pick(both, j, -2)
+        # L of the corner is [[1 / root_i, 0], [cross, 1 / root_j]].
+        root_i = lax.rsqrt(pick(row_i, i, -1))
+        cross = pick(row_j, i, -1) * root_i
+        root_j = lax.rsqrt(pick(row_j, j, -1) - cross**2)
+        row_i = row_i * root_i
+        row_j = (row_j - cross * row_i) * root_j
+        down_i = pick(both, i, -1) * root_i
+        down_j = (pick(both, j, -1) - cross * down_i) * root_j
+        after = both - down_i * row_i - down_j * row_j
+        after = jnp.where((rows > j)[:, None], after, both)
+        after = jnp.where((rows == i)[:, None], row_i, after)
+        return jnp.where((rows == j)[:, None], row_j, after)
+
+    return lax.fori_loop(0, even // 2, step, both)[..., :size, even : even + size]
+
+
+def _bordered(a: Float[Array, "*b m m"], size: int) -> Float[Array, "*b size size"]:
+    """A in the upper left corner of an identity with `size` rows."""
+    missing = size - a.shape[-1]
+    if not missing:
+        return a
+    wider = jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, missing)] * 2)
+    return wider + jnp.diag((jnp.arange(size) >= a.shape[-1]).astype(a.dtype))
 
 
 class Factor(NamedTuple):
     """W = L^-1 with W (A + jitter I) W^T = I, ln|A|, and the jitter that was needed."""
 
-    inverse: Any  # Tiles, or one array [*b, m, m]
+    inverse: Float[Array, "*b m m"]
+    log_det: Float[Array, "*b"]
+    jitter: Float[Array, "*b"]
+
+
+class TileFactor(NamedTuple):
+    """The same with L in tiles, as `cholesky` makes them."""
+
+    low: Tiles
     log_det: Float[Array, "*b"]
     jitter: Float[Array, "*b"]
 
 
 def factorise(a: Float[Array, "*b m m"]) -> Factor:
-    """`factorise_tiles` for matrices, and a factor, that are arrays."""
-    factor = factorise_tiles(tiles.split(a))
-    return factor._replace(inverse=tiles.join(factor.inverse))
+    """`factorise_tiles` for matrices that are arrays."""
+    low, log_det, jitter = factorise_tiles(tiles.split(a))
+    return Factor(tiles.join(inverse_factor(low)), log_det, jitter)
 
 
 @jax.custom_batching.custom_vmap
-def factorise_tiles(a: Tiles) -> Factor:
+def factorise_tiles(a: Tiles) -> TileFactor:
     """Factorise every matrix; only where that fails, add jitter and try again, ten times more each.
 
     One loop serves the whole batch, and vmap only adds leading axes (the rule below), so that in
@@ -119,25 +225,27 @@ def factorise_tiles(a: Tiles) -> Factor:
     single = scale.dtype == jnp.float32
     first, tries = (1e-6, 6) if single else (1e-12, 12)
 
-    def attempt(carry: tuple[Int[Array, ""], Array, Factor]) -> tuple[Array, Array, Factor]:
+    def attempt(carry: tuple[Int[Array, ""], Array, TileFactor]) -> tuple[Array, Array, TileFactor]:
         count, jitter, _ = carry
-        inverse = inverse_cholesky(tiles.add_to_diagonal(a, jitter))
-        log_det = -2 * jnp.log(tiles.diagonal(inverse)).sum(-1)
+        low = cholesky(tiles.add_to_diagonal(a, jitter))
+        log_det = -2 * jnp.log(tiles.diagonal(low)).sum(-1)
         failed = ~jnp.isfinite(log_det)
         more = jnp.where(failed, jnp.maximum(jitter * 10, first * scale), jitter)
-        return count + 1, more, Factor(inverse, log_det, jitter)
+        return count + 1, more, TileFactor(low, log_det, jitter)
 
-    def again(carry: tuple[Int[Array, ""], Array, Factor]) -> Array:
+    def again(carry: tuple[Int[Array, ""], Array, TileFactor]) -> Array:
         count, jitter, factor = carry
         return (count == 0) | (jnp.any(jitter != factor.jitter) & (count < tries))
 
     zero = jnp.zeros_like(scale)
-    start = Factor(jax.tree.map(jnp.zeros_like, a), zero, zero)
+    start = TileFactor(jax.tree.map(jnp.zeros_like, a), zero, zero)
     return lax.while_loop(again, attempt, (jnp.int32(0), zero, start))[2]
 
 
 @factorise_tiles.def_vmap
-def _factorise_batched(axis_size: int, batched: list[Any], a: Tiles) -> tuple[Factor, Factor]:
+def _factorise_batched(
+    axis_size: int, batched: list[Any], a: Tiles
+) -> tuple[TileFactor, TileFactor]:
     """What is the same along the new axis, where other tiles are not, is repeated."""
     whole = jax.tree.map(
         lambda part, along: part if along else jnp.broadcast_to(part, (axis_size, *part.shape)),
@@ -160,22 +268,21 @@ def gaussian_log_density(covariance: Tiles, residual: Float[Array, " m"]) -> Flo
 
 
 def _density_forward(covariance: Tiles, residual: Array) -> tuple[Array, tuple[Tiles, Array]]:
-    factor = factorise_tiles(covariance)
-    white = tiles.apply(factor.inverse, residual[:, None])
-    alpha = tiles.apply_transposed(factor.inverse, white)[:, 0]
-    value = -0.5 * jnp.sum(white**2) - 0.5 * factor.log_det
-    return value, (tiles.gram(factor.inverse), alpha)
+    low, log_det, _ = factorise_tiles(covariance)
+    white = whiten(low, residual[:, None])
+    alpha = whiten_transposed(low, white)[:, 0]
+    return -0.5 * jnp.sum(white**2) - 0.5 * log_det, (inverse(low), alpha)
 
 
 def _density_backward(saved: tuple[Tiles, Array], cotangent: Array) -> tuple[Tiles, Array]:
-    inverse, alpha = saved
-    parts = tiles.cut(alpha[:, None], inverse)
+    precision, alpha = saved
+    parts = tiles.cut(alpha[:, None], precision)
 
     def block(i: int, j: int) -> Array:
-        difference = matmul(parts[i], transpose(parts[j])) - inverse[i][j]
+        difference = matmul(parts[i], transpose(parts[j])) - precision[i][j]
         return (0.5 * cotangent if i == j else cotangent) * difference
 
-    by_covariance = tuple(tuple(block(i, j) for j in range(i + 1)) for i in range(len(inverse)))
+    by_covariance = tuple(tuple(block(i, j) for j in range(i + 1)) for i in range(len(precision)))
     return by_covariance, -cotangent * alpha
 
 

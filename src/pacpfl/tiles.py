@@ -86,34 +86,5 @@ def cut(x: Float[Array, "*b m n"], like: Tiles) -> list[Array]:
     return [x[..., start:end, :] for start, end in pairwise(ends)]
 
 
-def apply(w: Tiles, x: Float[Array, "*b m n"]) -> Float[Array, "*b m n"]:
-    """W X for lower triangular W, without the products with its zeros."""
-    parts = cut(x, w)
-    return jnp.concatenate(
-        [total(matmul(a, part) for a, part in zip(row, parts, strict=False)) for row in w], -2
-    )
-
-
-def apply_transposed(w: Tiles, x: Float[Array, "*b m n"]) -> Float[Array, "*b m n"]:
-    """W^T X"""
-    parts, count = cut(x, w), len(w)
-    columns = (
-        total(matmul(transpose(w[i][j]), parts[i]) for i in range(j, count)) for j in range(count)
-    )
-    return jnp.concatenate(list(columns), -2)
-
-
-def gram(w: Tiles) -> Tiles:
-    """W^T W for lower triangular W: with W = L^-1, the inverse of L L^T."""
-    count = len(w)
-    return tuple(
-        tuple(
-            total(matmul(transpose(w[p][i]), w[p][j]) for p in range(i, count))
-            for j in range(i + 1)
-        )
-        for i in range(count)
-    )
-
-
 def total(parts: Iterable[Array]) -> Array:
     return reduce(jnp.add, parts)

