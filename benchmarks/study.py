@@ -141,7 +141,7 @@ def compare(plan: Plan, peers: bool, report: Report) -> dict[Sizes, Table]:
         for candidate in candidates.values():
             candidate()
         turn = 2 * (time.perf_counter() - start)  # a turn calls every candidate twice
-        repeats = int(np.clip(plan.compared_seconds / turn, 3, 25))
+        repeats = int(np.clip(plan.compared_seconds / turn, 7, 25))
         tables[sizes] = interleave(
             candidates,
             repeats,

@@ -35,7 +35,7 @@ def cholesky(a: Tiles) -> Tiles:
 
     Column by column, S_ij = A_ij - sum_{p<j} L_ip L_jp^T, L_jj from S_jj, and L_ij = S_ij L_jj^-T.
     """
-    leaf = max(LEAF, tiles.rows(a) // LEAVES)
+    leaf = max(LEAF, -(-tiles.rows(a) // (8 * LEAVES)) * 8)
     leaf = leaf if leaf <= AT_ONCE else PANELS * PANEL
     count = len(a)
     low: dict[tuple[int, int], Array] = {}
