@@ -239,7 +239,8 @@ def test_mini_batches_and_beta(
 
 @pytest.mark.parametrize(("batch", "beta"), [(None, None), (2, None), (3, 2.5)])
 def test_the_mean_at_once_is_the_mean_of_all_updates(batch: int | None, beta: float | None) -> None:
-    """Clients of different size and weight, one of them absent, each with its own mini-batch."""
+    """Clients of different size and weight, one of them absent, each with its own mini-batch; and one
+    client alone."""
     method = replace(METHOD, batch=batch, beta=beta)
     state, data, weights = make_state(), make_clients(), np.array([1.0, 0.5, 0.0, 2.0])
     keys = jax.random.split(KEY, CLIENTS)
@@ -253,6 +254,10 @@ def test_the_mean_at_once_is_the_mean_of_all_updates(batch: int | None, beta: fl
     for at_once, updates in zip(found, each, strict=True):
         expected = np.average(updates, axis=0, weights=weights)
         np.testing.assert_allclose(at_once, expected, rtol=1e-9, atol=1e-12)
+    last = jax.tree.map(lambda a: a[-1:], (data, keys, weights))
+    alone = jax.jit(method.mean_update)(state, *last)
+    for found_alone, updates in zip(alone, each, strict=True):
+        np.testing.assert_allclose(found_alone, updates[-1], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
