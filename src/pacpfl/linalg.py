@@ -35,6 +35,7 @@ def cholesky(a: Tiles) -> Tiles:
 
     Column by column, S_ij = A_ij - sum_{p<j} L_ip L_jp^T, L_jj from S_jj, and L_ij = S_ij L_jj^-T.
     """
+    # Rounded up to 8: half a tile of 80 rows then is a leaf where there are 150.
     leaf = max(LEAF, -(-tiles.rows(a) // (8 * LEAVES)) * 8)
     leaf = leaf if leaf <= AT_ONCE else PANELS * PANEL
     count = len(a)
