@@ -89,6 +89,26 @@ def test_kernel_of_a_typical_pair() -> None:
     assert np.exp(-4.0 / width) == pytest.approx(1 / 4)
 
 
+@pytest.mark.parametrize("k", [2, 3, 4, 7])
+def test_bandwidth_is_the_median_over_pairs_that_take_part(k: int) -> None:
+    points = np.random.default_rng(k).normal(size=(k + 2, 3))
+    valid = np.arange(k + 2) >= 2
+    squared = svgd.pairwise_squared_distances(jnp.asarray(points))
+    found = svgd.bandwidth(squared, valid[:, None] & valid)
+    expected = np.median(pdist(points[2:], "sqeuclidean")) / np.log(k + 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e300])
+def test_bandwidth_of_equal_or_endlessly_far_particles_is_a_positive_number(
+    distance: float,
+) -> None:
+    squared = svgd.pairwise_squared_distances(jnp.array([[0.0], [distance], [-distance]]))
+    for both in (np.ones((3, 3), bool), np.diag([True, False, False])):
+        width = float(svgd.bandwidth(squared, jnp.asarray(both)))
+        assert 0 < width < np.inf
+
+
 @every_kernel
 @pytest.mark.parametrize("position", [0.3, 1e6, np.nan])
 def test_particles_that_are_not_valid_take_no_part(kernel: str, position: float) -> None:

@@ -239,7 +239,7 @@ def factorise_tiles(a: Tiles) -> TileFactor:
         return (count == 0) | (jnp.any(jitter != factor.jitter) & (count < tries))
 
     zero = jnp.zeros_like(scale)
-    start = TileFactor(jax.tree.map(jnp.zeros_like, a), zero, zero)
+    start = TileFactor(a, zero, zero)  # of the right shapes, and never read
     return lax.while_loop(again, attempt, (jnp.int32(0), zero, start))[2]
 
 

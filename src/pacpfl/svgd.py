@@ -83,11 +83,16 @@ def bandwidth(squared: Float[Array, "k k"], both: Bool[Array, "k k"]) -> Float[A
     With it, the kernel between a typical pair is 1 / (k + 1).
     """
     k = squared.shape[0]
-    pairs = jnp.where(both & ~jnp.eye(k, dtype=bool), squared, jnp.nan)
-    median = jnp.nan_to_num(jnp.nanmedian(pairs))
-    smallest = jnp.finfo(squared.dtype).tiny ** 0.5  # equal particles: avoid 0 / 0
+    pairs = both & ~jnp.eye(k, dtype=bool)
+    # Sorted here, because jnp.nanmedian takes five times as long to compile.
+    ascending = jnp.sort(jnp.where(pairs, squared, jnp.inf).ravel())
+    count = pairs.sum()
+    median = (ascending[(count - 1) // 2] + ascending[count // 2]) / 2
+    # Equal particles: no 0 / 0; alone, or too far apart for a number: no inf / inf.
+    finite = jnp.finfo(squared.dtype)
     taking_part = jnp.diagonal(both).sum()
-    return jnp.maximum(median, smallest) / jnp.log(jnp.maximum(taking_part, 1) + 1.0)
+    width = jnp.clip(median, finite.tiny**0.5, finite.max / 2)
+    return width / jnp.log(jnp.maximum(taking_part, 1) + 1.0)
 
 
 def spread(points: Float[Array, "k p"]) -> Float[Array, "k k"]:

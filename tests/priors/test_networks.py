@@ -6,10 +6,11 @@ import math
 from itertools import pairwise
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
-from pacpfl.priors.networks import MLP
+from pacpfl.priors.networks import MLP, tanh
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -52,3 +53,16 @@ def test_without_hidden_layers_the_map_is_affine() -> None:
     parameters = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     output = MLP((2, 2))(parameters, np.array([[10.0, 100.0]]))
     np.testing.assert_array_equal(output, [[10.0 + 300 + 5, 20.0 + 400 + 6]])
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 3e-7), (np.float64, 6e-16)])
+def test_tanh_and_its_derivatives_everywhere(dtype: type, error: float) -> None:
+    x = np.concatenate([np.linspace(-12, 12, 4801), [-1e30, -300.0, 0.0, 300.0, 1e30]])
+    x = x.astype(dtype)
+    exact = np.tanh(x.astype(np.float64))
+    np.testing.assert_allclose(tanh(x), exact, rtol=0, atol=error)
+    slope = jax.vmap(jax.grad(tanh))
+    np.testing.assert_allclose(slope(x), 1 - exact**2, rtol=0, atol=4 * error)
+    curvature = jax.vmap(jax.grad(jax.grad(tanh)))(x)
+    np.testing.assert_allclose(curvature, -2 * exact * (1 - exact**2), rtol=0, atol=8 * error)
+    assert tanh(dtype(0)) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -74,6 +75,8 @@ def make_call(
 
         return block_by_block(mean, (inputs.data, keys_of(inputs, round_key), inputs.weights))
 
+    # Its shapes are asked for before it runs: so that it is traced once, not twice.
+    @partial(jax.jit, inline=True)
     def one_round(
         seed: Any, noise: Any, number: Any, state: Any, client_states: Any, inputs: RoundInputs
     ) -> Any:

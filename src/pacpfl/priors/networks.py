@@ -26,7 +26,20 @@ class Network(Protocol):
     ) -> Float[Array, "m outputs"]: ...
 
 
-ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+@jax.custom_jvp
+def tanh(x: Array) -> Array:
+    """2 sigmoid(2 x) - 1, as accurate as XLA's own tanh (2e-7 in float32), which on a CPU takes up to
+    twice as long and compiles for five times as long: it is unrolled over all units of a layer."""
+    return 2 * jax.lax.logistic(2 * x) - 1
+
+
+@tanh.defjvp
+def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    value = tanh(*primals)
+    return value, (1 - value**2) * tangents[0]
+
+
+ACTIVATIONS = {"tanh": tanh, "relu": jax.nn.relu}
 GAINS = {"tanh": 1.0, "relu": 2.0}  # variance of the weights times inputs: Glorot (LeCun), He
 
 
