@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +40,7 @@ def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     return value, (1 - value**2) * tangents[0]
 
 
-ACTIVATIONS = {"tanh": tanh, "relu": jax.nn.relu}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": tanh, "relu": jax.nn.relu}
 GAINS = {"tanh": 1.0, "relu": 2.0}  # variance of the weights times inputs: Glorot (LeCun), He
 
 
