@@ -81,7 +81,9 @@ def programs_compiled_once(programs_folder: str, request: pytest.FixtureRequest)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     quick = OPTIMISED.isdisjoint(request.path.parts) or request.path.name.startswith("test_sites")
-    jax.config.update("jax_disable_most_optimizations", quick)
+    if quick != jax.config.values["jax_disable_most_optimizations"]:
+        jax.config.update("jax_disable_most_optimizations", quick)
+        jax.clear_caches()  # the engines keep programs: those compiled the other way must not be met
 
 
 @pytest.fixture(scope="module")

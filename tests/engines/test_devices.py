@@ -44,6 +44,7 @@ for setting in sys.argv[2:]:
     rounds.WORKING_SET["cpu"] = int(working_set)
     PACPFL.together = how == ""  # else every client's update is computed
     engine.LARGE_UPDATES = 0 if how == "sums" else 2**40
+    engine._compiled.cache_clear()  # made before what is changed here
     compiled.clear()
     averaged.clear()
     out = {}

@@ -11,11 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from pacpfl.engines.kept import kept
 from pacpfl.engines.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.methods.base import Method, Together
 
 # Bytes of a device's share of a round's updates, from which on devices exchange sums.
 LARGE_UPDATES = 2**22
+
+EVERYWHERE = PartitionSpec()
+ROWS = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
 
 
 def make_call(
@@ -36,6 +40,54 @@ def make_call(
     stay on the devices from call to call. `secret`: the call takes one more argument, a key that the
     server's randomness comes from, instead of the seed that everybody may know.
     """
+    compiled, mesh = _compiled(method, layout, capacity, everyone, n, longest, secret)
+    # The key is an argument: as a constant it would make every seed compile anew.
+    seed = jax.random.key_data(base)
+    if mesh is None:
+
+        def alone(
+            state: Any,
+            client_states: Any,
+            inputs: RoundInputs,
+            start: Any,
+            count: Any,
+            noise: Any = None,
+        ) -> Any:
+            return compiled(state, client_states, inputs, start, count, noise, resident, seed)
+
+        return alone
+    held = jax.device_put((resident, seed), jax.NamedSharding(mesh, EVERYWHERE))
+
+    def placed(
+        state: Any,
+        client_states: Any,
+        inputs: RoundInputs,
+        start: Any,
+        count: Any,
+        noise: Any = None,
+    ) -> Any:
+        """Arguments that lie where the results of the call before lie: else it compiles twice."""
+        shared = jax.device_put(
+            (state, client_states, jnp.int32(start), jnp.int32(count), noise),
+            jax.NamedSharding(mesh, EVERYWHERE),
+        )
+        dealt = jax.device_put(inputs, jax.NamedSharding(mesh, ROWS))
+        return compiled(shared[0], shared[1], dealt, *shared[2:], *held)
+
+    return placed
+
+
+@kept
+def _compiled(
+    method: Method,
+    layout: Layout,
+    capacity: int,
+    everyone: bool,
+    n: int,
+    longest: int,
+    secret: bool,
+) -> tuple[Callable[..., Any], jax.sharding.Mesh | None]:
+    """The loop for one device, or for a mesh of them."""
     together = isinstance(method, Together) and method.together
 
     def keys_of(inputs: RoundInputs, round_key: Any) -> Any:
@@ -137,54 +189,17 @@ def make_call(
 
         return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
 
-    # The key is an argument: as a constant it would make every seed compile anew.
-    seed = jax.random.key_data(base)
     if layout.devices == 1:
-        compiled_alone = jax.jit(call)
-
-        def alone(
-            state: Any,
-            client_states: Any,
-            inputs: RoundInputs,
-            start: Any,
-            count: Any,
-            noise: Any = None,
-        ) -> Any:
-            return compiled_alone(state, client_states, inputs, start, count, noise, resident, seed)
-
-        return alone
+        return jax.jit(call), None
     mesh = jax.make_mesh(
         (layout.devices,),
         ("clients",),
         axis_types=(jax.sharding.AxisType.Auto,),
         devices=jax.devices()[: layout.devices],
     )
-    rows = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
-    everywhere = PartitionSpec()
-    specs = (everywhere, everywhere, rows, *[everywhere] * 5)
-    compiled = jax.jit(
-        jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=everywhere, check_vma=False)
-    )
-
-    held = jax.device_put((resident, seed), jax.NamedSharding(mesh, everywhere))
-
-    def placed(
-        state: Any,
-        client_states: Any,
-        inputs: RoundInputs,
-        start: Any,
-        count: Any,
-        noise: Any = None,
-    ) -> Any:
-        """Arguments that lie where the results of the call before lie: else it compiles twice."""
-        shared = jax.device_put(
-            (state, client_states, jnp.int32(start), jnp.int32(count), noise),
-            jax.NamedSharding(mesh, everywhere),
-        )
-        dealt = jax.device_put(inputs, jax.NamedSharding(mesh, rows))
-        return compiled(shared[0], shared[1], dealt, *shared[2:], *held)
-
-    return placed
+    specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
+    dealt = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
+    return jax.jit(dealt), mesh
 
 
 def sums_suffice(method: Method, updates: Any) -> bool:

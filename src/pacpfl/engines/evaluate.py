@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engines.rounds import divide, initial_client_states, to_device
+from pacpfl.engines.kept import kept
+from pacpfl.engines.rounds import divide, first_client, initial_client_states, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
 from pacpfl.personal import PersonalModel
@@ -92,8 +92,13 @@ def shared_model(
         np.concatenate([client.personal.x for client in clients]),
         np.concatenate([client.personal.y for client in clients]),
     )
-    pooled = to_device(from_samples([everything]).gather(np.array([0]), dtype))
-    return jax.jit(method.personalize)(state, (), jax.tree.map(lambda a: a[0], pooled), key)
+    pooled = first_client(from_samples([everything]), dtype)
+    return _personalize(method)(state, (), pooled, key)
+
+
+@kept
+def _personalize(method: Method) -> Callable[..., Predictor]:
+    return jax.jit(method.personalize)
 
 
 class Details(NamedTuple):
@@ -103,6 +108,7 @@ class Details(NamedTuple):
     responsibilities: jax.Array  # [k, K]
 
 
+@kept
 def answering(method: Method) -> Callable[..., Any]:
     """From samples to models to answers for a block of clients: one program for groups of one shape."""
 
@@ -184,7 +190,7 @@ def measure_numbers(predictions: Mixture, clients: Sequence[Client]) -> Evaluati
     for index, client in enumerate(clients):
         assert client.test is not None
         count = len(client.test)
-        own = jax.tree.map(lambda a, which=index: jnp.asarray(a[which]), predictions)
+        own = jax.tree.map(lambda a, which=index: a[which], predictions)
         own = own._replace(means=own.means[:, :count], stds=own.stds[:, :count])
         row, curve, mean, std, quantile = measure(own, client.test.y, levels)
         rows.append(row)
@@ -212,9 +218,9 @@ def measure(
     prediction: Mixture, y: np.ndarray, levels: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Metrics of one client, its calibration curve, and its predictive mean, std and quantiles."""
-    targets = jnp.asarray(y, prediction.means.dtype)
+    targets = np.asarray(y, prediction.means.dtype)
     mean, std, cdf, log_density, quantiles = map(
-        np.asarray, _summary(prediction, targets, jnp.asarray(QUANTILES, targets.dtype))
+        np.asarray, _summary(prediction, targets, QUANTILES.astype(targets.dtype))
     )
     row = {
         "rsmse": metrics.rsmse(y, mean),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from scipy.special import bdtrc  # scipy.stats takes half a second to import
 
 from pacpfl.data.store import ClientStore
+from pacpfl.engines.kept import kept
 from pacpfl.methods.base import Method
 from pacpfl.types import Data
 
@@ -143,19 +145,30 @@ def initial_client_states(
     method: Method, state: Any, store: ClientStore, base: jax.Array, dtype: type
 ) -> Any:
     """What clients keep between rounds, leading axis n; computed only where a method keeps something."""
-
+    one, many = _first_states(method)
     clients_key = jax.random.fold_in(base, 3)  # 0 to 2: server, rounds, personalisation
-
-    def one(state: Any, key: Any, data: Data, client: Any) -> Any:
-        return method.init_client(state, data, jax.random.fold_in(key, client))
-
     example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
     if not jax.tree.leaves(jax.eval_shape(one, state, clients_key, example, 0)):
         return one(state, clients_key, example, 0)
     everyone = np.arange(store.clients)
-    many = jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
     return many(state, clients_key, store.gather(everyone, dtype), everyone)
 
 
+@kept
+def _first_states(method: Method) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """For one client, and compiled for many."""
+
+    def one(state: Any, key: Any, data: Data, client: Any) -> Any:
+        return method.init_client(state, data, jax.random.fold_in(key, client))
+
+    return one, jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
+
+
+def first_client(store: ClientStore, dtype: type) -> Data:
+    """What methods are told of samples before they start: shapes and types, by way of an example."""
+    return to_device(jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype)))
+
+
 def to_device(tree: Any) -> Any:
-    return jax.tree.map(jnp.asarray, tree)
+    """Not by `jnp.asarray`, which compiles a program for every shape."""
+    return jax.device_put(tree)

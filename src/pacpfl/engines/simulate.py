@@ -21,11 +21,13 @@ import numpy as np
 from pacpfl.data.store import ClientStore
 from pacpfl.engines.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.engines.compiled import make_call
+from pacpfl.engines.kept import kept
 from pacpfl.engines.ledger import Ledger
 from pacpfl.engines.rounds import (
     RoundInputs,
     choose_clients,
     divide,
+    first_client,
     gather_round,
     hold,
     initial_client_states,
@@ -122,8 +124,7 @@ def train(
         plan = secrecy.plan
         slots = poisson_slots(n, plan.rate) if plan.sampling == "poisson" else plan.cohort
     base = jax.random.key(seed)
-    example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), dtype)))
-    state = jax.jit(method.init)(jax.random.fold_in(base, 0), example)
+    state = _start(method)(jax.random.fold_in(base, 0), first_client(store, dtype))
     client_states = initial_client_states(method, state, store, base, dtype)
     history: dict[str, list[np.ndarray]] = {}
     start = 0
@@ -133,7 +134,7 @@ def train(
             if secrecy is not None and secrecy.ledger is not None:
                 secrecy.ledger.check(found.ledger)
             start = found.round
-            state, client_states = jax.tree.map(jnp.asarray, found.state)
+            state, client_states = to_device(found.state)
             history = {name: [values] for name, values in found.history.items()}
 
     def choose(number: int) -> np.ndarray:
@@ -210,6 +211,11 @@ def train(
     return Trained(
         state, client_states, flat, done, compile_seconds, train_seconds, finished, out_of_budget
     )
+
+
+@kept
+def _start(method: Method) -> Callable[..., Any]:
+    return jax.jit(method.init)
 
 
 class Calls(NamedTuple):

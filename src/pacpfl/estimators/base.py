@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
@@ -21,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl.data.standardize import Scaler
 from pacpfl.data.store import ClientStore, from_clients
+from pacpfl.engines.rounds import first_client
 from pacpfl.engines.simulate import train
 from pacpfl.estimators import persistence, words
 from pacpfl.estimators.clients import (
@@ -110,8 +110,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             if self.rounds:
                 state = self._trained(method, store, seed)
             else:
-                first = jax.tree.map(jnp.asarray, store.gather(np.array([0]), self._dtype))
-                example = jax.tree.map(lambda a: a[0], first)
+                example = first_client(store, self._dtype)
                 state = method.init(jax.random.fold_in(jax.random.key(seed), 0), example)
                 self.history_: dict[str, np.ndarray] = {}
         self.prior_: Prior = method.prior
@@ -196,7 +195,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 self._models[key] = conditioned(
                     self.prior_,
                     self.config_.personal.weights,
-                    jnp.asarray(self.particles_),
+                    self.particles_,
                     data,
                     self._draw_seed,
                 )
@@ -230,12 +229,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         """One client's answer in standardised units, chunk by chunk."""
         model, parts = self.model(name), []
         with self._precision():
-            given = [jnp.asarray(argument, self._dtype) for argument in arguments]
+            given: list[np.ndarray] = [np.asarray(argument, self._dtype) for argument in arguments]
             for start in range(0, len(x), CHUNK):
                 some = x[start : start + CHUNK]
                 padded: np.ndarray = np.zeros((room(len(some)), x.shape[1]), self._dtype)
                 padded[: len(some)] = some
-                answer = answered(question.of, model, jnp.asarray(padded), *given)
+                answer = answered(question.of, model, padded, *given)
                 parts.append(np.asarray(answer)[..., : len(some)].astype(np.float64))
         return np.concatenate(parts, axis=-1)
 
@@ -287,7 +286,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         x: np.ndarray = np.zeros((rows, self.n_features_in_), self._dtype)
         y: np.ndarray = np.zeros(rows, self._dtype)
         x[: len(samples)], y[: len(samples)] = samples.x, samples.y
-        return Data(jnp.asarray(x), jnp.asarray(y), jnp.arange(rows) < len(samples))
+        return Data(*jax.device_put((x, y, np.arange(rows) < len(samples))))
 
     def _check_room(self, data: Data, group: Name | None) -> None:
         if isinstance(self.prior_, SampledPrior):

@@ -6,6 +6,8 @@ categorical, and what a particle of PAC-PFL stands for is a Bayesian network (`b
 
 from __future__ import annotations
 
+from functools import cache
+
 import optax
 
 from pacpfl.errors import InputError
@@ -88,12 +90,11 @@ def build_maml(config: Config, federation: Federation) -> MAML:
 
 def build_pfedbayes(config: Config, federation: Federation) -> PFedBayes:
     model, local, own = build_model(config, federation), config.local, config.pfedbayes
-    optimizer = OPTIMIZERS[own.optimizer]
     return PFedBayes(
         model.network,
         model.likelihood,
-        optimizer(own.learning_rate),
-        optimizer(own.shared_learning_rate),
+        _plain_optimizer(own.optimizer, own.learning_rate),
+        _plain_optimizer(own.optimizer, own.shared_learning_rate),
         local_steps=local.steps,
         batch=local.batch,
         zeta=own.zeta,
@@ -184,6 +185,14 @@ def _without_federation(config: Config, federation: Federation) -> BNNPrior:
     )
 
 
+# Optimisers hold functions, which equal nothing but themselves. They are kept, so that methods of runs
+# that differ in their seed are equal, and traced and compiled once.
+@cache
+def _plain_optimizer(name: str, rate: float) -> optax.GradientTransformation:
+    return OPTIMIZERS[name](rate)
+
+
+@cache
 def build_optimizer(train: TrainConfig) -> optax.GradientTransformation:
     rate, rounds = train.learning_rate, train.rounds
     schedule = {

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import metrics, predictive
@@ -101,7 +100,7 @@ def personalize(shared: Shared, client: str, x: np.ndarray, y: np.ndarray) -> Cl
     prior = prior_of(shared.config, shared.schema)
     with precision(shared.config):
         data = to_data(scaler(samples), dtype_of(shared.config))
-        particles = jnp.asarray(shared.particles)
+        particles = jax.device_put(shared.particles)
         model = condition(
             prior, shared.config.personal.weights, particles, data, draw_key(shared, client, prior)
         )
@@ -122,7 +121,7 @@ def draw_key(shared: Shared, client: str, prior: Prior) -> jax.Array | None:
     if not isinstance(prior, SampledPrior):
         return None
     if prior.noise == "shared" and shared.seed is not None:
-        return jax.random.wrap_key_data(jnp.asarray(shared.seed))
+        return jax.random.wrap_key_data(jax.device_put(shared.seed))
     own = jax.random.fold_in(jax.random.key(shared.config.seed), zlib.crc32(client.encode()))
     return jax.random.fold_in(own, 1)
 
@@ -154,7 +153,7 @@ def predict(model: ClientModel, x: np.ndarray, levels: Sequence[float] = ()) -> 
         raise InputError(f"The target of {model.client!r} is a class; ask for its probabilities.")
     scaler = model.scaler
     with precision(model.config):
-        asked = jnp.asarray(np.array(levels, float), dtype_of(model.config))
+        asked: np.ndarray = np.array(levels, dtype_of(model.config))
         parts = list(_in_blocks(model, x, lambda rows: _summary(model.personal, rows, asked)))
     mean, std, quantiles = (
         np.concatenate(part, axis=-1).astype(float) for part in zip(*parts, strict=True)
@@ -200,7 +199,7 @@ def _in_blocks(
     for start in range(0, len(x), size):
         rows = scaled[start : start + size]
         padded = np.concatenate([rows, np.zeros((size - len(rows), x.shape[1]), rows.dtype)])
-        found = tuple(np.asarray(part)[..., : len(rows)] for part in function(jnp.asarray(padded)))
+        found = tuple(np.asarray(part)[..., : len(rows)] for part in function(padded))
         unusable = np.isnan if model.schema.classes is not None else _not_finite
         if any(unusable(part).any() for part in found):
             raise InputError(
@@ -240,7 +239,7 @@ def evaluate(model: ClientModel, x: np.ndarray, y: np.ndarray) -> dict[str, floa
 
     with precision(model.config):
         parts = zip(*_in_blocks(model, x, components), strict=True)
-        means, stds = (jnp.asarray(np.concatenate(part, axis=-1)) for part in parts)
+        means, stds = (jax.device_put(np.concatenate(part, axis=-1)) for part in parts)
         scaled = blocks[0]._replace(means=means, stds=stds)
         whole = predictive.in_units(scaled, scaler.y_mean, scaler.y_std)
         row = measure(whole, samples.y, metrics.calibration_levels())[0]
@@ -251,11 +250,9 @@ def evaluate(model: ClientModel, x: np.ndarray, y: np.ndarray) -> dict[str, floa
 def to_data(samples: Samples, dtype: type) -> Data:
     """Padded to one of few sizes, so that models of like sizes share their programs."""
     room = round_up(len(samples)) - len(samples)
-    return Data(
-        jnp.asarray(np.pad(samples.x, ((0, room), (0, 0))), dtype),
-        jnp.asarray(np.pad(samples.y, (0, room)), dtype),
-        jnp.asarray(np.arange(len(samples) + room) < len(samples)),
-    )
+    x: np.ndarray = np.pad(samples.x, ((0, room), (0, 0))).astype(dtype)
+    y: np.ndarray = np.pad(samples.y, (0, room)).astype(dtype)
+    return Data(*jax.device_put((x, y, np.arange(len(y)) < len(samples))))
 
 
 def check_features(schema: Schema, x: np.ndarray) -> None:

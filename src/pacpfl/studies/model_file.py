@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -83,7 +82,7 @@ def load_model(path: Path) -> ClientModel:
                     array = np.broadcast_to(array, (len(particles), *array.shape[1:]))
                 if array.shape != leaf.shape or array.dtype != leaf.dtype:
                     raise ValueError(f"{name} has shape {array.shape}, not {leaf.shape}")
-                leaves.append(jnp.asarray(array))
+                leaves.append(jax.device_put(array))
             personal: PersonalModel = jax.tree.unflatten(jax.tree.structure(template), leaves)
         return ClientModel(about["client"], config, schema, scaler, personal)
     except (KeyError, ValueError, TypeError, AssertionError, StopIteration) as error:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
@@ -30,6 +29,7 @@ from pacpfl.engines.flare.opened import Description, Opened, from_json, shadow
 from pacpfl.engines.flare.opening import FORM, example
 from pacpfl.engines.flare.segment import CHECKPOINT
 from pacpfl.engines.flare.terms import Terms
+from pacpfl.engines.rounds import to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.sections import Config
@@ -123,7 +123,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     own = replace(own, existing=measured, new=())
     made = compressed(known.build(shadow(whole)), about["encoding"])
     state = states.load_tree(place / "state.safetensors", template(made, known, whole))
-    state = jax.tree.map(jnp.asarray, state)
+    state = to_device(state)
     started = datetime.now(UTC)
     groups = evaluate(
         made,

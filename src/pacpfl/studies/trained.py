@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
@@ -16,7 +15,7 @@ from pacpfl.data.store import from_clients
 from pacpfl.engines.checkpoint import load_checkpoint
 from pacpfl.engines.ledger import FILE as LEDGER
 from pacpfl.engines.ledger import RunRecord, read_ledger
-from pacpfl.engines.rounds import to_device
+from pacpfl.engines.rounds import first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.base import Prior
@@ -70,7 +69,7 @@ def load_run(folder: Path) -> Trained:
         base_of(method.prior)
     store = from_clients(federation.existing)
     dtype = np.float64 if config.run.precision == "float64" else np.float32
-    example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), dtype)))
+    example = first_client(store, dtype)
     plan = plan_of(config, store.clients)
     private = None if plan is None else protect(method, plan, config)
     made = method if private is None else private
@@ -85,7 +84,7 @@ def load_run(folder: Path) -> Trained:
     if found is None or found.round < last:
         reached = "there is no checkpoint" if found is None else f"round {found.round}"
         raise InputError(f"The run in {folder} is not complete ({reached}); {again}.")
-    state = jax.tree.map(jnp.asarray, found.state[0])
+    state = to_device(found.state[0])
     spent = None
     if private is not None:
         state = private.released(state)

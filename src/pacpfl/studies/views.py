@@ -49,7 +49,7 @@ class Views:
 
     def _padded(self, samples: Samples, rows: int) -> jax.Array:
         padding = ((0, rows - len(samples)), (0, 0))
-        return jnp.asarray(np.pad(samples.x, padding), self.dtype)
+        return jax.device_put(np.pad(samples.x, padding).astype(self.dtype))
 
 
 def _members(prior: Prior, phi: jax.Array) -> tuple[jax.Array, jax.Array]:

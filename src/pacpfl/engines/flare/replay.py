@@ -18,6 +18,7 @@ from pacpfl.engines.compiled import make_call
 from pacpfl.engines.flare.participation import Record
 from pacpfl.engines.rounds import (
     divide,
+    first_client,
     gather_round,
     initial_client_states,
     stack_rounds,
@@ -42,7 +43,7 @@ def replay(
     base = jax.random.key(seed)
     sizes = sorted({one.total for one in record.rounds})
     method = build(sizes[0] if sizes else store.clients)
-    example = jax.tree.map(lambda a: jnp.asarray(a[0]), store.gather(np.array([0]), dtype))
+    example = first_client(store, dtype)
     state = jax.jit(method.init)(jax.random.fold_in(base, 0), example)
     client_states = initial_client_states(method, state, store, base, dtype)
     itemsize = jnp.zeros((), dtype).dtype.itemsize

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.engines.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -27,7 +26,7 @@ from pacpfl.engines.flare.states import NEVER
 from pacpfl.engines.flare.sums import check_summable, size_of
 from pacpfl.engines.flare.terms import Exchange, Outcome, Terms, is_current, order, write_outcome
 from pacpfl.engines.flare.wire import Refused
-from pacpfl.engines.rounds import choose_clients
+from pacpfl.engines.rounds import choose_clients, to_device
 from pacpfl.engines.simulate import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
@@ -126,7 +125,7 @@ class _Rounds:
         if self.secrecy is not None and self.secrecy.ledger is not None:
             self.secrecy.ledger.check(found.ledger)
         self.history = {name: [values] for name, values in found.history.items()}
-        return jax.tree.map(jnp.asarray, found.state[0])
+        return to_device(found.state[0])
 
     def run(self, state: Any, start: int) -> Outcome:
         self.saved = start

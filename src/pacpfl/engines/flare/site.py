@@ -32,7 +32,7 @@ from pacpfl.engines.flare.opened import Opened, describe, from_json, shadow, to_
 from pacpfl.engines.flare.secure_site import MESSAGE, SecureSite
 from pacpfl.engines.flare.sums import size_of, summed, to_rows
 from pacpfl.engines.flare.wire import Refused
-from pacpfl.engines.rounds import fill, to_device
+from pacpfl.engines.rounds import fill, first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.secagg.certified import Passport
@@ -150,7 +150,7 @@ class Site:
         method = compressed(built, encoding) if self._secure is None else summed(built)
         first = int(about["seats"][self.name])
         base = jax.random.key(opened.seed)
-        example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), opened.dtype)))
+        example = first_client(store, opened.dtype)
         start = jax.random.fold_in(base, 0)
         self.limits.check_model(wire.count(jax.eval_shape(method.init, start, example)))
         state = jax.jit(method.init)(start, example)
@@ -261,8 +261,8 @@ class Site:
             filled = fill(some, max(slots, len(some)))
             rows = np.minimum(start + np.arange(len(filled)), len(chosen) - 1)
             data = to_device(store.gather(filled, opened.dtype))
-            mine = jax.tree.map(lambda a, rows=rows: jnp.asarray(a[rows]), own)
-            numbers = jnp.asarray(work.first + filled, jnp.int32)
+            mine = to_device(jax.tree.map(lambda a, rows=rows: a[rows], own))
+            numbers = to_device((work.first + filled).astype(np.int32))
             result = work.update(state, mine, data, jnp.int32(number), numbers)
             parts.append(_rows(result, len(some)))
         return jax.tree.map(lambda *a: np.concatenate(a), *parts)
