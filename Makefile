@@ -68,10 +68,10 @@ demo: .venv/ready-core | $(folders) ## Set up, train on the Polynomial data, wri
 	@$(at_home) .venv/bin/pacpfl run polynomial --out runs/demo $(ARGS)
 	@printf 'The report is %s\n' "$$PWD/runs/demo/report.html"
 
-# A thread for each worker: more of them wait for one another by counting, which takes the other
-# worker's time. Files go to the workers in the order of tests/conftest.py.
+# A core and a thread for each worker: more threads wait for one another by counting, which takes the
+# other worker's time. Files go to the workers in the order of tests/conftest.py.
 test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" for some, WORKERS=2)
-	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(python) -m pytest \
+	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 CORE_FOR_EACH_WORKER=1 $(python) -m pytest \
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # A deployment for each worker: a test waits much, for processes to start and to miss each other.

@@ -54,10 +54,16 @@ TINY = {
     "run": (*SMALL, "prior.kernel=ard", "prior.mean=zero", 'methods=["pacpfl"]'),
     "fit": ("rounds=2", "particles=2", "prior.mean=zero", 'methods=["pacpfl"]'),
 }
+# Runs end in the page that `pacpfl report` draws: it is drawn by that command, and by the first run.
 SEVERAL = """
 import json, os, sys
 from pacpfl import cli
+from pacpfl.report import html
+draw, runs = html.write_report, 0
 for folder, place, words in json.loads(sys.argv[1]):
+    runs += words[1] in ("run", "fit")
+    drawn = words[1] not in ("run", "fit") or runs == 1
+    html.write_report = draw if drawn else lambda folder: folder / "report.html"
     os.chdir(folder)
     sys.argv = words
     print(f"=== {place}: {' '.join(words)}", flush=True)

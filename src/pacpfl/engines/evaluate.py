@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
@@ -240,6 +239,8 @@ def agree(responsibilities: np.ndarray) -> np.ndarray:
 
     [clients, k, K] -> the same, with each particle's columns permuted to overlap most.
     """
+    from scipy.optimize import linear_sum_assignment  # a third of a second to import
+
     aligned = responsibilities.copy()
     for particle in range(1, responsibilities.shape[1]):
         overlap = responsibilities[:, 0].T @ responsibilities[:, particle]

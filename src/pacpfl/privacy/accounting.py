@@ -28,8 +28,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from scipy import optimize
-
 from pacpfl.errors import InputError
 from pacpfl.privacy.mechanisms import Adjacency, Mode
 
@@ -149,6 +147,7 @@ def _find(spent: Callable[[float], float], epsilon: float, start: float) -> floa
 
     Both axes are logarithmic: on them what is spent is nearly a line, and few steps are enough.
     """
+    from scipy import optimize  # a third of a second to import
 
     def excess(log_z: float) -> float:
         return math.log(max(spent(math.exp(log_z)), 1e-12) / epsilon)

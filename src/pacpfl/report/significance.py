@@ -7,7 +7,7 @@ tell less than they count, and the tests say "more than chance" too easily.
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats takes half a second to import
 
 LEVEL = 0.05  # chance that any client at all is named wrongly, all tests of one kind together
 
@@ -36,7 +36,7 @@ def too_few_inside(shares: np.ndarray, counts: np.ndarray, promised: float) -> n
     shares, counts = np.asarray(shares, float), np.asarray(counts, float)
     known = np.isfinite(shares) & np.isfinite(counts) & (counts > 0)
     inside = np.rint(np.where(known, shares * counts, 0))
-    values = stats.binom.cdf(inside, np.where(known, counts, 1), promised)
+    values = special.bdtr(inside, np.where(known, counts, 1).astype(int), promised)
     return np.where(known, values, np.nan)
 
 
@@ -53,10 +53,15 @@ def surer_than_right(table: np.ndarray) -> float:
     chances = np.ones(1)
     for count, _, sure in table:
         share = min(1.0, sure / count)
-        chances = np.convolve(
-            chances, stats.binom.pmf(np.arange(int(count) + 1), int(count), share)
-        )
+        chances = np.convolve(chances, binomial(int(count), share))
     return float(min(1.0, chances[: int(np.rint(table[:, 1].sum())) + 1].sum()))
+
+
+def binomial(count: int, share: float) -> np.ndarray:
+    """P(k of n), k = 0..n."""
+    k = np.arange(count + 1)
+    ways = special.gammaln(count + 1) - special.gammaln(k + 1) - special.gammaln(count - k + 1)
+    return np.exp(ways + special.xlogy(k, share) + special.xlog1py(count - k, -share))
 
 
 def paired_difference(count: float, total: float, squares: float) -> float:
@@ -67,7 +72,7 @@ def paired_difference(count: float, total: float, squares: float) -> float:
     variance = max(squares - count * mean**2, 0.0) / (count - 1)
     if variance <= 1e-14 * squares / count:
         return 1.0 if mean == 0 else 0.0
-    return float(2 * stats.t.sf(abs(mean) / np.sqrt(variance / count), count - 1))
+    return float(2 * special.stdtr(count - 1, -abs(mean) / np.sqrt(variance / count)))
 
 
 def paired_answers(total: float, squares: float) -> float:
@@ -81,4 +86,4 @@ def paired_answers(total: float, squares: float) -> float:
     if not disagree:
         return 1.0
     fewer = round((squares - abs(total)) / 2)
-    return float(min(1.0, 2 * stats.binom.cdf(fewer, disagree, 0.5)))
+    return float(min(1.0, 2 * special.bdtr(fewer, disagree, 0.5)))

@@ -6,7 +6,6 @@ Every sentence is computed; none is written for a particular run.
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from pacpfl.report import class_words
 from pacpfl.report.compare import compare, mean_of
@@ -163,5 +162,7 @@ def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
     agreement = np.zeros((len(names), values.shape[1]))
     for index in known:
         agreement[names.index(kinds[index]), strongest[index]] += 1
+    from scipy.optimize import linear_sum_assignment  # a third of a second to import
+
     rows, columns = linear_sum_assignment(-agreement)
     return int(agreement[rows, columns].sum()), len(known)
