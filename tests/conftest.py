@@ -45,22 +45,24 @@ OPTIMISED = {"engines", "sites", "test_polynomial_study.py", "test_polynomial_op
 
 # The files that take longest, longest first.
 LONG = (
-    "test_polynomial_study.py",
-    "test_cli.py",
-    "test_own_cli.py",
-    "test_polynomial_opposite.py",
     "test_code_blocks.py",
     "test_resume.py",
-    "test_regression.py",
-    "test_simulate.py",
-    "test_certify_classes.py",
-    "test_html.py",
-    "test_common.py",
+    "test_own_cli.py",
+    "test_cli.py",
     "test_devices.py",
+    "test_sites_secure.py",
+    "test_tune_cli.py",
+    "test_sites_segment.py",
+    "test_certify_classes.py",
+    "test_common.py",
+    "test_gp.py",
+    "test_polynomial_study.py",
+    "test_html.py",
     "test_notebooks.py",
-    "test_estimator_checks.py",
-    "test_bnn.py",
-    "test_protect.py",
+    "test_regressor.py",
+    "test_polynomial_opposite.py",
+    "test_panel_browser.py",
+    "test_site.py",
 )
 
 
