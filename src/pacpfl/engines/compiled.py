@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -189,9 +189,8 @@ def _compiled(
 
         return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
 
-    options = _for_kernel_matrices() if together else None
     if layout.devices == 1:
-        return jax.jit(call, compiler_options=options), None
+        return jax.jit(call), None
     mesh = jax.make_mesh(
         (layout.devices,),
         ("clients",),
@@ -200,24 +199,7 @@ def _compiled(
     )
     specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
     dealt = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
-    return jax.jit(dealt, compiler_options=options), mesh
-
-
-@cache
-def _for_kernel_matrices() -> dict[str, Any] | None:
-    """Compiler options for Gaussian processes on a GPU; none elsewhere.
-
-    For each product XLA tries kernels of Triton. With 150 samples that takes 10 of 13 s of compilation
-    and makes rounds 8% faster. Networks, which become a quarter faster, keep it.
-    """
-    options = {"xla_gpu_enable_triton_gemm": False}
-    if jax.default_backend() != "gpu":
-        return None
-    try:
-        jax.jit(lambda x: x, compiler_options=options)(0.0)
-    except jax.errors.JaxRuntimeError:  # an XLA that has no such option
-        return None
-    return options
+    return jax.jit(dealt), mesh
 
 
 def sums_suffice(method: Method, updates: Any) -> bool:
