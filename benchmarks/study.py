@@ -47,7 +47,7 @@ class Plan:
     """Which sizes, and how long to stay with each."""
 
     table: tuple[Sizes, ...] = TABLE
-    compared_seconds: float = 60.0  # for one size of the table, at least three turns
+    compared_seconds: float = 60.0  # for one size of the table, at least seven turns
     compiled: tuple[int, ...] = (150, 610)  # m
     base: Sizes = TABLE[0]
     samples: tuple[int, ...] = (150, 300, 610, 1200, 2400)  # m

@@ -24,7 +24,7 @@ def positive_definite(*shape: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From five rows on there are tiles, four at most, of whatever size."""
+    """From five rows on there are tiles, five at most, of whatever size."""
     monkeypatch.setattr(tiles, "TILE", 4)
     monkeypatch.setattr(tiles, "ROWS", 1)
 

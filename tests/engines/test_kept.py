@@ -32,7 +32,7 @@ def test_another_seed_is_not_traced_again_and_gives_other_numbers() -> None:
     store = make_store((3, 5, 2))
     TRACED.clear()
     one, two = (train(Counted(), store, rounds=3, seed=seed) for seed in (1, 2))
-    assert TRACED == ["one"]
+    assert TRACED == ["one"], "neither for the second seed, nor twice for the first"
     assert not np.array_equal(one.state.value, two.state.value)
     again = train(Counted(), store, rounds=3, seed=1)
     np.testing.assert_array_equal(again.state.value, one.state.value)

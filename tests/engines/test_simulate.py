@@ -76,19 +76,6 @@ def plain_loop(
     return state, memories, curves
 
 
-def test_a_round_is_traced_once() -> None:
-    """Users wait for it, and nobody would notice that it happens twice."""
-    traced: list[None] = []
-
-    class Counted(StatelessToy):
-        def server_update(self, *arguments: Any) -> Any:
-            traced.append(None)
-            return super().server_update(*arguments)
-
-    run(Counted(), make_store(LENGTHS), rounds=3)
-    assert len(traced) == 1
-
-
 def assert_close_tree(one: Any, two: Any, **tolerance: float) -> None:
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), **(tolerance or {"rtol": 1e-10}))

@@ -43,22 +43,12 @@ def make_call(
     compiled, mesh = _compiled(method, layout, capacity, everyone, n, longest, secret)
     # The key is an argument: as a constant it would make every seed compile anew.
     seed = jax.random.key_data(base)
-    if mesh is None:
+    held = (resident, seed)
+    if mesh is not None:
+        everywhere, dealt = (jax.NamedSharding(mesh, spec) for spec in (EVERYWHERE, ROWS))
+        held = jax.device_put(held, everywhere)
 
-        def alone(
-            state: Any,
-            client_states: Any,
-            inputs: RoundInputs,
-            start: Any,
-            count: Any,
-            noise: Any = None,
-        ) -> Any:
-            return compiled(state, client_states, inputs, start, count, noise, resident, seed)
-
-        return alone
-    held = jax.device_put((resident, seed), jax.NamedSharding(mesh, EVERYWHERE))
-
-    def placed(
+    def run(
         state: Any,
         client_states: Any,
         inputs: RoundInputs,
@@ -66,15 +56,15 @@ def make_call(
         count: Any,
         noise: Any = None,
     ) -> Any:
-        """Arguments that lie where the results of the call before lie: else it compiles twice."""
-        shared = jax.device_put(
-            (state, client_states, jnp.int32(start), jnp.int32(count), noise),
-            jax.NamedSharding(mesh, EVERYWHERE),
-        )
-        dealt = jax.device_put(inputs, jax.NamedSharding(mesh, ROWS))
-        return compiled(shared[0], shared[1], dealt, *shared[2:], *held)
+        shared = (state, client_states, start, count, noise)
+        if mesh is not None:
+            # Where the results of the call before lie, and of one type: else it compiles twice.
+            counted = (jnp.int32(start), jnp.int32(count))
+            shared = jax.device_put((state, client_states, *counted, noise), everywhere)
+            inputs = jax.device_put(inputs, dealt)
+        return compiled(*shared[:2], inputs, *shared[2:], *held)
 
-    return placed
+    return run
 
 
 @kept
