@@ -281,6 +281,24 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     json.loads((tmp_path / "run.json").read_text(), parse_constant=fail)
 
 
+def test_diversity_is_the_distance_of_what_particles_predict(alone: Path) -> None:
+    """By hand: constant mean, correlations of the next and next but one inputs, and noise."""
+    saved = load_file(alone / "checkpoint.safetensors")
+    at = saved["state[0].references"][:, 0].astype(float)
+    gaps = np.concatenate([at[1:] - at[:-1], at[2:] - at[:-2]])
+    constant, length, raw = saved["state[0].particles"].astype(float).T
+    correlations = np.exp(-0.5 * (gaps / np.exp(length[:, None])) ** 2)
+    apart = np.sqrt(
+        (constant[0] - constant[1]) ** 2
+        + np.mean((correlations[0] - correlations[1]) ** 2)
+        + (np.log1p(np.exp(raw[0])) - np.log1p(np.exp(raw[1]))) ** 2
+    )
+    pairwise = load_file(alone / "arrays.safetensors")["diversity/pairwise"]
+    np.testing.assert_allclose(pairwise, apart * (1 - np.eye(2)), rtol=1e-4, atol=1e-7)
+    told = json.loads((alone / "run.json").read_text())["methods"]["pacpfl"]["diversity"]
+    assert told["value"] == pytest.approx(apart, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("particles", "share", "collapsed", "word"),
     [
