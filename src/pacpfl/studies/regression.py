@@ -153,9 +153,9 @@ NOTES = (
     "100, which is not among the seeds reported: twelve trials by three of five folds for each method "
     "on each data set, seven by all five for PAC-PFL with the first hours; PV-S with 610 hours takes over "
     "what was found on PV-EW. The spaces searched are the paper's, narrowed after a first look by the same "
-    "cross-validation, at PAC-PFL more often than at the others (docs/studies.md). Each tuned configuration "
-    "says how it was found; where none is shipped (Polynomial), a method runs with what its data set "
-    "starts from.",
+    "cross-validation, at PAC-PFL more often than at the others (docs/studies.md). Each tuned "
+    "configuration says how it was found; where none is shipped (Polynomial), a method runs with what its "
+    "data set starts from.",
     "The paper's text takes the first 150 hours and its authors' generator 150 at random; its one value "
     "stands beside both. It does not say which mean its pFedGP has; its value stands beside both.",
     "MTL, MAML and FedAvg give point predictions; their calibration error is that of a normal "
