@@ -254,6 +254,7 @@ def test_keys_that_came_later_do_not_rename_what_was_made_before_them() -> None:
     parts = {name: asdict(getattr(Config(), name)) for name in learned}
     for name in ("noise_model", "noise_widths", "warp"):
         del parts["prior"][name]
+    del parts["pv"]["skip"]
     told = json.dumps(parts | {"seed": 0, "precision": "float32"}, sort_keys=True)
     assert identity(Config()) == hashlib.sha256(told.encode()).hexdigest()
     names = {identity(override(Config(), [f"prior.noise_model={m}"])) for m in ("linear", "mlp")}
@@ -263,8 +264,8 @@ def test_keys_that_came_later_do_not_rename_what_was_made_before_them() -> None:
 def test_an_identity_names_what_training_depends_on() -> None:
     base = identity(Config())
     assert identity(load(dump(Config()), "again")) == base
-    for setting in ("particles=5", "data.noise=0.7", "prior.noise=0.7", "seed=1", "rounds=9",
-                    "precision=float64", "batch=4"):  # fmt: skip
+    for setting in ("particles=5", "data.noise=0.7", "pv.skip=150", "prior.noise=0.7", "seed=1",
+                    "rounds=9", "precision=float64", "batch=4"):  # fmt: skip
         assert identity(override(Config(), [setting])) != base, setting
     for setting in ("checkpoint_rounds=3", "weights=uniform", 'methods=["pacpfl"]'):
         assert identity(override(Config(), [setting])) == base, setting

@@ -186,7 +186,7 @@ def test_a_part_of_the_study_is_run_kept_and_shown(studied):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["regresion"], ["'regresion'", "polynomial, regression, ablation"]),
+        (["regresion"], ["'regresion'", "polynomial, regression, fortnights, ablation"]),
         (["regression", "--only", "mlt"], ["mlt", "mtl"]),
         (["regression", "--weather", "none.csv"], ["none.csv"]),
         (["ablation", "--only", "mtl"], ["mtl", "k1"]),

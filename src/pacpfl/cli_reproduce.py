@@ -14,7 +14,7 @@ from pacpfl.cli_classification import reproduce_classification
 from pacpfl.cli_privacy_study import reproduce_privacy
 from pacpfl.errors import InputError
 
-STUDIES = ("polynomial", "regression", "ablation", "classification", "privacy")
+STUDIES = ("polynomial", "regression", "fortnights", "ablation", "classification", "privacy")
 
 
 def reproduce(
@@ -102,11 +102,12 @@ def _study(
 
     runtime.configure()
     from pacpfl.report.study import write_study
-    from pacpfl.studies import ablation, regression, table
+    from pacpfl.studies import ablation, fortnights, regression, table
     from pacpfl.studies.build import load_weather
     from pacpfl.studies.outcomes import Progress, read_outcomes, run_cells
 
-    study: Any = {"regression": regression, "ablation": ablation}[name]
+    studies = {"regression": regression, "fortnights": fortnights, "ablation": ablation}
+    study: Any = studies[name]
     every = study.cells(seeds, weather, quick)
     now = regression.select(every, only.split(",") if only else [])
     if weather != "synthetic":

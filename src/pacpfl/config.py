@@ -26,7 +26,8 @@ METHODS = (
 # Their results depend on all clients' data, without noise.
 TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
 CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
-LATER = ("noise_model", "noise_widths", "warp")  # keys that identities leave out at their default
+# Keys that identities leave out at their default.
+LATER = ("noise_model", "noise_widths", "warp", "skip")
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
 

@@ -46,6 +46,7 @@ class PVConfig:
         "training hours: the first ones of June and July, or a random choice",
         choices=("first", "random"),
     )
+    skip: int = key(0, "hours of June and July before the first training hour", least=0)
     weather: str = key(
         "synthetic",
         "synthetic, pvgis (asks the service once, then its cache), or a CSV file of PVGIS",

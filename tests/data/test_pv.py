@@ -185,6 +185,23 @@ def test_first_and_random_windows(weather: Weather, federation: Federation) -> N
     assert places[0] != places[1]
 
 
+def test_hours_that_are_skipped_are_in_no_window_and_leave_the_test_alone(
+    weather: Weather, federation: Federation
+) -> None:
+    later = pv("EW", 3, 1, 150, "first", weather, seed=5, skip=300)
+    last = pv("EW", 3, 1, 150, "random", weather, seed=5, skip=460)
+    for short, drawn, whole in zip(
+        later.existing, last.existing, federation.existing, strict=False
+    ):
+        np.testing.assert_array_equal(short.train.x, whole.train.x[300:450])
+        np.testing.assert_array_equal(short.train.y, whole.train.y[300:450])
+        np.testing.assert_array_equal(drawn.train.x, whole.train.x[460:])  # all that are left
+        for client in (short, drawn):
+            assert client.test is not None and whole.test is not None
+            np.testing.assert_array_equal(client.test.x, whole.test.x)
+            np.testing.assert_array_equal(client.test.y, whole.test.y)
+
+
 def test_the_same_seed_gives_the_same_houses_and_their_number_changes_none(
     weather: Weather, federation: Federation
 ) -> None:
@@ -297,6 +314,8 @@ def part(weather: Weather, keep: np.ndarray) -> Weather:
         ({"window": "last"}, "window = 'last'"),
         ({"samples": 611}, "samples = 611"),
         ({"samples": 0}, "samples = 0"),
+        ({"skip": 461}, "samples = 150 of 610 hours; take 0 to 460"),
+        ({"skip": -1}, "skip = -1"),
         ({"clients": -1}, "-1 houses"),
         ({"lags": ()}, "lags = []"),
         ({"lags": (1, 1)}, "lags = [1, 1]"),

@@ -94,18 +94,21 @@ def pv(
     weather: Weather,
     seed: int = 0,
     *,
+    skip: int = 0,
     years: tuple[int, int] | None = None,
     lags: Sequence[int] = PAPER_LAGS,
 ) -> Federation:
     """PV-EW or PV-S: half of the houses face east and half west (in turn), or all face the equator.
 
     A house trains on the `first` samples of its first year or on a `random` choice of them (its own,
-    kept in order of time), and is tested on all 610 of the second. `years` defaults to the first two
+    kept in order of time), in either case without the `skip` hours that come before all others, and
+    is tested on all 610 of the second. `years` defaults to the first two
     that the weather holds. House i is the same however many houses there are.
     """
-    _check_choices(panels, clients, new_clients, samples, window, lags)
+    _check_choices(panels, clients, new_clients, samples, skip, window, lags)
     light = sky(weather)
     train_hours, test_hours = _chosen_hours(weather, years, max(lags))
+    train_hours = train_hours[skip:]
     station = direct_irradiance(light, abs(weather.latitude), _towards_equator(weather))
 
     def client(name: str, number: int, seeds: np.random.SeedSequence) -> Client:
@@ -313,7 +316,13 @@ def _chosen_hours(
 
 
 def _check_choices(
-    panels: str, clients: int, new_clients: int, samples: int, window: str, lags: Sequence[int]
+    panels: str,
+    clients: int,
+    new_clients: int,
+    samples: int,
+    skip: int,
+    window: str,
+    lags: Sequence[int],
 ) -> None:
     if panels not in KINDS:
         raise InputError(f"panels = {panels!r} is not known; take one of {', '.join(KINDS)}.")
@@ -322,6 +331,11 @@ def _check_choices(
     if not 1 <= samples <= SAMPLES:
         raise InputError(
             f"samples = {samples} is not possible; take 1 to {SAMPLES} for each house."
+        )
+    if not 0 <= skip <= SAMPLES - samples:
+        raise InputError(
+            f"skip = {skip} is not possible with samples = {samples} of {SAMPLES} hours; take 0 to "
+            f"{SAMPLES - samples}."
         )
     if min(clients, new_clients) < 0:
         raise InputError(f"There cannot be {min(clients, new_clients)} houses; take 0 or more.")

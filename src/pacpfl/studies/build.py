@@ -85,6 +85,7 @@ def _pv(config: Config) -> Federation:
         houses.window,  # type: ignore[arg-type]
         load_weather(houses),
         config.seed,
+        skip=houses.skip,
     )
 
 

@@ -9,7 +9,7 @@ same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from typing import Any
@@ -230,6 +230,24 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
     present = {(outcome.dataset, outcome.method) for outcome, _ in kept}
     datasets = {d: title for d, title in DATASETS.items() if any(d == p[0] for p in present)}
     methods = {row: ROWS[row].title for row in ROWS if any(row == p[1] for p in present)}
+    return {
+        "title": "Regression: every method of the paper's table, and two that people try first",
+        "summary": summary(kept),
+        "command": command,
+        "seeds": list(seeds),
+        "datasets": datasets,
+        "methods": methods,
+        "overview": ["rsmse", "ce"],
+        "panels": client_by_client(kept, datasets, methods),
+        "notes": list(NOTES),
+    }
+
+
+def client_by_client(
+    kept: Sequence[Kept], datasets: Mapping[str, str], methods: Iterable[str]
+) -> list[dict[str, Any]]:
+    """A figure of boxes for each data set."""
+    present = {(outcome.dataset, outcome.method) for outcome, _ in kept}
     panels = []
     for dataset, title in datasets.items():
         names = [row for row in methods if (dataset, row) in present]
@@ -247,20 +265,10 @@ def describe(kept: Sequence[Kept], seeds: Sequence[int], command: str) -> dict[s
                 "are the others.",
             }
         )
-    return {
-        "title": "Regression: every method of the paper's table, and two that people try first",
-        "summary": summary(kept),
-        "command": command,
-        "seeds": list(seeds),
-        "datasets": datasets,
-        "methods": methods,
-        "overview": ["rsmse", "ce"],
-        "panels": panels,
-        "notes": list(NOTES),
-    }
+    return panels
 
 
-def summary(kept: Sequence[Kept]) -> list[str]:
+def summary(kept: Sequence[Kept], titles: Mapping[str, str] = DATASETS) -> list[str]:
     """Where PAC-PFL is best, where it is not and by whom it is beaten, and its calibration."""
     table: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     errors: dict[tuple[str, str], dict[str, float]] = {}
@@ -276,7 +284,7 @@ def summary(kept: Sequence[Kept]) -> list[str]:
     for (dataset, group), found in contested.items():
         ours = found["pacpfl"]
         other = min((r for r in found.values() if r is not ours), key=lambda r: r["mean"])
-        where = f"{DATASETS[dataset]}, {group} clients"
+        where = f"{titles[dataset]}, {group} clients"
         if ours["mean"] < other["mean"]:
             won.append(where)
             gap = other["mean"] - ours["mean"]
