@@ -102,8 +102,8 @@ def pv(
 
     A house trains on the `first` samples of its first year or on a `random` choice of them (its own,
     kept in order of time), in either case without the `skip` hours that come before all others, and
-    is tested on all 610 of the second. `years` defaults to the first two
-    that the weather holds. House i is the same however many houses there are.
+    is tested on all 610 of the second. `years` defaults to the first two that the weather holds. House
+    i is the same however many houses there are.
     """
     _check_choices(panels, clients, new_clients, samples, skip, window, lags)
     light = sky(weather)
