@@ -141,7 +141,7 @@ def test_a_click_opens_the_panel_and_the_button_closes_it(page: webdriver.Chrome
     page.find_element(By.ID, "panel-close").click()
     wait(page, lambda: opened(page) == "")
     assert "#" not in page.current_url
-    assert focused(page) == "existing-03"
+    wait(page, lambda: focused(page) == "existing-03")
     assert page.get_log("browser") == []
 
 
@@ -415,7 +415,8 @@ def test_names_stay_text_wherever_they_appear(
         )
         assert "</script><b>y</b>" in texts
         browser.find_element(By.ID, "panel-close").click()
-        assert browser.execute_script("return document.activeElement.textContent") == name
+        active = "return document.activeElement.textContent"
+        wait(browser, lambda name=name, active=active: browser.execute_script(active) == name)
     assert browser.get_log("browser") == []
 
 
