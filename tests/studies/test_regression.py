@@ -343,6 +343,11 @@ def test_the_summary_says_where_it_wins_and_where_not(kept):
     assert said[3] == (
         "Its calibration error is between 0.050 and 0.060, the lowest of all methods in 2 of 4 columns."
     )
+    # PV-EW, 610: the paper has 0.04 for both groups, and 0.050 and 0.060 are more; Polynomial: 0.14, 0.16
+    assert said[4:] == [
+        "It is above the paper's on PV-EW, 610, existing clients (0.050 against 0.04); PV-EW, 610, new "
+        "clients (0.060 against 0.04)."
+    ]
     one_seed = regression.summary([k for k in kept if k.outcome.seed == 0])
     assert "with one seed there are no intervals" in one_seed[0]
     won = regression.summary([k for k in kept if k.outcome.dataset == "pv-ew-610"])

@@ -271,12 +271,12 @@ def client_by_client(
 def summary(kept: Sequence[Kept], titles: Mapping[str, str] = DATASETS) -> list[str]:
     """Where PAC-PFL is best, where it is not and by whom it is beaten, and its calibration."""
     table: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    errors: dict[tuple[str, str], dict[str, float]] = {}
+    errors: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for row in rows([outcome for outcome, _ in kept], PUBLISHED):
         if row["metric"] == "rsmse" and math.isfinite(row["mean"]):
             table.setdefault((row["dataset"], row["group"]), {})[row["method"]] = row
         if row["metric"] == "ce":
-            errors.setdefault((row["dataset"], row["group"]), {})[row["method"]] = row["mean"]
+            errors.setdefault((row["dataset"], row["group"]), {})[row["method"]] = row
     contested = {place: r for place, r in table.items() if "pacpfl" in r and len(r) > 1}
     if not contested:
         return ["There is nothing to compare PAC-PFL with yet."]
@@ -313,10 +313,21 @@ def summary(kept: Sequence[Kept], titles: Mapping[str, str] = DATASETS) -> list[
             f"{len(printed)} columns."
         )
     calibration = [errors[place] for place in contested]
-    own = [found["pacpfl"] for found in calibration]
-    lowest = sum(found["pacpfl"] <= min(found.values()) for found in calibration)
+    own = [found["pacpfl"]["mean"] for found in calibration]
+    lowest = sum(
+        found["pacpfl"]["mean"] <= min(row["mean"] for row in found.values())
+        for found in calibration
+    )
     sentences.append(
         f"Its calibration error is between {min(own):.3f} and {max(own):.3f}, the lowest of all methods "
         f"in {lowest} of {len(own)} columns."
     )
+    worse = [
+        f"{titles[dataset]}, {group} clients ({row['mean']:.3f} against {row['paper_mean']:.2f})"
+        for dataset, group in contested
+        if (row := errors[dataset, group]["pacpfl"])["paper_mean"] != ""
+        and row["mean"] > row["paper_mean"] + 0.005
+    ]
+    if worse:
+        sentences.append(f"It is above the paper's on {'; '.join(worse)}.")
     return sentences
