@@ -34,13 +34,8 @@ QUICK = ("data.clients=8", "data.new_clients=4", "train.rounds=100", "alone.step
 PUBLISHED = Published({})
 
 
-def cells(
-    seeds: Sequence[int],
-    weather: str = "synthetic",
-    quick: bool = False,
-    settings: Sequence[str] = (),
-) -> list[Cell]:
-    changes = [*(QUICK if quick else ()), *settings]
+def cells(seeds: Sequence[int], weather: str = "synthetic", quick: bool = False) -> list[Cell]:
+    changes = QUICK if quick else ()
     return [
         Cell(
             dataset,
