@@ -17,6 +17,8 @@ import pytest
 
 from pacpfl import cli
 from pacpfl import config as configuration
+from pacpfl.data.pvgis import as_csv
+from pacpfl.data.synthetic_weather import synthetic_weather
 
 LIMIT = 240  # seconds after which a process counts as hanging
 CONFIG = """
@@ -181,6 +183,18 @@ def test_a_part_of_the_study_is_run_kept_and_shown(studied):
     assert "nothing to compare PAC-PFL with" in ended.output
     record = json.loads((folder / "r" / "study.json").read_text())
     assert record["command"].endswith("--only polynomial,ridge") and record["seeds"] == [0]
+
+
+def test_the_page_says_where_the_houses_stand(tmp_path, capsys):
+    pytest.importorskip("pvlib", reason="pvlib is not installed (pip install 'pacpfl[pv]')")
+    weather, out = tmp_path / "capetown.csv", tmp_path / "out"
+    weather.write_text(as_csv(synthetic_weather(-33.92, 18.42)), encoding="utf-8")
+    only = ("--quick", "--only", "pv-s-150-random,ridge", "--out", str(out))
+    ended = called(capsys, "reproduce", "regression", "--weather", str(weather), *only)
+    assert ended.code == 0, ended
+    sentence = "The houses stand at 33.92° S, 18.42° E in the weather of capetown.csv."
+    assert json.loads((out / "study.json").read_text())["notes"][0] == sentence
+    assert sentence in (out / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def _study(
     study: Any = studies[name]
     every = study.cells(seeds, weather, quick)
     now = regression.select(every, only.split(",") if only else [])
-    if weather != "synthetic":
-        load_weather(next(c.config.pv for c in every if c.config.data.name == "pv"))  # or why not
+    houses = next((c.config.pv for c in now if c.config.data.name == "pv"), None)
+    places = [regression.setting(houses, load_weather(houses))] if houses else []  # or why not
     path, console = folder / "outcomes.jsonl", Console(stderr=True, highlight=False)
     with counting(f"reproduce {name}", console) as counter:
 
@@ -125,7 +125,7 @@ def _study(
     if kept:
         about = study.describe(list(kept.values()), seeds, "pacpfl " + shlex.join(sys.argv[1:]))
         outcomes = [outcome for outcome, _ in kept.values()]
-        about |= table.circumstances(outcomes)
+        about |= table.circumstances(outcomes) | {"notes": [*places, *about["notes"]]}
         table.write_table(folder, table.rows(outcomes, study.PUBLISHED), about)
         for sentence in about["summary"]:
             print(sentence)

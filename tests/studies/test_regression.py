@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import cbook
 
 from pacpfl.config import METHODS, override
+from pacpfl.data.weather import Weather
 from pacpfl.engines import runtime
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.report.study import write_study
-from pacpfl.sections import Config, RunConfig
+from pacpfl.sections import Config, PVConfig, RunConfig
 from pacpfl.studies import outcomes, regression, table
 from pacpfl.studies.folder import METRICS, MethodResult
 from pacpfl.studies.outcomes import (
@@ -44,6 +46,21 @@ TINY = (
 
 
 # Cells.
+
+
+@pytest.mark.parametrize(
+    ("weather", "north", "east", "sentence"),
+    [
+        ("synthetic", 46.52, 6.63, "46.52° N, 6.63° E in synthetic weather"),
+        ("pvgis", 40.713, -74.006, "40.71° N, 74.01° W in weather from PVGIS"),
+        ("some/where/quito.csv", -0.18, -78.47, "0.18° S, 78.47° W in the weather of quito.csv"),
+    ],
+)
+def test_where_the_houses_stand(weather: str, north: float, east: float, sentence: str):
+    hours = pd.date_range("2018-06-01", periods=1, freq="h", tz="UTC")
+    record = Weather("x", north, east, 10.0, hours, *np.zeros((4, 1)))
+    said = regression.setting(PVConfig(weather=weather), record)
+    assert said == f"The houses stand at {sentence}."
 
 
 def test_every_method_meets_the_same_data_on_every_data_set():
