@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 from pacpfl.data.polynomial import (
     AMPLITUDE,
@@ -13,6 +14,7 @@ from pacpfl.data.polynomial import (
     LENGTHS,
     kind_mean,
     polynomial,
+    true_predictive,
 )
 from pacpfl.types import Client
 
@@ -175,3 +177,21 @@ def test_opposite_means() -> None:
         slopes[kind] = np.polyfit(mean, np.concatenate([y for _, y in pairs]), 1)[0]
     assert slopes[0] == pytest.approx(1, abs=0.06)
     assert slopes[1] == pytest.approx(-1, abs=0.06)
+
+
+@pytest.mark.parametrize("opposite", [False, True])
+def test_the_true_predictive_is_that_of_scikit_learns_process(opposite: bool) -> None:
+    federation = polynomial(2, 0, samples=7, test_samples=9, noise=0.2, opposite=opposite, seed=3)
+    for client in federation.existing:
+        assert client.kind is not None and client.test is not None
+
+        def mean(x: np.ndarray, kind: int = client.kind) -> np.ndarray:
+            return -legendre_mean(0, x) if opposite and kind else legendre_mean(kind, x)
+
+        kernel = kernels.ConstantKernel(AMPLITUDE**2) * kernels.RBF(LENGTHS[client.kind])
+        process = GaussianProcessRegressor(kernel, alpha=0.2**2, optimizer=None)
+        process.fit(client.train.x, client.train.y - mean(client.train.x[:, 0]))
+        centre, std = process.predict(client.test.x, return_std=True)
+        found = true_predictive(client, 0.2, opposite)
+        np.testing.assert_allclose(found[0], mean(client.test.x[:, 0]) + centre, rtol=1e-9)
+        np.testing.assert_allclose(found[1], np.hypot(std, 0.2), rtol=1e-9)

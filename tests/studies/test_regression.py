@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import cbook
+from scipy import stats
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from pacpfl.config import METHODS, override
+from pacpfl.data.polynomial import AMPLITUDE, LENGTHS, kind_mean, polynomial
 from pacpfl.data.weather import Weather
 from pacpfl.engines import runtime
 from pacpfl.engines.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.metrics import LEVELS
 from pacpfl.report.study import write_study
 from pacpfl.sections import Config, PVConfig, RunConfig
 from pacpfl.studies import outcomes, regression, table
@@ -416,3 +422,26 @@ def test_a_study_says_where_each_of_its_runs_was_made(tmp_path: Path) -> None:
     table.write_table(tmp_path, table.rows([there], regression.PUBLISHED), about)
     written = json.loads((tmp_path / "study.json").read_text())
     assert (written["machine"], written["versions"]) == (about["machine"], about["versions"])
+
+
+def test_the_floor_of_polynomial_is_what_the_process_itself_would_have():
+    expected = []
+    for group in ("existing", "new"):
+        errors, gaps = [], []
+        for seed in (0, 3):
+            for client in getattr(polynomial(24, 24, 10, 100, 0.15, seed=seed), group):
+                assert client.kind is not None and client.test is not None
+                x, y = client.test.x, client.test.y
+                kernel = ConstantKernel(AMPLITUDE**2) * RBF(LENGTHS[client.kind])
+                process = GaussianProcessRegressor(kernel, alpha=0.15**2, optimizer=None)
+                process.fit(
+                    client.train.x, client.train.y - kind_mean(client.kind, client.train.x[:, 0])
+                )
+                centre, std = process.predict(x, return_std=True)
+                left = y - centre - kind_mean(client.kind, x[:, 0])
+                errors.append(np.sqrt(np.mean(left**2)) / np.std(y))
+                shares = stats.norm.cdf(left, scale=np.hypot(std, 0.15))
+                levels = np.linspace(0, 1, LEVELS)
+                gaps.append(np.mean([abs(np.mean(shares <= q) - q) for q in levels]))
+        expected += [f"{np.mean(errors):.3f}", f"{np.mean(gaps):.3f}"]
+    assert re.findall(r"\d\.\d{3}", regression.floor([0, 3])) == expected
