@@ -28,6 +28,8 @@ from pacpfl.errors import InputError
 NOT_RUN = {
     "make": "sets up an environment from a package index",
     "pip install": "needs a package index",
+    "pip download": "needs a package index",
+    "python scripts/reference_years.py": "needs its files; tests/data/test_reference_years.py runs it",
     "tensorboard": "a server, and a package of an extra",
     "mlflow": "a server, and a package of an extra",
     "pacpfl reproduce": "minutes to hours; tests/studies runs each study with few rounds",
@@ -123,7 +125,7 @@ def check_pacpfl(words: list[str]) -> None:
 
 
 def check_other(words: list[str], root: Path) -> None:
-    """Targets of make, extras of pip, modules of Python: they exist."""
+    """Targets of make, extras of pip, modules and scripts of Python: they exist."""
     line = " ".join(words)
     if words[0] == "make":
         targets = set(re.findall(r"(?m)^([a-z-]+):", (root / "Makefile").read_text()))
@@ -138,6 +140,8 @@ def check_other(words: list[str], root: Path) -> None:
             )
     elif words[:2] == ["python", "-m"]:
         assert importlib.util.find_spec(words[2]) is not None, line
+    elif words[0] == "python" and words[1].startswith("scripts/"):
+        assert (root / words[1]).is_file(), line
 
 
 def test_every_block_is_of_a_kind_that_is_checked(pages):

@@ -35,7 +35,7 @@ SWEPT = {
     **{d: Swept(d, DATASETS[d]) for d in ("pv-ew-150-random", "pv-s-150-random", "polynomial")},
     **{
         f"{d}-tuned": Swept(d, f"{DATASETS[d]}, the table's prior", tuned=True)
-        for d in ("pv-ew-150-random", "pv-s-150-random")
+        for d in ("pv-ew-150-random", "pv-s-150-random", "polynomial")
     },
 }
 QUICK_SWEPT = ("pv-ew-150-random", "polynomial")
@@ -205,7 +205,10 @@ def either(
         for found, title in zip((plain, changed), titles, strict=True)
     )
     mean, bar = _spread({seed: plain[seed] - changed[seed] for seed in common})
-    return f"{metric} is {told}; seed by seed {mean:.3f} \N{PLUS-MINUS SIGN} {bar:.3f} less."
+    words = "more" if mean < 0 else "less"
+    return (
+        f"{metric} is {told}; seed by seed {abs(mean):.3f} \N{PLUS-MINUS SIGN} {bar:.3f} {words}."
+    )
 
 
 def _spread(values: Mapping[int, float]) -> tuple[float, float]:
