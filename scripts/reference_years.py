@@ -56,13 +56,17 @@ def read_year(path: Path) -> tuple[Station, np.ndarray]:
     try:
         rows = np.array([line.split() for line in table.splitlines() if line.strip()], dtype=float)
     except ValueError as error:
-        raise InputError(f"{path} has a line that is no row of numbers ({error}).") from error
+        raise InputError(
+            f"{path} has a line that is no row of numbers ({error}); take it out."
+        ) from error
     calendar = pd.date_range(f"{FIRST_YEAR}-01-01", periods=HOURS, freq="h")
     expected = np.column_stack([calendar.month, calendar.day, calendar.hour + 1])
     # Some files begin with the last hour of the year before.
-    if rows.shape[0] < HOURS or not np.array_equal(rows[-HOURS:, [MONTH, DAY, HOUR]], expected):
+    complete = len(rows) >= HOURS and rows.shape[1] > DIFFUSE
+    if not complete or not np.array_equal(rows[-HOURS:, [MONTH, DAY, HOUR]], expected):
         raise InputError(
-            f"{path} has {rows.shape[0]} rows that are not the {HOURS} hours of a year in order."
+            f"{path} does not have the {HOURS} hours of a year in order, each with its radiation; "
+            "give the file as it was published."
         )
     degrees = [float(number) for number in place.groups()]
     station = Station(degrees[0] + degrees[1] / 60, degrees[2] + degrees[3] / 60, degrees[4])

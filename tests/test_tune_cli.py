@@ -195,6 +195,10 @@ def test_the_page_says_where_the_houses_stand(tmp_path, capsys):
     sentence = "The houses stand at 33.92° S, 18.42° E in the weather of capetown.csv."
     assert json.loads((out / "study.json").read_text())["notes"][0] == sentence
     assert sentence in (out / "README.md").read_text(encoding="utf-8")
+    more = ("--quick", "--only", "polynomial,ridge", "--out", str(out))
+    assert called(capsys, "reproduce", "regression", "--weather", str(weather), *more).code == 0
+    notes = json.loads((out / "study.json").read_text())["notes"]
+    assert notes[0] == sentence, "the houses' runs are still on the page"
 
 
 @pytest.mark.parametrize(

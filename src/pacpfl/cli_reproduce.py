@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,8 +111,15 @@ def _study(
     study: Any = studies[name]
     every = study.cells(seeds, weather, quick)
     now = regression.select(every, only.split(",") if only else [])
-    houses = next((c.config.pv for c in now if c.config.data.name == "pv"), None)
-    places = [regression.setting(houses, load_weather(houses))] if houses else []  # or why not
+    solar = {cell.dataset: cell.config.pv for cell in every if cell.config.data.name == "pv"}
+
+    @cache
+    def place() -> str:
+        houses = next(iter(solar.values()))
+        return regression.setting(houses, load_weather(houses))
+
+    if any(cell.dataset in solar for cell in now):
+        place()  # or why the weather cannot be read, before anything is run
     path, console = folder / "outcomes.jsonl", Console(stderr=True, highlight=False)
     with counting(f"reproduce {name}", console) as counter:
 
@@ -125,7 +133,9 @@ def _study(
     if kept:
         about = study.describe(list(kept.values()), seeds, "pacpfl " + shlex.join(sys.argv[1:]))
         outcomes = [outcome for outcome, _ in kept.values()]
-        about |= table.circumstances(outcomes) | {"notes": [*places, *about["notes"]]}
+        about |= table.circumstances(outcomes)
+        if any(outcome.dataset in solar for outcome in outcomes):
+            about["notes"] = [place(), *about["notes"]]
         table.write_table(folder, table.rows(outcomes, study.PUBLISHED), about)
         for sentence in about["summary"]:
             print(sentence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,8 @@ def test_the_file_it_writes_makes_houses(tmp_path: Path, years: tuple[Path, Path
         (lambda text: text.replace("12  1  6  1  12  8", "12  1  6  1  13  8"), "in order"),
         (lambda text: text[: len(text) // 2].rpartition("\n")[0], "in order"),
         (lambda text: text + "the end\n", "no row of numbers"),
+        (lambda text: re.sub("  86  21 .*", "", text), "with its radiation"),
+        (lambda text: text.partition("***")[0] + "***\n", "in order"),
     ],
 )
 def test_what_is_no_year_is_refused_in_one_sentence(

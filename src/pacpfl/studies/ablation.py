@@ -4,8 +4,8 @@ The paper's ablation: RSMSE of existing clients against k, five seeds, mean +- s
 kernel between particles (`rbf`) lets them collapse in many dimensions, so the kernel on function space
 stands beside it, with the particles' diversity below both; and the mixture prior beside these.
 
-The prior is the paper's, networks for mean and kernel. What the search chose for the table's houses has
-fewer parameters, so there is less for particles to disagree on: they are swept as well. And each prior
+The prior is the paper's, networks for mean and kernel. What the search chose for the table has fewer
+parameters, so there is less for particles to disagree on: it is swept as well. And each prior
 is tried with a constant noise and with one that depends on the features, and with a warped target.
 """
 

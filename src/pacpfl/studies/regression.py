@@ -269,7 +269,7 @@ def floor(seeds: Sequence[int]) -> str:
     return (
         "Who knew the process that a client of Polynomial is drawn from, and its samples, would have an "
         f"RSMSE of {error:.3f} and a calibration error of {calibration:.3f} with the existing and "
-        f"{new_error:.3f} and {new_calibration:.3f} with the new clients of these seeds. Errors at "
+        f"{new_error:.3f} and {new_calibration:.3f} with the new clients of the whole study. Errors at "
         "neighbouring points go together, so a hundred of them are worth far fewer: even the true "
         "distribution is that far from a straight curve of calibration, client by client."
     )
