@@ -109,6 +109,7 @@ def _everything(
     evidence, gradient = jax.value_and_grad(prior.log_evidence)(phi, data, temperature)
     posterior = prior.posterior(phi, data, temperature)
     weights, means, stds, *_ = prior.predict(phi, posterior, at)
+    held_out = prior.leave_one_out(phi, posterior)
     return {
         "evidence": evidence,
         "gradient": gradient,
@@ -116,7 +117,8 @@ def _everything(
         "weights": weights,
         "means": means,
         "stds": stds,
-        "held_out": prior.leave_one_out(phi, posterior),
+        "held_out": held_out.density,
+        "held_out_evidence": held_out.evidence,
         "responsibilities": prior.responsibilities(phi, posterior),
     }
 

@@ -249,12 +249,13 @@ def test_settings_are_checked_together() -> None:
 
 
 def test_keys_that_came_later_do_not_rename_what_was_made_before_them() -> None:
-    """The identity of the default as it was when these keys did not exist."""
+    """The identity of the default as it was when these keys did not exist, and when beta did."""
     learned = [name for name in SECTIONS if name not in ("posterior", "personal", "run", "privacy")]
     parts = {name: asdict(getattr(Config(), name)) for name in learned}
     for name in ("noise_model", "noise_widths", "warp"):
         del parts["prior"][name]
-    del parts["pv"]["skip"]
+    del parts["pv"]["skip"], parts["train"]["temperature"]
+    parts["train"]["beta"] = None
     told = json.dumps(parts | {"seed": 0, "precision": "float32"}, sort_keys=True)
     assert identity(Config()) == hashlib.sha256(told.encode()).hexdigest()
     names = {identity(override(Config(), [f"prior.noise_model={m}"])) for m in ("linear", "mlp")}
@@ -265,7 +266,7 @@ def test_an_identity_names_what_training_depends_on() -> None:
     base = identity(Config())
     assert identity(load(dump(Config()), "again")) == base
     for setting in ("particles=5", "data.noise=0.7", "pv.skip=150", "prior.noise=0.7", "seed=1",
-                    "rounds=9", "precision=float64", "batch=4"):  # fmt: skip
+                    "rounds=9", "precision=float64", "batch=4", "temperature=0.5"):  # fmt: skip
         assert identity(override(Config(), [setting])) != base, setting
     for setting in ("checkpoint_rounds=3", "weights=uniform", 'methods=["pacpfl"]'):
         assert identity(override(Config(), [setting])) == base, setting

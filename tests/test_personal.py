@@ -171,16 +171,32 @@ def test_a_failed_particle_has_no_weight_and_harms_nobody(rule: str) -> None:
 
 
 @every_rule
-def test_later_samples_give_what_all_samples_give(rule: str) -> None:
+def test_the_temperature_reaches_posterior_and_weights(rule: str, oracle: SimpleNamespace) -> None:
+    """Samples that count a third: wider, nearer to the prior, and less of a reason to prefer one."""
+    (x, y), temperature = samples(), 1 / 3
+    model = fit(PRIOR, PARTICLES, padded(), rule, temperature)
+    prediction = predict(model, AT)
+    for row, phi in enumerate(PARTICLES):
+        mean, std = oracle.predict(PRIOR, phi, x, y, AT, temperature)
+        np.testing.assert_allclose(prediction.means[row], mean, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(prediction.stds[row], std, rtol=1e-8)
+    if rule == "evidence":
+        each = [oracle.log_evidence(PRIOR, phi, x, y, temperature) for phi in PARTICLES]
+        np.testing.assert_allclose(model.weights, softmax(each), rtol=1e-8)
+
+
+@every_rule
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_later_samples_give_what_all_samples_give(rule: str, temperature: float) -> None:
     """S~ added afterwards against S and S~ at once."""
     x, y = samples()
     first, later = (Data(x[a:b], y[a:b], np.ones(b - a, bool)) for a, b in ((0, 4), (4, SAMPLES)))
 
     @jax.jit
     def both_ways(particles: jax.Array) -> tuple[PersonalModel, PersonalModel]:
-        model = personal_model(PRIOR, particles, first, rule).extend(later)
+        model = personal_model(PRIOR, particles, first, rule, temperature).extend(later)
         whole = Data(x, y, np.ones(SAMPLES, bool))
-        return model, personal_model(PRIOR, particles, whole, rule)
+        return model, personal_model(PRIOR, particles, whole, rule, temperature)
 
     grown, anew = both_ways(PARTICLES)
     assert grown.rule == anew.rule == rule

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pacpfl.errors import InputError
-from pacpfl.sections import CLASSIFICATION, Config
+from pacpfl.sections import CLASSIFICATION, Config, PriorConfig, PVConfig, TrainConfig
 
 METHODS = (
     *("pacpfl", "pfedgp", "pfedbayes", "mtl", "maml", "fedavg"),
@@ -26,8 +26,13 @@ METHODS = (
 # Their results depend on all clients' data, without noise.
 TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
 CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
-# Keys that identities leave out at their default.
-LATER = ("noise_model", "noise_widths", "warp", "skip")
+# Keys that identities leave out at their default, and keys that are gone with the value they always had.
+LATER: dict[type, tuple[str, ...]] = {
+    PriorConfig: ("noise_model", "noise_widths", "warp"),
+    PVConfig: ("skip",),
+    TrainConfig: ("temperature",),
+}
+GONE: dict[type, dict[str, Any]] = {TrainConfig: {"beta": None}}
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
 
@@ -100,9 +105,11 @@ def identity(config: Config, **more: Any) -> str:
 
 def told(part: Any) -> dict[str, Any]:
     """A section as identities tell it. Keys of `LATER` are left out at their default, which means
-    what was done before there were such keys: checkpoints and results of that time still serve."""
-    values, usual = _plain(part), _plain(type(part)())
-    return {name: v for name, v in values.items() if name not in LATER or v != usual[name]}
+    what was done before there were such keys, and those of `GONE` are still told: checkpoints and results
+    of other times still serve."""
+    values, usual, later = _plain(part), _plain(type(part)()), LATER.get(type(part), ())
+    kept = {name: v for name, v in values.items() if name not in later or v != usual[name]}
+    return kept | GONE.get(type(part), {})
 
 
 def check(config: Config, origin: str) -> None:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Prior, SampledPrior
+from pacpfl.priors.base import Prior, SampledPrior, Scalar
 from pacpfl.types import Data, Mixture, Probabilities, WarpedPrediction, flattened
 
 WEIGHTS = ("uniform", "evidence", "stacking")
@@ -57,11 +57,12 @@ def personal_model(
     particles: Float[Array, "k size"],
     data: Data,
     rule: str = "uniform",
-    temperature: float = 1.0,
+    temperature: Scalar = 1.0,
     key: Array | None = None,
 ) -> PersonalModel:
     """Condition every particle on the data (S_i and S~_i together) and weigh them.
 
+    The likelihood is taken to the power `temperature`.
     `key` is for families whose posterior is drawn; for the others it is not needed.
     """
     if isinstance(prior, SampledPrior):
@@ -101,7 +102,7 @@ def particle_weights(
     uniform = finite / jnp.maximum(finite.sum(), 1)
     if rule == "uniform":
         return uniform
-    held_out = jax.vmap(prior.leave_one_out)(particles, posteriors)
+    held_out = jax.vmap(prior.leave_one_out)(particles, posteriors).density
     return stacking_weights(jnp.where(finite[:, None], held_out, -jnp.inf), uniform)
 
 

@@ -153,7 +153,9 @@ class TrainConfig:
     )
     lambda_: float | None = key(None, "instead of tau: lambda of the server bound", above=0)
     upsilon: float = key(1e-4, "small constant of the server bound", above=0)
-    beta: float | None = key(None, "temperature; unset: each client's number of samples", above=0)
+    temperature: float = key(
+        1.0, "how much of an independent sample each one counts; beta_i is this times m_i", above=0
+    )
     clients_per_round: int | None = key(None, "c: clients per round; unset: all", least=1)
     batch: int | None = key(None, "b: samples per client and round; unset: all", least=1)
     aggregation: str = key(

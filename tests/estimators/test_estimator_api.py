@@ -190,7 +190,7 @@ def test_a_client_can_be_forgotten():
         ({"kernel": "rbf"}, "kernel = 'rbf' is not known"),
         ({"standardize": "rows"}, "standardize = 'rows' is not one of"),
         ({"unseen_groups": "guess"}, "unseen_groups = 'guess' is not one of"),
-        ({"settings": {"beta": 1.0}}, "such as train.beta"),
+        ({"settings": {"beta": 1.0}}, "such as train.batch"),
         ({"settings": {"train.betta": 1.0}}, "did you mean"),
         ({"settings": {"privacy.mode": "laplace"}}, "cannot use 'privacy.mode'; for the others"),
         ({"clients_per_round": 4}, "more than the 3 clients"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 import optax
@@ -31,8 +33,10 @@ OPTIONS = {
     "precision": "float64",
     "random_state": SEED,
     "standardize": "client",
-    "settings": {"train.schedule": "constant", "prior.output_scale": "fixed"},
-}
+    "settings": {
+        "train.schedule": "constant", "prior.output_scale": "fixed", "train.temperature": 0.8
+    },
+}  # fmt: skip
 
 
 def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -61,13 +65,15 @@ def functional(x64) -> dict[str, tuple]:
         name: ((a - a.mean(0)) / a.std(0), (b - b.mean()) / b.std()) for name, (a, b) in own.items()
     }
     prior = GPPrior(2, mean=("linear",), kernel=("ard",), noise_spread=0.4)
-    method = PACPFL(prior, 3, optax.adam(RATE), particles=2, tau=0.5, hyper_std=0.7)
+    method = PACPFL(
+        prior, 3, optax.adam(RATE), particles=2, tau=0.5, hyper_std=0.7, temperature=0.8
+    )
     store = from_samples([Samples(*pair) for pair in scaled.values()])
     trained = train(method, store, rounds=ROUNDS, seed=SEED, dtype=np.float64)
 
     @jax.jit
     def answers(particles: jax.Array, data: Data, at: jax.Array) -> tuple:
-        prediction = personal_model(prior, particles, data)(at)
+        prediction = personal_model(prior, particles, data, temperature=0.8)(at)
         quantiles = predictive.quantiles(prediction, np.array([0.1, 0.8]))
         return predictive.mean(prediction), predictive.std(prediction), quantiles.T
 
@@ -258,7 +264,8 @@ def test_more_rows_later_equal_all_rows_at_once():
         centre, scale = y[early].mean(), y[early].std()
         data = Data((x[south] - mean) / std, (y[south] - centre) / scale, np.ones(6, bool))
         prior, at = model.prior_, (AT - mean) / std
-        whole = jax.jit(lambda phi: predictive.mean(personal_model(prior, phi, data)(at)))
+        answer = partial(personal_model, prior, data=data, temperature=0.8)
+        whole = jax.jit(lambda phi: predictive.mean(answer(phi)(at)))
         expected = np.asarray(whole(model.particles_))
     found = model.predict(AT, ["south"] * 5)
     np.testing.assert_allclose(found, centre + scale * expected, rtol=1e-8)
@@ -288,7 +295,9 @@ def test_a_client_nobody_knows_is_answered_by_the_prior():
 
 def test_the_weights_of_the_particles_can_follow_the_evidence():
     x, y, groups = table()
-    model = PACPFLRegressor(**OPTIONS | {"rounds": 0, "weights": "evidence"}).fit(x, y, groups)
+    options = OPTIONS | {"rounds": 0, "weights": "evidence"}
+    options["settings"] = {"prior.output_scale": "fixed"}
+    model = PACPFLRegressor(**options).fit(x, y, groups)
     rows = groups == "north"
     own, target = x[rows], y[rows]
     inputs, said = (own - own.mean(0)) / own.std(0), (target - target.mean()) / target.std()

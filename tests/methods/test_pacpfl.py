@@ -216,32 +216,46 @@ def test_the_order_of_clients_and_particles_is_only_an_order() -> None:
     np.testing.assert_allclose(turned.particles, after[order], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(("batch", "beta"), [(2, None), (None, 9.0), (3, 2.5)])
-def test_mini_batches_and_beta(
-    batch: int | None, beta: float | None, oracle: SimpleNamespace
+@pytest.mark.parametrize(("batch", "temperature"), [(2, 1.0), (None, 1.8), (3, 0.5)])
+def test_mini_batches_and_temperature(
+    batch: int | None, temperature: float, oracle: SimpleNamespace
 ) -> None:
-    """Z_beta(P, batch): the batch's mean loss gets temperature beta, its likelihoods beta / b."""
-    method = replace(METHOD, batch=batch, beta=beta)
+    """Z_beta(P, batch): the batch's mean loss gets beta = t m, its likelihoods beta / b."""
+    method = replace(METHOD, batch=batch, temperature=temperature)
     state, key, client = make_state(), jax.random.key(5), 2
     data = jax.tree.map(lambda a: jnp.asarray(a[client]), make_clients())
     seen = data if batch is None else subsample(key, data, batch)
     mask = np.asarray(seen.mask)
     x, y = np.asarray(seen.x)[mask], np.asarray(seen.y)[mask]
     assert len(y) == (LENGTHS[client] if batch is None else batch)
-    temperature = (LENGTHS[client] if beta is None else beta) / len(y)
+    power = temperature * LENGTHS[client] / len(y)
     found, _ = jax.jit(lambda s: method.client_update(s, (), data, key))(state)
     for row, phi in enumerate(np.asarray(state.particles)):
         expected = oracle.central_differences(
-            lambda p: oracle.log_evidence(PRIOR, p, x, y, temperature), phi
+            lambda p: oracle.log_evidence(PRIOR, p, x, y, power), phi
         )
         np.testing.assert_allclose(found.gradients[row], expected, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize(("batch", "beta"), [(None, None), (2, None), (3, 2.5)])
-def test_the_mean_at_once_is_the_mean_of_all_updates(batch: int | None, beta: float | None) -> None:
+def test_clients_personalise_at_the_temperature_of_the_training(oracle: SimpleNamespace) -> None:
+    """Q* is optimal for clients whose posterior has the temperature of its evidence."""
+    method, state = replace(METHOD, temperature=0.3), make_state()
+    data = jax.tree.map(lambda a: jnp.asarray(a[2]), make_clients())
+    mask = np.asarray(data.mask)
+    x, y = np.asarray(data.x)[mask], np.asarray(data.y)[mask]
+    at = np.linspace(-1, 1, 3)[:, None] * np.ones(x.shape[1])
+    found = jax.jit(lambda s: method.personalize(s, (), data, KEY)(at))(state)
+    for row, phi in enumerate(np.asarray(state.particles)):
+        mean, std = oracle.predict(PRIOR, phi, x, y, at, 0.3)
+        np.testing.assert_allclose(found.means[row], mean, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(found.stds[row], std, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("batch", "temperature"), [(None, 1.0), (2, 1.0), (3, 0.4)])
+def test_the_mean_at_once_is_the_mean_of_all_updates(batch: int | None, temperature: float) -> None:
     """Clients of different size and weight, one of them absent, each with its own mini-batch; and one
     client alone."""
-    method = replace(METHOD, batch=batch, beta=beta)
+    method = replace(METHOD, batch=batch, temperature=temperature)
     state, data, weights = make_state(), make_clients(), np.array([1.0, 0.5, 0.0, 2.0])
     keys = jax.random.split(KEY, CLIENTS)
 

@@ -148,8 +148,8 @@ def test_padding_changes_nothing(method: PACPFL) -> None:
 
 
 def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
-    """The mean loss of the batch gets temperature beta: its likelihoods are raised to beta / b."""
-    method = replace(METHOD, batch=2, beta=7.0, prior=replace(PRIOR, objective="elbo"))
+    """The mean loss of the batch gets beta = t m: its likelihoods are raised to t m / b."""
+    method = replace(METHOD, batch=2, temperature=1.4, prior=replace(PRIOR, objective="elbo"))
     state, _, _ = play(METHOD, make_clients(), KEY)
     data = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
     key = jax.random.key(3)

@@ -203,26 +203,33 @@ def test_padding_changes_nothing(kind: str, everything: Everything) -> None:
     with_padding = padded(x, y)
     whole = everything(prior, phi, with_padding, 0.8, at)
     alone = everything(prior, phi, Data(x, y, np.ones(7, bool)), 0.8, at)
-    np.testing.assert_array_equal(whole["held_out"][~with_padding.mask], 0)
-    whole["held_out"] = whole["held_out"][with_padding.mask]
+    for name in ("held_out", "held_out_evidence"):
+        np.testing.assert_array_equal(whole[name][~with_padding.mask], 0)
+        whole[name] = whole[name][with_padding.mask]
     for name, expected in alone.items():
         np.testing.assert_allclose(whole[name], expected, rtol=1e-10, atol=1e-10, err_msg=name)
 
 
 @every_kind
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_leave_one_out_against_refits(
-    kind: str, everything: Everything, oracle: SimpleNamespace
+    kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
 ) -> None:
     prior = KINDS[kind]
     phi, (x, y) = make_particle(prior, 19), make_samples(prior, 8, seed=20)
     data = padded(x, y)
-    expected = []
+    densities, evidences = [], []
+    whole = oracle.log_evidence(prior, phi, x, y, temperature)
     for j in range(8):
-        others = np.arange(8) != j
-        mean, std = oracle.predict(prior, phi, x[others], y[others], x[j : j + 1])
-        expected.append(stats.norm(mean[0], std[0]).logpdf(y[j]))
-    found = everything(prior, phi, data)["held_out"]
-    np.testing.assert_allclose(found[data.mask], expected, rtol=1e-9, atol=1e-9)
+        rest = np.arange(8) != j
+        mean, std = oracle.predict(prior, phi, x[rest], y[rest], x[j : j + 1], temperature)
+        densities.append(stats.norm(mean[0], std[0]).logpdf(y[j]))
+        evidences.append(whole - oracle.log_evidence(prior, phi, x[rest], y[rest], temperature))
+    found = everything(prior, phi, data, temperature)
+    np.testing.assert_allclose(found["held_out"][data.mask], densities, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        found["held_out_evidence"][data.mask], evidences, rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled-noise-mlp"])
@@ -241,7 +248,7 @@ def test_single_precision_is_as_good_as_single_precision_can_be(
         )
     for name, expected in double.items():
         assert single[name].dtype == np.float32, name
-        size = np.abs(expected[data.mask] if name == "held_out" else expected).max()
+        size = np.abs(expected[data.mask] if name.startswith("held_out") else expected).max()
         np.testing.assert_allclose(single[name], expected, atol=2e-4 * size, err_msg=name)
 
 

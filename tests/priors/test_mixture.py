@@ -119,6 +119,31 @@ def test_leave_one_out_against_refits(everything: Everything, oracle: SimpleName
     np.testing.assert_allclose(found[6:], 0, atol=1e-12)
 
 
+def test_leave_one_out_against_refits_at_another_temperature(
+    everything: Everything, oracle: SimpleNamespace
+) -> None:
+    """The members' weights are those of the tempered evidence, the density is the sample's own."""
+    x, y = samples(6)
+    found = everything(PRIOR, PHI, padded(x, y), 0.6, AT)
+    whole = everything(PRIOR, PHI, padded(x, y), 0.6, AT)["evidence"]
+    for j in range(6):
+        rest = np.arange(6) != j
+        joint = np.log(softmax(LOGITS)) + [
+            oracle.log_evidence(BASE, phi, x[rest], y[rest], 0.6) for phi in MEMBERS
+        ]
+        each = [
+            stats.norm(*(part[0] for part in moments)).pdf(y[j])
+            for phi in MEMBERS
+            for moments in [oracle.predict(BASE, phi, x[rest], y[rest], x[j : j + 1], 0.6)]
+        ]
+        np.testing.assert_allclose(
+            found["held_out"][j], np.log(softmax(joint) @ each), rtol=1e-9, atol=1e-9
+        )
+        np.testing.assert_allclose(
+            found["held_out_evidence"][j], whole - logsumexp(joint), rtol=1e-8, atol=1e-9
+        )
+
+
 def test_one_member_is_the_base(everything: Everything) -> None:
     x, y = samples(6)
     single = everything(MixturePrior(BASE, 1), np.append(0.7, MEMBERS[1]), padded(x, y), at=AT)

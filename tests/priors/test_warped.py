@@ -107,16 +107,26 @@ def test_without_a_bend_it_is_its_base(everything: Everything) -> None:
     np.testing.assert_allclose(found["gradient"][3:], expected["gradient"], rtol=1e-8, atol=1e-10)
 
 
-def test_leave_one_out_against_refits(everything: Everything, oracle: SimpleNamespace) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_leave_one_out_against_refits(
+    temperature: float, everything: Everything, oracle: SimpleNamespace
+) -> None:
     phi, (x, y) = make_particle(7), make_samples(8, 8)
-    z, slopes, expected = warped(phi, y), log_slopes(phi, y), []
+    z, slopes, densities, evidences = warped(phi, y), log_slopes(phi, y), [], []
+
+    def log_evidence(rows: np.ndarray) -> float:
+        gaussian = oracle.log_evidence(BASE, phi[3:], x[rows], z[rows], temperature)
+        return gaussian + temperature * slopes[rows].sum()
+
     for j in range(8):
-        others = np.arange(8) != j
-        mean, std = oracle.predict(BASE, phi[3:], x[others], z[others], x[j : j + 1])
-        expected.append(stats.norm(mean[0], std[0]).logpdf(z[j]) + slopes[j])
-    found = everything(PRIOR, phi, padded(x, y))["held_out"]
-    np.testing.assert_allclose(found[:8], expected, rtol=1e-8)
-    np.testing.assert_array_equal(found[8:], 0)
+        rest = np.arange(8) != j
+        mean, std = oracle.predict(BASE, phi[3:], x[rest], z[rest], x[j : j + 1], temperature)
+        densities.append(stats.norm(mean[0], std[0]).logpdf(z[j]) + slopes[j])
+        evidences.append(log_evidence(np.arange(8)) - log_evidence(np.flatnonzero(rest)))
+    answers = everything(PRIOR, phi, padded(x, y), temperature)
+    for name, expected in (("held_out", densities), ("held_out_evidence", evidences)):
+        np.testing.assert_allclose(answers[name][:8], expected, rtol=1e-7, err_msg=name)
+        np.testing.assert_array_equal(answers[name][8:], 0, err_msg=name)
 
 
 def test_extending_equals_refitting() -> None:

@@ -250,7 +250,7 @@ def test_each_sample_is_clipped_and_one_changes_the_sum_by_two_clips(
     send = jax.jit(lambda data: private.client_update(state, (), data, key)[0].gradients)
     sent = send(one)
     if batch is None:
-        silent = Private(replace(plain, beta=1.0), PER_SAMPLE, 1e9)
+        silent = Private(plain, PER_SAMPLE, 1e9)
         update = jax.jit(lambda data: silent.client_update(state, (), data, key)[0].gradients)
 
         def alone(index: int) -> np.ndarray:

@@ -207,26 +207,28 @@ def test_a_certificate_worked_from_scratch(
         assert given.tolerated_epsilon >= max(0.0, left) - 1e-9
 
 
+@pytest.mark.parametrize("t", [1.0, 0.6])  # the second is none of those a certificate chooses from
 def test_the_model_in_use_is_the_run_s_own_predictor(
-    trained: Trained, oracle: SimpleNamespace
+    t: float, x64: None, oracle: SimpleNamespace
 ) -> None:
+    trained = make(replace(CONFIG, train=replace(CONFIG.train, temperature=t)))
     loss = build_loss("clipped-nll")
     client = trained.federation.new[1]
     given = next(c for c in certify_clients(trained, loss, DELTA) if c.client == client.name)
     prior, particles = trained.method.prior, np.asarray(trained.particles)
     x, y = client.personal.x, client.personal.y
-    evidence = np.array([oracle.log_evidence(prior, phi, x, y) for phi in particles])
+    evidence = np.array([oracle.log_evidence(prior, phi, x, y, t) for phi in particles])
     q = np.exp(evidence - evidence.max())
     q /= q.sum()
     kls, risks, tests, test = [], [], [], client.test
     assert test is not None
     for phi in particles:
         kernel, noise = oracle.kernel(prior, phi, x, x), oracle.noise(prior, phi, x)
-        kls.append(divergence(kernel, y - oracle.mean(prior, phi, x), noise, 1.0))
-        mean, covariance = law(oracle, prior, phi, client, 1.0, x)
+        kls.append(divergence(kernel, y - oracle.mean(prior, phi, x), noise, t))
+        mean, covariance = law(oracle, prior, phi, client, t, x)
         exact = loss.expected(mean, np.diag(covariance), y, noise)
         risks.append(exact.mean())
-        mean, covariance = law(oracle, prior, phi, client, 1.0, test.x)
+        mean, covariance = law(oracle, prior, phi, client, t, test.x)
         noise = oracle.noise(prior, phi, test.x)
         tests.append(loss.expected(mean, np.diag(covariance), test.y, noise).mean())
     assert given.in_use_kl == pytest.approx(q @ kls + stats.entropy(q, [0.5, 0.5]), rel=1e-6)

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.usefixtures("programs")
 SETTINGS = [
     "data.name=tables", "tables.source=-", "tables.target=price", "precision=float64",
     "prior.mean=linear", "prior.kernel=ard+linear", "personal.weights=evidence",
+    "train.temperature=0.7",
 ]  # fmt: skip
 SCHEMA = Schema((Column("area", "number"), Column("kind", "category", ("flat", "house"))), "price")
 SCALER = Scaler(np.array([80.0, 0, 0]), np.array([30.0, 1, 1]), 250.0, 40.0)
@@ -88,8 +89,10 @@ def test_predictions_are_the_mixture_of_textbook_posteriors(
     prior = prior_of(shared.config, SCHEMA)
     assert isinstance(prior, GPPrior)
     z = (y - SCALER.y_mean) / SCALER.y_std
-    each = [oracle.predict(prior, p, scaled(x), z, scaled(at)) for p in shared.particles]
-    evidence = np.array([oracle.log_evidence(prior, p, scaled(x), z) for p in shared.particles])
+    each = [oracle.predict(prior, p, scaled(x), z, scaled(at), 0.7) for p in shared.particles]
+    evidence = np.array(
+        [oracle.log_evidence(prior, p, scaled(x), z, 0.7) for p in shared.particles]
+    )
     weights = np.exp(evidence - evidence.max()) / np.exp(evidence - evidence.max()).sum()
     means = np.array([m for m, _ in each]) * SCALER.y_std + SCALER.y_mean
     stds = np.array([s for _, s in each]) * SCALER.y_std

@@ -106,7 +106,7 @@ def test_tau_stays_above_the_limit_of_the_theorem(dataset):
     limit = 1 / (1 + base.data.clients * base.data.samples)
     proposed = spaces.suggest(Proposer(0.0), "pacpfl", SPACES["pacpfl"], base)
     assert limit < proposed.train.tau
-    assert spaces.tau_limit(override(base, ["beta=2"])) == 1 / (1 + 2 * base.data.clients)
+    assert spaces.tau_limit(override(base, ["temperature=0.5"])) == 2 / (1 + 1 / limit)
     narrow = {"train.tau": Range(limit / 10, limit / 5)}
     assert spaces.suggest(Proposer(1.0), "pacpfl", narrow, base).train.tau > limit
 

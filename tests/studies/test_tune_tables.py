@@ -110,8 +110,8 @@ def test_a_search_on_tables_gives_their_configuration_back(
 def test_the_limit_of_tau_knows_the_tables(config: Config) -> None:
     """1 / (1 + n m) with the clients and training rows that there are: 3 with 16 each."""
     assert spaces.tau_limit(config) == pytest.approx(1 / (1 + 3 * 16))
-    fixed = replace(config, train=replace(config.train, beta=5.0))
-    assert spaces.tau_limit(fixed) == pytest.approx(1 / (1 + 3 * 5))
+    half = replace(config, train=replace(config.train, temperature=0.5))
+    assert spaces.tau_limit(half) == pytest.approx(1 / (1 + 3 * 8))
 
 
 @pytest.fixture

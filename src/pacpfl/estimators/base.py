@@ -197,6 +197,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                     self.config_.personal.weights,
                     self.particles_,
                     data,
+                    self.config_.train.temperature,
                     self._draw_seed,
                 )
         return self._models[key]

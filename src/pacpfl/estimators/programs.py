@@ -33,10 +33,15 @@ def room(count: int) -> int:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def conditioned(
-    prior: Prior, rule: str, particles: jax.Array, data: Data, seed: jax.Array | None
+    prior: Prior,
+    rule: str,
+    particles: jax.Array,
+    data: Data,
+    temperature: float,
+    seed: jax.Array | None,
 ) -> PersonalModel:
     key = None if seed is None else jax.random.wrap_key_data(seed)
-    return personal_model(prior, particles, data, rule, key=key)
+    return personal_model(prior, particles, data, rule, temperature, key)
 
 
 @partial(jax.jit, static_argnums=0)

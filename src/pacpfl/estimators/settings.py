@@ -122,7 +122,7 @@ def make_config(
         section, _, inner = str(key).partition(".")
         if section not in REACHED or not inner:
             raise InvalidInput(
-                f"{name}: settings has keys of the sections {', '.join(REACHED)}, such as train.beta, "
+                f"{name}: settings has keys of the sections {', '.join(REACHED)}, such as train.batch, "
                 f"and cannot use {key!r}; for the others use pacpfl run."
             )
         tables.setdefault(section, {})[inner] = value

@@ -57,7 +57,7 @@ class PACPFL:
     tau: float = 1.0
     hyper_std: float = 1.0  # sigma_P
     initial_spread: float = 1.0  # 1: particles start as draws of the hyper-prior (line 2)
-    beta: float | None = None  # None: m_i, so that Z is the marginal likelihood
+    temperature: float = 1.0  # t: beta_i = t m_i; at 1, Z is the marginal likelihood
     batch: int | None = None  # b; None: all samples
     aggregation: str = "sum"
     svgd_kernel: str = "rbf"
@@ -99,12 +99,11 @@ class PACPFL:
         return Update(gradients, log_evidence.mean() / samples), ()
 
     def _batch(self, data: Data, key: Array) -> tuple[Data, Array, Array]:
-        """The batch's mean loss gets temperature beta (= m_i), so its log-likelihood is scaled by
-        beta / b."""
+        """The batch's mean loss gets temperature beta_i = t m_i, so its log-likelihood is scaled by
+        t m_i / b."""
         samples = data.mask.sum()
         batch = data if self.batch is None else subsample(key, data, self.batch)
-        beta = samples if self.beta is None else self.beta
-        temperature = (beta / batch.mask.sum()).astype(data.x.dtype)
+        temperature = (self.temperature * samples / batch.mask.sum()).astype(data.x.dtype)
         return batch, temperature, samples
 
     @property
@@ -204,8 +203,11 @@ class PACPFL:
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
+        """Q* is made for clients who take the optimal posterior of the same temperature."""
         drawn = self._draw_key(state, key) if isinstance(self.prior, SampledPrior) else None
-        return personal_model(self.prior, state.particles, data, self.mixture_weights, key=drawn)
+        return personal_model(
+            self.prior, state.particles, data, self.mixture_weights, self.temperature, drawn
+        )
 
     def diagnostics(
         self, state: State, updates: Update, weights: Float[Array, " c"]

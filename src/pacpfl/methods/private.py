@@ -122,8 +122,8 @@ class Private:
         method, prior = self.method, self.method.prior
         assert isinstance(prior, BNNPrior)
         batch = data if method.batch is None else subsample(key, data, method.batch)
-        beta = data.mask.sum() if method.beta is None else method.beta
-        temperature = (beta / batch.mask.sum()).astype(data.x.dtype)
+        share = data.mask.sum() / batch.mask.sum()
+        temperature = (method.temperature * share).astype(data.x.dtype)
         keys = jax.random.split(method._draw_key(state.inner, key), method.particles)
         noise = jax.vmap(lambda key: prior.draw(key, batch.x.dtype))(keys)
 

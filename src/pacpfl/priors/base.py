@@ -25,6 +25,13 @@ class Block(NamedTuple):
     std: float | None = None
 
 
+class HeldOut(NamedTuple):
+    """What every sample is to all others; 0 for padding."""
+
+    density: Float[Array, " m"]  # ln p(y_j | S without j)
+    evidence: Float[Array, " m"]  # ln Z(S) - ln Z(S without j): the same at temperature 1
+
+
 class Prior(Protocol):
     """A family P_phi of priors, phi in R^size. All functions are for one particle; vmap adds more."""
 
@@ -57,9 +64,7 @@ class Prior(Protocol):
         """A `Mixture` (observation noise included), or `Probabilities` of classes."""
         ...
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, " m"]:
-        """Log predictive density of each sample given all others."""
-        ...
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> HeldOut: ...
 
     def responsibilities(
         self, phi: Float[Array, " size"], posterior: Any

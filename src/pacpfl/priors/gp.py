@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 
 from pacpfl import tiles
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import Block, Scalar
+from pacpfl.priors.base import Block, HeldOut, Scalar
 from pacpfl.priors.networks import MLP
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
@@ -230,8 +230,13 @@ class GPPrior:
 
     def _constant(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
         """Sum over the samples of ln c_t - 1/2 ln 2pi."""
+        normal = jnp.where(mask, 0.5 * math.log(2 * math.pi), 0)
+        return (self._constants(noise, mask, temperature) - normal).sum()
+
+    def _constants(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
+        """ln c_t of each sample."""
         power = 0.5 * (1 - temperature) * jnp.log(2 * jnp.pi * noise) - 0.5 * jnp.log(temperature)
-        return jnp.where(mask, power - 0.5 * math.log(2 * math.pi), 0).sum()
+        return jnp.where(mask, power, 0)
 
     def _masked(
         self, phi: Array, data: Data, noise: Array
@@ -304,15 +309,22 @@ class GPPrior:
         explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
         return mean, jnp.maximum(self.variance(phi, x) - explained, 0)
 
-    def leave_one_out(
-        self, phi: Float[Array, " size"], posterior: GPPosterior
-    ) -> Float[Array, " m"]:
-        """ln p(y_j | all others), closed form: mean y_j - alpha_j / v_j, variance 1 / v_j with
-        v_j = (A^-1)_jj (Rasmussen & Williams 2006, section 5.4.2), for temperature 1."""
-        precision = jnp.sum(posterior.inverse_factor**2, axis=0)
-        error = posterior.alpha / precision
-        density = 0.5 * (jnp.log(precision / (2 * jnp.pi)) - precision * error**2)
-        return jnp.where(posterior.data.mask, density, 0)
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: GPPosterior) -> HeldOut:
+        """Closed form: given all others, y_j + N(0, (1/t - 1) s_j^2) has mean y_j - alpha_j / v_j and
+        variance 1 / v_j with v_j = (A^-1)_jj (Rasmussen & Williams 2006, section 5.4.2)."""
+        data, temperature = posterior.data, posterior.temperature
+        variance = 1 / jnp.sum(posterior.inverse_factor**2, axis=0)
+        error = posterior.alpha * variance
+        noise = self.noise_variance(phi, data.x)
+
+        def log_normal(variance: Array) -> Array:
+            density = -0.5 * (jnp.log(2 * jnp.pi * variance) + error**2 / variance)
+            return jnp.where(data.mask, density, 0)
+
+        return HeldOut(
+            log_normal(variance + (1 - 1 / temperature) * noise),
+            log_normal(variance) + self._constants(noise, data.mask, temperature),
+        )
 
     def responsibilities(
         self, phi: Float[Array, " size"], posterior: GPPosterior

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Block, Prior, Scalar
+from pacpfl.priors.base import Block, HeldOut, Prior, Scalar
 from pacpfl.types import Data, Mixture, flattened
 
 
@@ -110,15 +110,16 @@ class MixturePrior:
         weights = jax.nn.softmax(posterior.log_evidence)[:, None] * each.weights
         return flattened(each._replace(weights=weights))
 
-    def leave_one_out(
-        self, phi: Float[Array, " size"], posterior: MixturePosterior
-    ) -> Float[Array, " m"]:
-        """Without sample j the members' weights change too: pi_k Z_k(S) / p_k(y_j | rest), hence
-        p(y_j | rest) = sum_k pi_k Z_k(S) / sum_k [pi_k Z_k(S) / p_k(y_j | rest)]."""
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: MixturePosterior) -> HeldOut:
+        """Without sample j the members' weights change too: to pi_k Z_k(S without j)."""
         _, members = self.split(phi)
         each = jax.vmap(self.base.leave_one_out)(members, posterior.base)  # [K, m]
         total = posterior.log_evidence[:, None]
-        return logsumexp(total, axis=0) - logsumexp(total - each, axis=0)
+        others = total - each.evidence
+        rest = logsumexp(others, axis=0)
+        return HeldOut(
+            logsumexp(others + each.density, axis=0) - rest, logsumexp(total, axis=0) - rest
+        )
 
     def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Members' fingerprints, each as strongly as the mixture uses it."""

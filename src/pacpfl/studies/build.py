@@ -213,7 +213,7 @@ def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
         tau=temperatures(config, federation)["tau"],
         hyper_std=train.hyper_std,
         initial_spread=train.initial_spread,
-        beta=train.beta,
+        temperature=train.temperature,
         batch=train.batch,
         aggregation=train.aggregation,
         svgd_kernel=train.svgd_kernel,
@@ -289,11 +289,11 @@ DEFAULT_TAU = 1.0
 def temperatures(config: Config, federation: Federation) -> dict[str, Any]:
     """tau and lambda, whichever was given, and the condition of the server-level theorem.
 
-    The theorem has one beta; with beta_i = m_i the mean number of samples stands for it.
+    The theorem has one beta; that of the mean number of samples stands for it.
     """
     train, clients = config.train, federation.existing
     n, n_2 = len(clients), sum(client.later is not None for client in clients)
-    beta = train.beta or float(np.mean([len(client.train) for client in clients]))
+    beta = train.temperature * float(np.mean([len(client.train) for client in clients]))
     if train.lambda_ is not None:
         lambda_ = train.lambda_
         tau = hyper.tau_from_lambda(lambda_, beta, n, n_2, train.upsilon)

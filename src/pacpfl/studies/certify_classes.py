@@ -101,7 +101,7 @@ def certify_class_clients(
         jax.random.fold_in(jax.random.key(trained.config.seed), 3), 4
     )
     alone = hyper.sample(alone_key, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    labels = (*TEMPERATURES, prior.inference.temperature)
+    labels = (*TEMPERATURES, prior.inference.temperature * trained.method.temperature)
     members = [(group, c) for group, cs in trained.federation.groups().items() for c in cs]
     found: list[ClientCertificate] = []
     for places, data, tests in _blocks(trained, members):

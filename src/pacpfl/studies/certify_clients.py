@@ -42,7 +42,7 @@ class ClientCertificate:
     """One client's certificate with what stands beside it.
 
     `certificate` is for the posterior with the tightest bound, `in_use` for the model the client
-    predicts with (temperature 1, the run's mixture weights). Both hold at once: the theorem is for
+    predicts with (the run's temperature and mixture weights). Both hold at once: the theorem is for
     all posteriors at the same time, though each pays for its own draws where there are any. Test
     risks are measured, and None without test samples.
     """
@@ -93,7 +93,11 @@ def certify_clients(
             privacy = privacy_of(trained, group, client, width, epsilon, unit)
             data = jax.tree.map(lambda a: a[0], store.gather(np.array([number]), trained.dtype))
             weights = weights_in_use(
-                method.prior, method.mixture_weights, trained.particles, to_device(data)
+                method.prior,
+                method.mixture_weights,
+                trained.particles,
+                to_device(data),
+                method.temperature,
             )
             found.append(
                 _certify(
@@ -146,7 +150,7 @@ def privacy_of(
             "client",
         )
     m = len(client.train)
-    beta = trained.config.train.beta or float(m)
+    beta = trained.config.train.temperature * m
     tau = temperatures(trained.config, trained.federation)["tau"]
     k = trained.method.particles
     level = float(sampling_epsilon([beta], tau, width, [m], k)[0])
@@ -195,20 +199,21 @@ def _certify(
     certificate = certify_client(name, loss.range, options, **spend, posterior="tempered posterior")
     chosen = certificate.betas.index(certificate.beta)
     place = int(best.place[chosen])
-    one = int(np.argmin(np.abs(TEMPERATURES - 1)))
+    run = np.array([trained.method.temperature])
     used = used.astype(np.float64) / used.sum(dtype=np.float64)
-    used_kl = float(mixture_kl(used, prior, kl[one]))
-    used_risk = float(used @ risk[one])
+    used_kl = float(mixture_kl(used, prior, tempered.divergence(spectrum, run)[0]))
+    own = tempered.at_samples(spectrum, run)
+    used_risk = float(used @ tempered.risks(loss, own, samples.y, spectrum.noise_std)[0])
     in_use = certify_client(
         name, loss.range, [Candidate(float(beta), used_risk, used_kl) for beta in betas], **spend,
         posterior="model in use",
     )  # fmt: skip
 
-    def test_risk(index: int, mixture: np.ndarray) -> float | None:
+    def test_risk(temperature: np.ndarray, mixture: np.ndarray) -> float | None:
         if client.test is None:
             return None
         inputs = views.inputs(trained.particles, samples, client.test)
-        moments = tempered.at_inputs(spectrum, inputs, TEMPERATURES[[index]])
+        moments = tempered.at_inputs(spectrum, inputs, temperature)
         each = tempered.risks(loss, moments, client.test.y, inputs.noise_std)
         return float(mixture @ each[0])
 
@@ -233,10 +238,10 @@ def _certify(
         certificate=certificate,
         temperature=float(TEMPERATURES[place]),
         kl=divergences[chosen],
-        test_risk=test_risk(place, best.weights[chosen]),
+        test_risk=test_risk(TEMPERATURES[[place]], best.weights[chosen]),
         in_use=in_use,
         in_use_kl=used_kl,
-        in_use_test_risk=test_risk(one, used),
+        in_use_test_risk=test_risk(run, used),
         tolerated_epsilon=tolerated(betas, best.risk, divergences, delta, len(samples), loss.range),
         participation=participation(*constraint),
         margin=participation_margin(*constraint),

@@ -102,7 +102,12 @@ def personalize(shared: Shared, client: str, x: np.ndarray, y: np.ndarray) -> Cl
         data = to_data(scaler(samples), dtype_of(shared.config))
         particles = jax.device_put(shared.particles)
         model = condition(
-            prior, shared.config.personal.weights, particles, data, draw_key(shared, client, prior)
+            prior,
+            shared.config.personal.weights,
+            particles,
+            data,
+            shared.config.train.temperature,
+            draw_key(shared, client, prior),
         )
     model = ClientModel(client, shared.config, shared.schema, scaler, model)
     if (
@@ -128,9 +133,14 @@ def draw_key(shared: Shared, client: str, prior: Prior) -> jax.Array | None:
 
 @partial(jax.jit, static_argnames=("prior", "rule"))
 def condition(
-    prior: Prior, rule: str, particles: jax.Array, data: Data, key: jax.Array | None
+    prior: Prior,
+    rule: str,
+    particles: jax.Array,
+    data: Data,
+    temperature: float,
+    key: jax.Array | None,
 ) -> PersonalModel:
-    return personal_model(prior, particles, data, rule, key=key)
+    return personal_model(prior, particles, data, rule, temperature, key)
 
 
 def update(model: ClientModel, x: np.ndarray, y: np.ndarray) -> ClientModel:

@@ -69,7 +69,9 @@ def load_model(path: Path) -> ClientModel:
             )
             key = jax.random.key(0) if isinstance(prior, SampledPrior) else None
             template = jax.eval_shape(
-                lambda phis, data, key: condition(prior, config.personal.weights, phis, data, key),
+                lambda phis, data, key: condition(
+                    prior, config.personal.weights, phis, data, config.train.temperature, key
+                ),
                 jax.ShapeDtypeStruct(particles.shape, particles.dtype),
                 shapes,
                 key,

@@ -43,12 +43,12 @@ def opened(config: Config, method: str) -> Opened:
     def build(federation: Federation) -> Method:
         train = config.train
         unknown = not all(len(client.train) for client in federation.existing)
-        if train.lambda_ is not None and train.beta is None and unknown:
+        if train.lambda_ is not None and unknown:
             raise InputError(
                 "lambda needs the number of samples of every client, and not all sites tell it; set "
-                "tau or beta, or share_sizes = true at every site."
+                "tau, or share_sizes = true at every site."
             )
-        if unknown and train.beta is None:
+        if unknown:
             federation = _with_one_row(federation)
         made = build_method(method, config, federation)
         plan = plan_of(config, len(federation.existing)) if private else None

@@ -241,14 +241,14 @@ def _within_limits(key: str, dimension: Dimension, config: Config) -> Dimension:
 
 
 def tau_limit(config: Config) -> float:
-    """1 / (1 + n beta), beta = m_i unless given: above it lambda > n_2 + upsilon (server bound)."""
+    """1 / (1 + n beta), beta = t m_i: above it lambda > n_2 + upsilon (server bound)."""
     clients, samples = config.data.clients, float(config.data.samples)
     if config.data.name == "tables":  # whose sizes nobody has to write down
         rows = [
             len(client.train) for client in load_own(config.tables, config.seed).federation.existing
         ]
         clients, samples = len(rows), sum(rows) / len(rows)
-    return 1.0 / (1.0 + clients * (config.train.beta or samples))
+    return 1.0 / (1.0 + clients * config.train.temperature * samples)
 
 
 def _suggest(trial: Suggester, key: str, dimension: Dimension) -> Any:

@@ -91,9 +91,11 @@ def _flat(parts: Any) -> list[np.ndarray]:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def weights_in_use(prior: Prior, rule: str, particles: jax.Array, data: Data) -> jax.Array:
+def weights_in_use(
+    prior: Prior, rule: str, particles: jax.Array, data: Data, temperature: float
+) -> jax.Array:
     """The weights of the client's own model (`pacpfl.personal`), [k * members]."""
-    model = personal_model(prior, particles, data, rule)
+    model = personal_model(prior, particles, data, rule, temperature)
     return (model.weights[:, None] * model.responsibilities()).reshape(-1)
 
 
