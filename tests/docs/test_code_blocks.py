@@ -30,6 +30,7 @@ NOT_RUN = {
     "pip install": "needs a package index",
     "pip download": "needs a package index",
     "python scripts/reference_years.py": "needs its files; tests/data/test_reference_years.py runs it",
+    "python -m scripts.stations": "needs its files; tests/studies/test_stations.py runs it",
     "tensorboard": "a server, and a package of an extra",
     "mlflow": "a server, and a package of an extra",
     "pacpfl reproduce": "minutes to hours; tests/studies runs each study with few rounds",
