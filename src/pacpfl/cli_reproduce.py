@@ -103,12 +103,13 @@ def _study(
 
     runtime.configure()
     from pacpfl.report.study import write_study
-    from pacpfl.studies import ablation, fortnights, regression, table
+    from pacpfl.studies import ablation, fortnights, regression, regression_summary, table
     from pacpfl.studies.build import load_weather
     from pacpfl.studies.outcomes import Progress, read_outcomes, run_cells
 
     studies = {"regression": regression, "fortnights": fortnights, "ablation": ablation}
     study: Any = studies[name]
+    page: Any = regression_summary if name == "regression" else study
     every = study.cells(seeds, weather, quick)
     now = regression.select(every, only.split(",") if only else [])
     solar = {cell.dataset: cell.config.pv for cell in every if cell.config.data.name == "pv"}
@@ -116,7 +117,7 @@ def _study(
     @cache
     def place() -> str:
         houses = next(iter(solar.values()))
-        return regression.setting(houses, load_weather(houses))
+        return regression_summary.setting(houses, load_weather(houses))
 
     if any(cell.dataset in solar for cell in now):
         place()  # or why the weather cannot be read, before anything is run
@@ -131,7 +132,7 @@ def _study(
     for failure in failures:
         console.print(failure, soft_wrap=True, markup=False)
     if kept:
-        about = study.describe(list(kept.values()), seeds, "pacpfl " + shlex.join(sys.argv[1:]))
+        about = page.describe(list(kept.values()), seeds, "pacpfl " + shlex.join(sys.argv[1:]))
         outcomes = [outcome for outcome, _ in kept.values()]
         about |= table.circumstances(outcomes)
         if any(outcome.dataset in solar for outcome in outcomes):

@@ -26,7 +26,7 @@ from pacpfl.errors import InputError
 from pacpfl.metrics import LEVELS
 from pacpfl.report.study import write_study
 from pacpfl.sections import Config, PVConfig, RunConfig
-from pacpfl.studies import outcomes, regression, table
+from pacpfl.studies import outcomes, regression, regression_summary, table
 from pacpfl.studies.folder import METRICS, MethodResult
 from pacpfl.studies.outcomes import (
     Cell,
@@ -63,7 +63,7 @@ TINY = (
 def test_where_the_houses_stand(weather: str, north: float, east: float, sentence: str):
     hours = pd.date_range("2018-06-01", periods=1, freq="h", tz="UTC")
     record = Weather("x", north, east, 10.0, hours, *np.zeros((4, 1)))
-    said = regression.setting(PVConfig(weather=weather), record)
+    said = regression_summary.setting(PVConfig(weather=weather), record)
     assert said == f"The houses stand at {sentence}."
 
 
@@ -352,7 +352,7 @@ def kept() -> list[Kept]:
 
 
 def test_the_summary_says_where_it_wins_and_where_not(kept):
-    said = regression.summary(kept)
+    said = regression_summary.summary(kept)
     assert "lowest mean RSMSE of all methods in 3 of 4 columns" in said[0]
     assert "in 2 of them by more than both 95% intervals" in said[0]
     assert said[1] == (
@@ -369,11 +369,11 @@ def test_the_summary_says_where_it_wins_and_where_not(kept):
         "It is above the paper's on PV-EW, 610, existing clients (0.050 against 0.04); PV-EW, 610, new "
         "clients (0.060 against 0.04)."
     ]
-    one_seed = regression.summary([k for k in kept if k.outcome.seed == 0])
+    one_seed = regression_summary.summary([k for k in kept if k.outcome.seed == 0])
     assert "with one seed there are no intervals" in one_seed[0]
-    won = regression.summary([k for k in kept if k.outcome.dataset == "pv-ew-610"])
+    won = regression_summary.summary([k for k in kept if k.outcome.dataset == "pv-ew-610"])
     assert not any("does not" in sentence for sentence in won)
-    assert regression.summary(kept[:3]) == ["There is nothing to compare PAC-PFL with yet."]
+    assert regression_summary.summary(kept[:3]) == ["There is nothing to compare PAC-PFL with yet."]
 
 
 def test_clients_of_all_seeds_are_in_one_box(kept):
@@ -385,7 +385,7 @@ def test_clients_of_all_seeds_are_in_one_box(kept):
 
 
 def test_an_unfinished_study_has_a_page_of_what_there_is(kept, tmp_path):
-    about = regression.describe(kept, range(5), "pacpfl reproduce regression")
+    about = regression_summary.describe(kept, range(5), "pacpfl reproduce regression")
     assert list(about["datasets"]) == ["pv-ew-610", "polynomial"]
     assert list(about["methods"]) == ["pacpfl", "mtl", "ridge"]
     rows = table.rows([k.outcome for k in kept], regression.PUBLISHED)
@@ -434,4 +434,4 @@ def test_the_floor_of_polynomial_is_what_the_process_itself_would_have():
                 levels = np.linspace(0, 1, LEVELS)
                 gaps.append(np.mean([abs(np.mean(shares <= q) - q) for q in levels]))
         expected += [f"{np.mean(errors):.3f}", f"{np.mean(gaps):.3f}"]
-    assert re.findall(r"\d\.\d{3}", regression.floor([0, 3])) == expected
+    assert re.findall(r"\d\.\d{3}", regression_summary.floor([0, 3])) == expected

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl.linalg import factorise
-from pacpfl.priors.gp import GPPrior, squared_distances
+from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.kernels import squared_distances
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from pacpfl.config import override
 from pacpfl.studies.outcomes import Cell, Kept
-from pacpfl.studies.regression import DATASETS, cell_config, client_by_client, summary
+from pacpfl.studies.regression import DATASETS, cell_config
+from pacpfl.studies.regression_summary import client_by_client, summary
 from pacpfl.studies.spaces import ROWS
 from pacpfl.studies.table import Published
 
