@@ -214,7 +214,9 @@ def test_the_model_in_use_is_the_run_s_own_predictor(
     trained = make(replace(CONFIG, train=replace(CONFIG.train, temperature=t)))
     loss = build_loss("clipped-nll")
     client = trained.federation.new[1]
-    given = next(c for c in certify_clients(trained, loss, DELTA) if c.client == client.name)
+    everyone = certify_clients(trained, loss, DELTA)
+    assert everyone[0].privacy.epsilon == pytest.approx(2 * 2 * 0.05 * 3 * t)  # k draws, beta = t m
+    given = next(c for c in everyone if c.client == client.name)
     prior, particles = trained.method.prior, np.asarray(trained.particles)
     x, y = client.personal.x, client.personal.y
     evidence = np.array([oracle.log_evidence(prior, phi, x, y, t) for phi in particles])

@@ -455,6 +455,22 @@ def test_networks_that_cannot_be_certified_are_named_and_measured() -> None:
         assert "variational posterior at the run's temperature" in given.in_use.verdict
 
 
+def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None:
+    """A quarter by the one, or by the other: the same posterior is certified."""
+    run = make(new=1, kind="svgd")
+    gentle = replace(run.method.prior.inference, temperature=0.25)
+    training = replace(run, method=replace(run.method, temperature=0.25))
+    inference = replace(
+        run, method=replace(run.method, prior=replace(run.method.prior, inference=gentle))
+    )
+    usual, one, other = (
+        certify_class_clients(each, ZERO_ONE, DELTA)[-1].in_use_kl
+        for each in (run, training, inference)
+    )
+    assert one == pytest.approx(other, rel=1e-9)
+    assert one < 0.8 * usual
+
+
 def test_bounds_hold_for_clients_yet_to_come() -> None:
     """100 new clients: certain to 99% that bounds fail less often than delta (Clopper-Pearson)."""
     found = certify_class_clients(make(new=100), ZERO_ONE, DELTA)

@@ -1,0 +1,33 @@
+"""From a configuration to a method: what follows from its keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pacpfl.config import override
+from pacpfl.sections import Config
+from pacpfl.studies.build import build_pacpfl, temperatures
+from pacpfl.types import Client, Federation, Samples
+
+
+def make_federation(sizes: tuple[int, ...]) -> Federation:
+    """The last client will get more samples."""
+    data = [Samples(np.zeros((m, 1)), np.zeros(m)) for m in (*sizes, 2)]
+    clients = [Client(f"client-{i}", each) for i, each in enumerate(data[:-2])]
+    clients.append(Client("last", data[-2], later=data[-1]))
+    return Federation("small", tuple(clients), (), ("x",))
+
+
+def test_beta_is_the_temperature_times_the_mean_number_of_samples() -> None:
+    """tau = lambda / (lambda + beta n (n_2 + upsilon)) by hand: n = 3, n_2 = 1, mean m = 20."""
+    federation = make_federation((10, 20, 30))
+    config = override(Config(), ["train.temperature=0.5", "train.lambda=6", "train.upsilon=0.5"])
+    found = temperatures(config, federation)
+    assert (found["beta"], found["n_2"], found["lambda_condition"]) == (10.0, 1, True)
+    assert found["tau"] == pytest.approx(6 / (6 + 10 * 3 * 1.5))
+    method = build_pacpfl(config, federation)
+    assert (method.temperature, method.tau) == (0.5, found["tau"])
+    again = override(Config(), [f"train.tau={found['tau']}", "train.temperature=0.5"])
+    again = override(again, ["train.upsilon=0.5"])
+    assert temperatures(again, federation)["lambda"] == pytest.approx(6)
