@@ -262,6 +262,12 @@ def test_keys_that_came_later_do_not_rename_what_was_made_before_them() -> None:
     assert len(names | {identity(Config())}) == 3
 
 
+@pytest.mark.parametrize("name", ["beta", "train.beta"])
+def test_a_symbol_of_the_paper_leads_to_its_key(name: str) -> None:
+    with pytest.raises(InputError, match=f"no key '{name}'; give train.temperature, which is beta"):
+        override(Config(), [f"{name}=5"])
+
+
 def test_an_identity_names_what_training_depends_on() -> None:
     base = identity(Config())
     assert identity(load(dump(Config()), "again")) == base

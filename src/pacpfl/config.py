@@ -33,6 +33,8 @@ LATER: dict[type, tuple[str, ...]] = {
     TrainConfig: ("temperature",),
 }
 GONE: dict[type, dict[str, Any]] = {TrainConfig: {"beta": None}}
+# Symbols of the paper that people will look for under their own name.
+SYMBOLS = {"beta": "train.temperature, which is beta / m_i"}
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
 
@@ -242,7 +244,9 @@ def _find(name: str, origin: str) -> tuple[str, str]:
     if found:
         choices = " or ".join(f"{section}.{name}" for section, _ in found)
         raise InputError(f"{origin}: {name} could be {choices}; write one of them.")
-    raise InputError(f"{origin}: there is no key {name!r}{_nearest(name, known)}")
+    symbol = SYMBOLS.get(name.removeprefix("train."))
+    hint = f"; give {symbol}." if symbol else _nearest(name, known)
+    raise InputError(f"{origin}: there is no key {name!r}{hint}")
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:
