@@ -137,10 +137,11 @@ def test_a_click_opens_the_panel_and_the_button_closes_it(page: webdriver.Chrome
         assert drawing.get_attribute("role") == "img"
         assert "existing-03" in (drawing.get_attribute("aria-label") or "")
         assert drawing.size["width"] > 200 and drawing.size["height"] > 40
-    assert page.current_url.endswith("#client=existing/existing-03")
+    # The driver hears of a new address a moment after the page has it.
+    wait(page, lambda: page.current_url.endswith("#client=existing/existing-03"))
     page.find_element(By.ID, "panel-close").click()
     wait(page, lambda: opened(page) == "")
-    assert "#" not in page.current_url
+    wait(page, lambda: "#" not in page.current_url)
     wait(page, lambda: focused(page) == "existing-03")
     assert page.get_log("browser") == []
 
@@ -217,7 +218,7 @@ def test_the_keyboard_alone_is_enough(page: webdriver.Chrome) -> None:
     press(Keys.ARROW_LEFT)
     press(Keys.ARROW_LEFT)
     wait(page, lambda: opened(page) == "new-06")
-    assert page.current_url.endswith("#client=new/new-06")
+    wait(page, lambda: page.current_url.endswith("#client=new/new-06"))
     press(Keys.ESCAPE)
     wait(page, lambda: opened(page) == "")
     # The browser gives the focus back where it was before the dialog; the page moves it a moment later.
