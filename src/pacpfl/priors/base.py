@@ -25,7 +25,7 @@ class Block(NamedTuple):
     std: float | None = None
 
 
-class HeldOut(NamedTuple):
+class LeftOut(NamedTuple):
     """What every sample is to all others; 0 for padding."""
 
     density: Float[Array, " m"]  # ln p(y_j | S without j)
@@ -64,7 +64,7 @@ class Prior(Protocol):
         """A `Mixture` (observation noise included), or `Probabilities` of classes."""
         ...
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> HeldOut: ...
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> LeftOut: ...
 
     def responsibilities(
         self, phi: Float[Array, " size"], posterior: Any

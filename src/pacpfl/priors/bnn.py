@@ -38,7 +38,7 @@ from jaxtyping import Array, Float
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood
 from pacpfl.priors import bnn_personal
-from pacpfl.priors.base import Block, HeldOut, Scalar
+from pacpfl.priors.base import Block, LeftOut, Scalar
 from pacpfl.priors.bnn_personal import BNNPosterior
 from pacpfl.priors.bnn_posterior import Inference, Problem, masked_log_likelihood
 from pacpfl.priors.layers import layer_sizes
@@ -168,7 +168,7 @@ class BNNPrior:
         count = outputs.shape[0]
         return self.likelihood.predict(outputs, jnp.full(count, 1 / count, outputs.dtype))
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: BNNPosterior) -> HeldOut:
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: BNNPosterior) -> LeftOut:
         raise InputError(
             "Stacking needs closed-form leave-one-out densities, which neural networks do not have; "
             'choose the mixture weights "uniform" or "evidence".'

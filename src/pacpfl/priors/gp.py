@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 
 from pacpfl import tiles
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import Block, HeldOut, Scalar
+from pacpfl.priors.base import Block, LeftOut, Scalar
 from pacpfl.priors.kernels import Embedded, similarity
 from pacpfl.priors.networks import MLP
 from pacpfl.tiles import matmul, transpose
@@ -310,7 +310,7 @@ class GPPrior:
         explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
         return mean, jnp.maximum(self.variance(phi, x) - explained, 0)
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: GPPosterior) -> HeldOut:
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: GPPosterior) -> LeftOut:
         """Closed form: given all others, y_j + N(0, (1/t - 1) s_j^2) has mean y_j - alpha_j / v_j and
         variance 1 / v_j with v_j = (A^-1)_jj (Rasmussen & Williams 2006, section 5.4.2)."""
         data, temperature = posterior.data, posterior.temperature
@@ -322,7 +322,7 @@ class GPPrior:
             density = -0.5 * (jnp.log(2 * jnp.pi * variance) + error**2 / variance)
             return jnp.where(data.mask, density, 0)
 
-        return HeldOut(
+        return LeftOut(
             log_normal(variance + (1 - 1 / temperature) * noise),
             log_normal(variance) + self._constants(noise, data.mask, temperature),
         )

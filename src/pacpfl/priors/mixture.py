@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Block, HeldOut, Prior, Scalar
+from pacpfl.priors.base import Block, LeftOut, Prior, Scalar
 from pacpfl.types import Data, Mixture, flattened
 
 
@@ -110,14 +110,14 @@ class MixturePrior:
         weights = jax.nn.softmax(posterior.log_evidence)[:, None] * each.weights
         return flattened(each._replace(weights=weights))
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: MixturePosterior) -> HeldOut:
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: MixturePosterior) -> LeftOut:
         """Without sample j the members' weights change too: to pi_k Z_k(S without j)."""
         _, members = self.split(phi)
         each = jax.vmap(self.base.leave_one_out)(members, posterior.base)  # [K, m]
         total = posterior.log_evidence[:, None]
         others = total - each.evidence
         rest = logsumexp(others, axis=0)
-        return HeldOut(
+        return LeftOut(
             logsumexp(others + each.density, axis=0) - rest, logsumexp(total, axis=0) - rest
         )
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl import warp
-from pacpfl.priors.base import Block, HeldOut, Prior, Scalar
+from pacpfl.priors.base import Block, LeftOut, Prior, Scalar
 from pacpfl.types import Data, WarpedPrediction
 
 # Targets are standardised: the warp bends within them, and is a line at the centre of the hyper-prior.
@@ -101,11 +101,11 @@ class WarpedPrior:
         weights, means, stds = self.base.predict(base, posterior.base, x)
         return WarpedPrediction(weights, means, stds, jnp.tile(bend, (self.components, 1)))
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: WarpedPosterior) -> HeldOut:
+    def leave_one_out(self, phi: Float[Array, " size"], posterior: WarpedPosterior) -> LeftOut:
         bend, base = self.split(phi)
         density, evidence = self.base.leave_one_out(base, posterior.base)
         slopes = log_slopes(bend, posterior.data)
-        return HeldOut(density + slopes, evidence + posterior.temperature * slopes)
+        return LeftOut(density + slopes, evidence + posterior.temperature * slopes)
 
     def responsibilities(
         self, phi: Float[Array, " size"], posterior: WarpedPosterior
