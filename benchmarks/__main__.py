@@ -18,7 +18,7 @@ from benchmarks import study
 from benchmarks.harness import describe_machine
 from benchmarks.own_data import own_data
 from benchmarks.results import Sheet, from_table, sheet_lines, write_results
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 
 

@@ -27,8 +27,8 @@ from benchmarks.measure import ROOT, peak_memory
 from benchmarks.results import Sheet, from_table, write_results
 from pacpfl.config import override
 from pacpfl.data.store import from_clients
-from pacpfl.engines import runtime
-from pacpfl.engines.simulate import (
+from pacpfl.engine import runtime
+from pacpfl.engine.simulate import (
     choose_clients,
     divide,
     hold,

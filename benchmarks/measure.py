@@ -70,7 +70,7 @@ def stream_figures(
     from benchmarks.pacpfl_round import make_method
     from benchmarks.problem import Sizes, make_problem
     from pacpfl.data.store import open_store
-    from pacpfl.engines.simulate import Progress, train
+    from pacpfl.engine.simulate import Progress, train
 
     store = open_store(Path(folder))
     store = replace(store, offsets=store.offsets[: clients + 1])
@@ -184,13 +184,13 @@ def peak_memory() -> float:
 @cache
 def _started() -> float:
     """Start JAX as the command line does, once; bytes that this alone takes."""
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     runtime.configure()
     import jax
 
     jax.block_until_ready(jax.numpy.zeros(1) + 1)
-    import pacpfl.engines.simulate  # noqa: F401
+    import pacpfl.engine.simulate  # noqa: F401
 
     return peak_memory()
 

@@ -25,7 +25,7 @@ from pacpfl.config import override
 from pacpfl.data.standardize import fit_scaler
 from pacpfl.data.table_rows import read_rows
 from pacpfl.data.table_schema import Column, Schema
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.sections import Config
 from pacpfl.studies import model, model_file
 from pacpfl.types import Samples

@@ -12,7 +12,7 @@ import optax
 
 from benchmarks.problem import Problem
 from pacpfl.data.store import from_samples
-from pacpfl.engines.simulate import divide, gather_round, make_call, stack_rounds, to_device
+from pacpfl.engine.simulate import divide, gather_round, make_call, stack_rounds, to_device
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Samples

@@ -31,12 +31,12 @@ from benchmarks.results import Sheet, sheet_lines, to_json
 from pacpfl import config as configuration
 from pacpfl.cli import shipped
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.engines.checkpoint import write_bytes_atomically
-from pacpfl.engines.flare import participation
-from pacpfl.engines.flare.provision import ABOUT, Project, provision
-from pacpfl.engines.flare.session import Console
-from pacpfl.engines.flare.supervisor import Unreachable
+from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.sections import Config
+from pacpfl.sites import participation
+from pacpfl.sites.provision import ABOUT, Project, provision
+from pacpfl.sites.session import Console
+from pacpfl.sites.supervisor import Unreachable
 from pacpfl.studies.build import build_federation
 
 ADMIN = "admin@bench.org"

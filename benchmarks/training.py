@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.harness import describe_machine
 from benchmarks.results import Sheet, write_results
 from pacpfl.data.store import from_clients
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.classification import DATASETS, cell_config
 from pacpfl.studies.folder import MethodResult, summarise

@@ -30,7 +30,7 @@ from pacpfl.data.pvgis import read_pvgis_csv
 from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients
 from pacpfl.data.weather import Weather
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.report.style import COLOURS, INK, MARKERS, as_png, drawing, grid, panels
 from pacpfl.studies.fortnights import HOURS

@@ -39,9 +39,9 @@ if os.environ.get("CORE_FOR_EACH_WORKER") and hasattr(os, "sched_setaffinity"):
 # Tracing makes many small objects, few of them garbage: looking for it took a twentieth of the time.
 gc.set_threshold(50_000, 20, 50)
 
-# Where training is long, or where the engines promise the same bits: with LLVM's passes. Sites that a
+# Where training is long, or where the engine promises the same bits: with LLVM's passes. Sites that a
 # test plays in one process train for a few rounds: what they send is compared, not how fast.
-OPTIMISED = {"engines", "sites", "test_polynomial_study.py", "test_polynomial_opposite.py"}
+OPTIMISED = {"engine", "sites", "test_polynomial_study.py", "test_polynomial_opposite.py"}
 
 # The files that take longest, longest first.
 LONG = (
@@ -93,7 +93,7 @@ def programs_compiled_once(programs_folder: str, request: pytest.FixtureRequest)
     quick = OPTIMISED.isdisjoint(request.path.parts) or request.path.name.startswith("test_sites")
     if quick != jax.config.values["jax_disable_most_optimizations"]:
         jax.config.update("jax_disable_most_optimizations", quick)
-        jax.clear_caches()  # the engines keep programs: those compiled the other way must not be met
+        jax.clear_caches()  # the engine keeps programs: those compiled the other way must not be met
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset({"data", "secagg"}),
     frozenset({"methods", "personal"}),
-    frozenset({"engines"}),
+    frozenset({"engine"}),
     frozenset({"config", "sections", "studies"}),
+    frozenset({"sites"}),
     frozenset({"cli", "estimators", "report", "__main__", "__init__"}),
 )
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
@@ -47,7 +48,7 @@ RESERVED: dict[str, frozenset[str]] = {
     **dict.fromkeys(("matplotlib", "rich", "typer"), frozenset({"cli", "estimators", "report"})),
     "cryptography": frozenset({"secagg"}),
     "jinja2": frozenset({"report"}),
-    "nvflare": frozenset({"engines.flare"}),
+    "nvflare": frozenset({"sites"}),
     **dict.fromkeys(("cloudpickle", "dill", "joblib", "pickle", "shelve"), frozenset()),
 }
 
@@ -92,7 +93,9 @@ OUTSIDE_CALLS = frozenset(
         "write_text",
     }
 )
-REACHES_OUTSIDE = frozenset({"cli", "config", "data", "engines", "estimators", "report", "studies"})
+REACHES_OUTSIDE = frozenset(
+    {"cli", "config", "data", "engine", "estimators", "report", "sites", "studies"}
+)
 PRINTS = frozenset({"cli", "report"})
 
 
@@ -194,24 +197,24 @@ def test_every_module_keeps_to_its_layer() -> None:
         ("svgd", "import pacpfl.methods.pacpfl"),
         ("priors.gp", "from ..methods import pacpfl"),
         ("hyper", "from . import personal"),
-        ("methods.pacpfl", "def update():\n    from pacpfl.engines.simulate import run"),
-        ("engines.simulate", "from pacpfl import studies"),
+        ("methods.pacpfl", "def update():\n    from pacpfl.engine.simulate import run"),
+        ("engine.simulate", "from pacpfl import studies"),
         ("studies.tune", "from pacpfl.cli import main"),
         ("data.tables", "from pacpfl.methods.base import Method"),
-        ("engines.simulate", "from pacpfl import SomethingExported"),
+        ("engine.simulate", "from pacpfl import SomethingExported"),
         ("errors", "import pacpfl"),
         ("elsewhere", "x = 1"),
-        ("engines.simulate", "import rich.progress"),
+        ("engine.simulate", "import rich.progress"),
         ("studies.tune", "from matplotlib.figure import Figure"),
         ("cli", "import jinja2"),
-        ("engines.checkpoint", "import pickle"),
-        ("engines.simulate", "from nvflare.apis import controller"),
-        ("engines.flareless", "import nvflare"),
+        ("engine.checkpoint", "import pickle"),
+        ("engine.simulate", "from nvflare.apis import controller"),
+        ("engine.flareless", "import nvflare"),
         ("metrics", "from pathlib import Path"),
         ("methods.pacpfl", "import safetensors.numpy"),
         ("bounds", "text = open('table').read()"),
         ("privacy", "import numpy as np\nx = np.load('noise.npy')"),
-        ("engines.simulate", "print('round')"),
+        ("engine.simulate", "print('round')"),
         ("data.store", "import numpy as np\nx = np.load('x.npy', allow_pickle=True)"),
     ],
 )
@@ -224,8 +227,8 @@ def test_a_breach_is_found(name: str, text: str) -> None:
     [
         ("cli", "from pacpfl import __version__\nfrom pacpfl.report import html\nimport rich"),
         ("report.html", "import jinja2, json\nfrom .plots import draw\nfrom ..types import Data"),
-        ("engines.flare.controller", "import nvflare\nfrom pacpfl.methods import pacpfl"),
-        ("engines.checkpoint", "import os\nfrom pacpfl import errors\nopen('x')"),
+        ("sites.controller", "import nvflare\nfrom pacpfl.methods import pacpfl"),
+        ("engine.checkpoint", "import os\nfrom pacpfl import errors\nopen('x')"),
         ("methods.pacpfl", "from pacpfl import personal, svgd\nfrom .base import Method"),
         ("priors.gp", "from pacpfl.linalg import factor\nfrom pacpfl.types import Data"),
         ("data.store", "import numpy as np\nx = np.load('x.npy', allow_pickle=False)"),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pacpfl.engines.simulate import Progress
+from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.report.track import Tracked, changed, tracked
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig

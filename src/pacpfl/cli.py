@@ -144,7 +144,7 @@ def run(
     name = config.stem if config else str(dataset)
     folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
 
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     runtime.configure(chosen.run.precision)
     from pacpfl.report.html import write_report
@@ -237,7 +237,7 @@ def certify(
     docs/certificates.md tells how to read one.
     """
     from pacpfl import config as configuration
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     if (folder / "config.toml").is_file():
         runtime.configure(configuration.load_file(folder / "config.toml").run.precision)

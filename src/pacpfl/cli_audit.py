@@ -48,7 +48,7 @@ def audit(
         raise InputError("--rate and --confidence are shares; give numbers between 0 and 1.")
     if training and one_run:
         raise InputError("--one-run attacks the mechanism alone; leave out --training.")
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     runtime.configure()
     from pacpfl.privacy.accounting import plan_for

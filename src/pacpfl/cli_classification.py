@@ -66,7 +66,7 @@ def reproduce_classification(
     for path in paths.values():
         if not path.exists():
             raise InputError(f"There is no file or folder {path}; `pacpfl download` gets one.")
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
     from pacpfl.report.study_progress import counting
 
     runtime.configure()

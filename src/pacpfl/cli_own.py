@@ -135,7 +135,7 @@ def compare(
 def train(config: Config, folder: Path, fresh: bool) -> None:
     """A run on tables: the folder of any run, and what new clients and owners of units need."""
     from pacpfl import cli
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     runtime.configure(config.run.precision)
     from pacpfl.report.html import write_report
@@ -238,7 +238,7 @@ def run_name(source: Path | None, config: Config) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    from pacpfl.engines.checkpoint import write_bytes_atomically
+    from pacpfl.engine.checkpoint import write_bytes_atomically
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

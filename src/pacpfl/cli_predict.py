@@ -130,7 +130,7 @@ def _open(model: Path, data: Path, targets: bool, client: str | None) -> tuple[C
 
 
 def _configure(precision: str) -> None:
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     runtime.configure(precision)
 
@@ -165,7 +165,7 @@ def levels_of(text: str) -> list[float]:
 def _write_table(path: Path, columns: dict[str, Any]) -> None:
     import pandas as pd
 
-    from pacpfl.engines.checkpoint import write_bytes_atomically
+    from pacpfl.engine.checkpoint import write_bytes_atomically
 
     frame, stream = pd.DataFrame(columns), io.BytesIO()
     if path.suffix.lower() == ".csv":

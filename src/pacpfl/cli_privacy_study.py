@@ -29,7 +29,7 @@ def reproduce_privacy(
     seconds: float | None,
 ) -> None:
     """Run what is missing, keep each run, and write table, figures and page of what there is."""
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
     from pacpfl.report.study_progress import counting
 
     runtime.configure()
@@ -78,7 +78,7 @@ def search(
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each a process.")] = 1,
 ) -> None:
     """Choose the settings of the privacy study: the same proposals for every mode."""
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
     from pacpfl.report.html import write_whole
     from pacpfl.report.study_progress import counting
 

@@ -98,7 +98,7 @@ def _study(
     jobs: int,
     seconds: float | None,
 ) -> None:
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
     from pacpfl.report.study_progress import counting
 
     runtime.configure()
@@ -148,7 +148,7 @@ def _study(
 
 
 def _polynomial(folder: Path, seeds: range, quick: bool, command: str) -> None:
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     runtime.configure()
     from pacpfl.cli import console, shipped, watching

@@ -40,7 +40,7 @@ def provision_sites(
 
     Bring each kit to its owner over a safe channel. The folder `authority` signs further kits: keep it.
     """
-    from pacpfl.engines.flare.provision import provision, read_project
+    from pacpfl.sites.provision import provision, read_project
 
     made = provision(read_project(file), out, _added(out))
     for kit in made:
@@ -58,7 +58,7 @@ def add_site(
     out: Kits = Path("kits"),
 ) -> None:
     """Make a kit for one more site; it takes part from the next segment of a running training."""
-    from pacpfl.engines.flare.provision import check_name, provision, read_project
+    from pacpfl.sites.provision import check_name, provision, read_project
 
     project = read_project(file)
     check_name(name, "pacpfl sites add")
@@ -80,8 +80,8 @@ def status(
     from rich.table import Table
 
     about = _ready(kit, "admin")
-    from pacpfl.engines.flare.session import Console as Line
-    from pacpfl.engines.flare.supervisor import Unreachable
+    from pacpfl.sites.session import Console as Line
+    from pacpfl.sites.supervisor import Unreachable
 
     runs = _summaries(folder) if folder else {}
     try:
@@ -113,8 +113,8 @@ def status(
 
 
 def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    from pacpfl.engines.flare.opening import FORM
-    from pacpfl.studies.sites_run import participation_summary
+    from pacpfl.sites.opening import FORM
+    from pacpfl.sites.runs import participation_summary
 
     found = {}
     for place in sorted((folder / "sites").glob("*")):
@@ -129,7 +129,7 @@ def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
 @server_app.command("start")
 def start_server(kit: Kit) -> None:
     """Run the server until it is told to stop (Ctrl-C, SIGTERM); started again whenever it dies."""
-    from pacpfl.engines.flare.process import keep_running
+    from pacpfl.sites.process import keep_running
 
     about = _ready(kit, "server")
     _say(f"The server of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}.")
@@ -152,8 +152,8 @@ def start_site(
 
     What the site allows stands in KIT/pacpfl/site.toml, and what it refused in refused.jsonl beside it.
     """
-    from pacpfl.engines.flare.limits import FILE, read_site_file, write_site_file
-    from pacpfl.engines.flare.process import keep_running
+    from pacpfl.sites.limits import FILE, read_site_file, write_site_file
+    from pacpfl.sites.process import keep_running
 
     about = _ready(kit, "site")
     own = kit.resolve() / "pacpfl"
@@ -186,14 +186,14 @@ def personalize_here(
 
     Nothing leaves the site.
     """
-    from pacpfl.engines.flare.process import read_kit
+    from pacpfl.sites.process import read_kit
 
     read_kit(kit, "site")
     own = kit / "pacpfl"
     folder = out or own / "report"
     _configure_newest(own)
     from pacpfl.report.html import write_report
-    from pacpfl.studies.sites_run import personalize_site
+    from pacpfl.sites.runs import personalize_site
 
     with console.status("personalising and measuring"):
         personalize_site(own, folder, run)
@@ -203,7 +203,7 @@ def personalize_here(
 
 def _configure_newest(own: Path) -> None:
     from pacpfl import config as configuration
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
 
     for path in sorted((own / "models").glob("*/config.toml"), key=lambda p: p.stat().st_mtime):
         runtime.configure(configuration.load_file(path).run.precision)
@@ -226,12 +226,12 @@ def run_across(
     if kit is None:
         raise InputError("Across sites, name the administrator's kit with --kit.")
     about = _ready(kit, "admin")
-    from pacpfl.engines.flare.session import Console as Line
-    from pacpfl.engines.flare.supervisor import Care, Stopped, Told, supervise
-    from pacpfl.engines.flare.terms import Terms
+    from pacpfl.sites.runs import hand_over, prepare_run
+    from pacpfl.sites.session import Console as Line
+    from pacpfl.sites.supervisor import Care, Stopped, Told, supervise
+    from pacpfl.sites.terms import Terms
     from pacpfl.studies.build import METHODS
     from pacpfl.studies.run import Interrupted
-    from pacpfl.studies.sites_run import hand_over, prepare_run
 
     terms = about.get("terms", {})
     if fresh and (folder / "sites").exists():
@@ -286,7 +286,7 @@ def _ready(kit: Path, role: str) -> dict[str, Any]:
     from datetime import UTC, datetime
     from importlib.util import find_spec
 
-    from pacpfl.engines.flare.process import read_kit
+    from pacpfl.sites.process import read_kit
 
     about = read_kit(kit, role)
     if find_spec("nvflare") is None:

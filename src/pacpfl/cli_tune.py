@@ -66,7 +66,7 @@ def tune(
     from dataclasses import replace
 
     from pacpfl import config as configuration
-    from pacpfl.engines import runtime
+    from pacpfl.engine import runtime
     from pacpfl.report.study_progress import counting
 
     chosen = _configuration(config, settings or [])

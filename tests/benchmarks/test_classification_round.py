@@ -13,7 +13,7 @@ from benchmarks.classification import CANDIDATES, FEDAVG, Sizes, make_federation
 from benchmarks.results import Sheet
 from pacpfl.config import override
 from pacpfl.data.store import from_clients
-from pacpfl.engines.simulate import train
+from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_method

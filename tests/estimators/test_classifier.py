@@ -9,7 +9,7 @@ import pytest
 
 from pacpfl import PACPFLClassifier
 from pacpfl.data.store import from_samples
-from pacpfl.engines.simulate import train
+from pacpfl.engine.simulate import train
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL

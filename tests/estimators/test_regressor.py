@@ -14,7 +14,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from pacpfl import PACPFLRegressor, predictive
 from pacpfl.data.store import from_samples
-from pacpfl.engines.simulate import train
+from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.personal import personal_model
 from pacpfl.priors.gp import GPPrior

@@ -101,7 +101,7 @@ def test_rounds_keep_the_shape_of_the_state(name: str) -> None:
     """Engines scan over rounds and save states: arrays only, of fixed shapes, in the data's type."""
     method = METHODS[name]
     assert isinstance(method.central, bool)
-    assert hash(method) == hash(METHODS[name]), "engines pass methods as static arguments"
+    assert hash(method) == hash(METHODS[name]), "the engine passes methods as static arguments"
     for double in (False, True):
         with jax.enable_x64(double):
             dtype = jnp.float64 if double else jnp.float32

@@ -14,8 +14,8 @@ import pytest
 from scipy import special, stats
 
 from pacpfl.data.store import from_clients
-from pacpfl.engines.evaluate import evaluate
-from pacpfl.engines.simulate import train
+from pacpfl.engine.evaluate import evaluate
+from pacpfl.engine.simulate import train
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.base import Method

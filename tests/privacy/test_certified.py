@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pacpfl.engines.ledger import FILE
+from pacpfl.engine.ledger import FILE
 from pacpfl.errors import InputError
 from pacpfl.sections import (
     Config,

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from pacpfl import cli
 from pacpfl import config as configuration
 from pacpfl.config import identity, load, override
-from pacpfl.engines.ledger import FILE, read_ledger
+from pacpfl.engine.ledger import FILE, read_ledger
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import epsilon_spent
 from pacpfl.sections import (
@@ -170,7 +170,7 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 from pacpfl import config as configuration
-from pacpfl.engines import simulate
+from pacpfl.engine import simulate
 from pacpfl.studies.run import run
 real, saved = simulate.save_checkpoint, []
 def save(*arguments):
@@ -210,7 +210,7 @@ def test_all_rounds_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise InputError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pacpfl.engines.simulate.save_checkpoint", full)
+        patch.setattr("pacpfl.engine.simulate.save_checkpoint", full)
         with pytest.raises(InputError, match="no space"):
             run(config, tmp_path / "run")
     with pytest.raises(InputError, match="nothing was learned"):
@@ -281,7 +281,7 @@ def test_epsilon_on_the_command_line_means_gaussian(
         raise InputError("enough")
 
     monkeypatch.setattr("pacpfl.studies.run.run", stop)
-    monkeypatch.setattr("pacpfl.engines.runtime.configure", lambda *_: None)
+    monkeypatch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
     out = ["--out", str(tmp_path / "run")]
     start = ["run", "polynomial", "--epsilon", "4", "--delta", "1e-6", *out]
     assert command(monkeypatch, *start) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.studies import panels
 from pacpfl.studies.folder import MethodResult, figure_arrays, main_method
 from pacpfl.types import Client, Federation, Samples

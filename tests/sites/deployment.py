@@ -29,12 +29,12 @@ from training import (
 )
 
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.engines.flare.provision import provision, read_project
-from pacpfl.engines.flare.session import Console
-from pacpfl.engines.flare.supervisor import Care, Unreachable, supervise
 from pacpfl.sections import Config
+from pacpfl.sites.provision import provision, read_project
+from pacpfl.sites.runs import prepare_run
+from pacpfl.sites.session import Console
+from pacpfl.sites.supervisor import Care, Unreachable, supervise
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.sites_run import prepare_run
 from pacpfl.types import Federation
 
 __all__ = ["Deployment", "Running", "difference", "settings", "simulated", "wait_for"]
@@ -200,7 +200,7 @@ class Deployment:
         def find() -> psutil.Process | None:
             for process in self.below(site):
                 with suppress(psutil.NoSuchProcess):
-                    if "pacpfl.studies.site_trainer" in process.cmdline():
+                    if "pacpfl.sites.site_trainer" in process.cmdline():
                         return process
             return None
 

@@ -12,15 +12,15 @@ import pytest
 from training import difference, settings, simulated
 
 from pacpfl import config as configuration
-from pacpfl.engines.flare.limits import Limits
-from pacpfl.engines.flare.segment import serve
-from pacpfl.engines.flare.site import Site
-from pacpfl.engines.flare.terms import Terms
+from pacpfl.sites.limits import Limits
+from pacpfl.sites.opening_run import open_config, opened
+from pacpfl.sites.runs import load_trained, prepare_run
+from pacpfl.sites.segment import serve
+from pacpfl.sites.site import Site
+from pacpfl.sites.terms import Terms
 from pacpfl.studies.build import METHODS, build_federation
-from pacpfl.studies.sites import open_config, opened
-from pacpfl.studies.sites_run import load_trained, prepare_run
 
-sys.path.append(str(Path(__file__).parents[1] / "engines"))
+sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from local_sites import Local
 
 ROUNDS = 3
@@ -55,8 +55,8 @@ KEEPING = ("mtl", "pfedbayes")
 def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     """With a noise seed, a private run across sites is the simulator's, too."""
     from pacpfl.data.store import from_clients
-    from pacpfl.engines.ledger import FILE, read_ledger
-    from pacpfl.engines.simulate import train
+    from pacpfl.engine.ledger import FILE, read_ledger
+    from pacpfl.engine.simulate import train
     from pacpfl.sections import PrivacyConfig
     from pacpfl.studies.build import build_method
     from pacpfl.studies.protect import plan_of, protect, secrecy

@@ -23,9 +23,9 @@ import pytest
 from deployment import Deployment, Running, settings, wait_for
 
 from pacpfl import __version__
-from pacpfl.engines.flare.job import write_job
-from pacpfl.engines.flare.process import command
-from pacpfl.engines.flare.provision import provision
+from pacpfl.sites.job import write_job
+from pacpfl.sites.process import command
+from pacpfl.sites.provision import provision
 
 ROUNDS = 60
 HONEST, EVIL, NEWER, STRICT = "east", "north", "west", "south"

@@ -12,19 +12,19 @@ from training import settings
 
 from pacpfl import config as configuration
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.engines.flare.limits import FILE, write_site_file
-from pacpfl.engines.flare.segment import serve
-from pacpfl.engines.flare.terms import Terms
 from pacpfl.errors import InputError
 from pacpfl.report.html import write_report
 from pacpfl.sections import Config
+from pacpfl.sites.limits import FILE, write_site_file
+from pacpfl.sites.opening_run import opened
+from pacpfl.sites.runs import hand_over, personalize_site, prepare_run
+from pacpfl.sites.segment import serve
+from pacpfl.sites.site_trainer import make_site
+from pacpfl.sites.terms import Terms
 from pacpfl.studies import run as study
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.site_trainer import make_site
-from pacpfl.studies.sites import opened
-from pacpfl.studies.sites_run import hand_over, personalize_site, prepare_run
 
-sys.path.append(str(Path(__file__).parents[1] / "engines"))
+sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from local_sites import Local
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from deployment import Deployment, Running, difference, settings, simulated
 
-from pacpfl.engines.flare import participation
-from pacpfl.engines.flare.provision import provision
-from pacpfl.engines.ledger import FILE, read_ledger
+from pacpfl.engine.ledger import FILE, read_ledger
 from pacpfl.sections import PrivacyConfig
+from pacpfl.sites import participation
+from pacpfl.sites.provision import provision
 
 FOUR = ("east", "north", "south", "west")
 ROUNDS = 5
@@ -26,8 +26,8 @@ DYING = """
 import json, os, signal, sys
 from pathlib import Path
 
-if "pacpfl.studies.site_trainer" in sys.orig_argv:
-    from pacpfl.engines.flare.site import Site
+if "pacpfl.sites.site_trainer" in sys.orig_argv:
+    from pacpfl.sites.site import Site
 
     living = Site._step
 

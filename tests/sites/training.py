@@ -12,16 +12,16 @@ import jax
 import numpy as np
 
 from pacpfl.data.store import from_clients
-from pacpfl.engines import runtime
-from pacpfl.engines.flare import participation
-from pacpfl.engines.flare.replay import replay
-from pacpfl.engines.flare.supervisor import Told
-from pacpfl.engines.flare.terms import Outcome
-from pacpfl.engines.simulate import train
+from pacpfl.engine import runtime
+from pacpfl.engine.simulate import train
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.sites import participation
+from pacpfl.sites.opening_run import opened
+from pacpfl.sites.replay import replay
+from pacpfl.sites.runs import load_trained
+from pacpfl.sites.supervisor import Told
+from pacpfl.sites.terms import Outcome
 from pacpfl.studies.build import build_method
-from pacpfl.studies.sites import opened
-from pacpfl.studies.sites_run import load_trained
 from pacpfl.types import Client, Federation
 
 CHECKPOINT = 5  # rounds between two

@@ -71,7 +71,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def call(*arguments: str) -> tuple[int, str, str]:
         # JAX has long started in this process, and its settings are for the start.
-        monkeypatch.setattr("pacpfl.engines.runtime.configure", lambda precision: None)
+        monkeypatch.setattr("pacpfl.engine.runtime.configure", lambda precision: None)
         monkeypatch.setenv("COLUMNS", "160")
         monkeypatch.setattr(sys, "argv", ["pacpfl", *arguments])
         with pytest.raises(SystemExit) as left:
@@ -259,7 +259,7 @@ def more_rounds(folder: Path) -> None:
     from safetensors import safe_open
     from safetensors.numpy import load_file, save_file
 
-    from pacpfl.engines.checkpoint import _digest
+    from pacpfl.engine.checkpoint import _digest
 
     path = folder / "checkpoint.safetensors"
     with safe_open(path, framework="numpy") as file:
@@ -305,7 +305,7 @@ def test_a_full_disk_leaves_the_old_file(folder: Path, monkeypatch: pytest.Monke
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pacpfl.engines.checkpoint.os.fsync", full)
+    monkeypatch.setattr("pacpfl.engine.checkpoint.os.fsync", full)
     with pytest.raises(InputError, match="No space left"):
         certify(folder)
     assert (folder / "certificates.json").read_text() == "old"

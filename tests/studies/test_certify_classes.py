@@ -426,7 +426,7 @@ def test_networks_that_cannot_be_certified_are_named_and_measured() -> None:
     run = make(kind="svgd")
     found = certify_class_clients(run, ZERO_ONE, DELTA)
     everyone = run.federation.existing + run.federation.new
-    # As engines.evaluate has it: keys by the client's place within its group.
+    # As engine.evaluate has it: keys by the client's place within its group.
     keys = jnp.stack(
         [jax.random.fold_in(jax.random.fold_in(jax.random.key(3), 2), i) for i in (0, 1, 0, 1, 2)]
     )

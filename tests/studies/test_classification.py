@@ -15,7 +15,7 @@ import pytest
 
 from pacpfl.config import CLASS_METHODS, identity, override
 from pacpfl.data.store import from_clients
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.pacpfl import PACPFL

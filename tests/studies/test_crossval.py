@@ -11,7 +11,7 @@ import pytest
 
 from pacpfl import metrics
 from pacpfl.config import override
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config, DataConfig
 from pacpfl.studies import crossval

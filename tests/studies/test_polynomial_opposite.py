@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.studies import polynomial
 
 Table = dict[tuple[str, str, str, str], float]  # by dataset, group, method, metric

@@ -20,8 +20,8 @@ from scipy import stats
 from pacpfl.config import METHODS, override
 from pacpfl.data.polynomial import polynomial, true_predictive
 from pacpfl.data.weather import Weather
-from pacpfl.engines import runtime
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine import runtime
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.metrics import LEVELS
 from pacpfl.report.study import write_study

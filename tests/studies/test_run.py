@@ -16,7 +16,7 @@ from scipy import stats
 from pacpfl import config as configuration
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.studies.folder import prepare, summarise

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pacpfl.engines.flare.opened import Description, shadow
-from pacpfl.engines.flare.provision import Project, read_project
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
 from pacpfl.sections import Config, DataConfig, PrivacyConfig, TablesConfig, TrainConfig
+from pacpfl.sites.opened import Description, shadow
+from pacpfl.sites.opening_run import opened, site_federation
+from pacpfl.sites.provision import Project, read_project
 from pacpfl.studies.build import build_federation, build_method
-from pacpfl.studies.sites import opened, site_federation
 
 CONFIG = Config(data=DataConfig(clients=5, samples=8))
 FORM = Description(5, ("x",), "y")

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from pacpfl import config as configuration
 from pacpfl.config import override
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies import crossval, spaces, tune

@@ -1,7 +1,7 @@
 """What the regressor and the classifier share: training with groups, clients, and their own models.
 
 The estimators hold no mathematics. They turn tables and groups into a federation, train it
-(`engines.simulate.train`), condition the particles on a client's rows (`personal.personal_model`) and
+(`engine.simulate.train`), condition the particles on a client's rows (`personal.personal_model`) and
 turn what the model says back into the user's units. A client's model is made when it is first asked
 for, and kept.
 """
@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl.data.standardize import Scaler
 from pacpfl.data.store import ClientStore, from_clients
-from pacpfl.engines.rounds import first_client
-from pacpfl.engines.simulate import train
+from pacpfl.engine.rounds import first_client
+from pacpfl.engine.simulate import train
 from pacpfl.estimators import persistence, words
 from pacpfl.estimators.clients import (
     EVERYBODY,

@@ -17,7 +17,7 @@ from safetensors.numpy import save as to_bytes
 from pacpfl import __version__
 from pacpfl import config as configuration
 from pacpfl.data.standardize import Scaler
-from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.estimators.clients import Name, Owner
 from pacpfl.estimators.errors import InvalidInput, as_invalid_input

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pacpfl.engines.simulate import Progress
+from pacpfl.engine.simulate import Progress
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The few functions every method has; engines and studies use only these.
+"""The few functions every method has; engine and studies use only these.
 
 All are pure functions of a frozen configuration (the method object) and are written for ONE client:
-engines `vmap` them over clients.
+the engine `vmap`s them over clients.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pacpfl import config as configuration
-from pacpfl.engines.simulate import Progress
+from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies.folder import MethodResult, summarise

@@ -13,7 +13,7 @@ from typing import Any
 from pacpfl.bounds.checks import not_negative, probability
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certificate import Certificate
-from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.studies.certify_average import AverageCertificates, certify_average
 from pacpfl.studies.certify_classes import certify_class_clients

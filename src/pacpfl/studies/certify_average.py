@@ -33,7 +33,7 @@ from pacpfl.certificate import (
     certify_federation,
 )
 from pacpfl.data.store import from_clients
-from pacpfl.engines.rounds import to_device
+from pacpfl.engine.rounds import to_device
 from pacpfl.losses import monte_carlo_upper
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.studies import tempered

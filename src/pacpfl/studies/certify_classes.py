@@ -28,7 +28,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit, privacy_cost
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engines.rounds import to_device
+from pacpfl.engine.rounds import to_device
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.studies import tempered
 from pacpfl.studies.certify_clients import (
@@ -166,7 +166,7 @@ def _gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
 
 
 def _used(trained: Trained, loss: ClassLoss, data: Data, tests: Data, places: np.ndarray) -> Used:
-    """The run's own models, with the keys that `engines.evaluate` gives the clients of a group."""
+    """The run's own models, with the keys that `engine.evaluate` gives the clients of a group."""
     root = jax.random.fold_in(jax.random.key(trained.config.seed), 2)
     existing = len(trained.federation.existing)
     within = np.where(places < existing, places, places - existing)

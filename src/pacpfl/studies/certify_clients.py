@@ -23,7 +23,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import from_samples
-from pacpfl.engines.rounds import to_device
+from pacpfl.engine.rounds import to_device
 from pacpfl.losses import LossRange
 from pacpfl.studies import tempered
 from pacpfl.studies.build import temperatures

@@ -26,7 +26,7 @@ from pacpfl import metrics
 from pacpfl.data.check import check_federation
 from pacpfl.data.standardize import fit_scalers, standardize
 from pacpfl.data.store import from_clients
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.types import Client
 
 EACH = 4  # samples of each kind

@@ -17,11 +17,11 @@ from safetensors.numpy import save
 from pacpfl import __version__, metrics
 from pacpfl import config as configuration
 from pacpfl.config import METHODS
-from pacpfl.engines import runtime
-from pacpfl.engines.checkpoint import write_bytes_atomically
-from pacpfl.engines.evaluate import Evaluation
-from pacpfl.engines.ledger import FILE as LEDGER
-from pacpfl.engines.ledger import start_over
+from pacpfl.engine import runtime
+from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl.engine.evaluate import Evaluation
+from pacpfl.engine.ledger import FILE as LEDGER
+from pacpfl.engine.ledger import start_over
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies import panels

@@ -234,7 +234,7 @@ class InUse(NamedTuple):
 def in_use(
     method: PACPFL, loss: ClassLoss, state: object, data: Data, tests: Data, keys: Array
 ) -> InUse:
-    """What the run's clients predict with, as `engines.evaluate` personalises them."""
+    """What the run's clients predict with, as `engine.evaluate` personalises them."""
     prior = method.prior
     assert isinstance(prior, BNNPrior)
 

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from pacpfl import config as configuration
 from pacpfl.data.standardize import Scaler, fit_scalers
 from pacpfl.data.table_schema import Schema
-from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import SampledPrior

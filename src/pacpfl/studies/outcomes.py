@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl.data.store import from_clients
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation

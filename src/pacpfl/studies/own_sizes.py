@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pacpfl.engines.runtime import usable_cores
+from pacpfl.engine.runtime import usable_cores
 from pacpfl.sections import Config, NetworkConfig, PriorConfig, RunConfig
 
 # Rows, and microseconds of one particle of one client in one round on two cores (make bench).

@@ -15,7 +15,7 @@ import numpy as np
 
 from pacpfl import metrics
 from pacpfl.data.standardize import fit_scalers
-from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.folder import MethodResult

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.studies.alone import ALONE
 from pacpfl.types import Client, Samples
 

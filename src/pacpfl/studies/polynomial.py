@@ -15,7 +15,7 @@ import numpy as np
 
 from pacpfl.config import override
 from pacpfl.data.store import from_clients
-from pacpfl.engines.evaluate import Evaluation
+from pacpfl.engine.evaluate import Evaluation
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.folder import MethodResult, summarise

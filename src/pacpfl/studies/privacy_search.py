@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl.config import override
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.studies.privacy_study import (
     SUBJECTS,

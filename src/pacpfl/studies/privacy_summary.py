@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.studies import table
 from pacpfl.studies.outcomes import Kept
 from pacpfl.studies.privacy_study import (

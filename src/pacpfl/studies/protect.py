@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pacpfl import config as configuration
-from pacpfl.engines.ledger import FILE, RunRecord, open_ledger, read_ledger
-from pacpfl.engines.simulate import Secrecy, Trained
+from pacpfl.engine.ledger import FILE, RunRecord, open_ledger, read_ledger
+from pacpfl.engine.simulate import Secrecy, Trained
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private

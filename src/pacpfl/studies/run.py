@@ -18,10 +18,10 @@ from pacpfl import config as configuration
 from pacpfl import svgd
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.data.table_stream import release, row_blocks
-from pacpfl.engines.evaluate import evaluate
-from pacpfl.engines.kept import kept
-from pacpfl.engines.rounds import first_client
-from pacpfl.engines.simulate import Progress, Saving, Trained, train
+from pacpfl.engine.evaluate import evaluate
+from pacpfl.engine.kept import kept
+from pacpfl.engine.rounds import first_client
+from pacpfl.engine.simulate import Progress, Saving, Trained, train
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl import metrics
-from pacpfl.engines import runtime
-from pacpfl.engines.checkpoint import write_bytes_atomically
+from pacpfl.engine import runtime
+from pacpfl.engine.checkpoint import write_bytes_atomically
 
 COLUMNS = (
     *("dataset", "group", "method", "metric"),

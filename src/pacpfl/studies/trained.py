@@ -12,10 +12,10 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl.data.store import from_clients
-from pacpfl.engines.checkpoint import load_checkpoint
-from pacpfl.engines.ledger import FILE as LEDGER
-from pacpfl.engines.ledger import RunRecord, read_ledger
-from pacpfl.engines.rounds import first_client, to_device
+from pacpfl.engine.checkpoint import load_checkpoint
+from pacpfl.engine.ledger import FILE as LEDGER
+from pacpfl.engine.ledger import RunRecord, read_ledger
+from pacpfl.engine.rounds import first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.base import Prior

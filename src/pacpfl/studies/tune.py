@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pacpfl import config as configuration
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
 from pacpfl.studies import spaces

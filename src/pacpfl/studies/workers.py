@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl.engines import runtime
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 
 CHECK_SECONDS = 0.2  # how often somebody who wants to stop is heard

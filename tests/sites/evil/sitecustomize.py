@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-if "pacpfl.studies.site_trainer" in sys.orig_argv:
+if "pacpfl.sites.site_trainer" in sys.orig_argv:
     import numpy as np
 
-    from pacpfl.engines.flare.site import Site
+    from pacpfl.sites.site import Site
 
     honest = Site.answer
     bait = Path(os.environ["PACPFL_SITE"]) / "unpickled"

@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-if "pacpfl.studies.site_trainer" in sys.orig_argv:
-    from pacpfl.engines.flare.site import Site
+if "pacpfl.sites.site_trainer" in sys.orig_argv:
+    from pacpfl.sites.site import Site
 
     quick = Site._train
 

@@ -1,0 +1,249 @@
+"""Personalise every client and measure it on its own test data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pacpfl import metrics, predictive
+from pacpfl.data.store import ClientStore, from_samples
+from pacpfl.engine.kept import kept
+from pacpfl.engine.rounds import divide, first_client, initial_client_states, to_device
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method, Predictor
+from pacpfl.personal import PersonalModel
+from pacpfl.types import Client, Data, Federation, Mixture, Probabilities, Samples
+
+COVERAGES = (50, 90, 95)
+QUANTILES = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
+
+
+class Evaluation(NamedTuple):
+    """Results of one method for one group of clients, a list entry or row per client.
+
+    Regression fills means, stds and quantiles; classification fills log_probabilities.
+    """
+
+    rows: list[dict[str, float]]
+    calibration: np.ndarray  # [clients, levels], or [clients, bins, 3]: see metrics.reliability
+    means: Sequence[np.ndarray] = ()
+    stds: Sequence[np.ndarray] = ()
+    quantiles: Sequence[np.ndarray] = ()
+    weights: np.ndarray | None = None  # [clients, k]
+    responsibilities: np.ndarray | None = None  # [clients, K]
+    log_probabilities: Sequence[np.ndarray] = ()  # [t, classes] each
+
+
+def evaluate(
+    method: Method,
+    state: Any,
+    federation: Federation,
+    *,
+    client_states: Any = (),
+    seed: int = 0,
+    dtype: type = np.float32,
+    matrices_per_client: int = 1,
+    clients_at_once: int | None = None,
+) -> dict[str, Evaluation]:
+    """Every client's own model, measured on its test samples; existing and new clients apart.
+
+    Clients are personalised together, block by block. New clients have no state of their own from
+    training: they start like a client in the first round (`init_client`).
+    """
+    groups = {name: clients for name, clients in federation.groups().items() if clients}
+    for clients in groups.values():
+        for client in clients:
+            if client.test is None or len(client.test) < 2:
+                raise InputError(
+                    f"Client {client.name!r} has fewer than two test samples; it cannot be measured."
+                )
+    key = jax.random.fold_in(jax.random.key(seed), 2)
+    shared = shared_model(method, state, federation.existing, key, dtype)
+    answer = answering(method)
+    results = {}
+    for name, clients in groups.items():
+        roomy = federation.classes is not None
+        tests = from_samples([client.test for client in clients if client.test is not None], roomy)
+        owners = from_samples([client.personal for client in clients], roomy)
+        longest = max(owners.longest, tests.longest)
+        layout = divide(len(clients), longest, matrices_per_client, np.dtype(dtype).itemsize)
+        own_states = client_states if name == "existing" else ()
+        if jax.tree.leaves(client_states) and name == "new":
+            own_states = initial_client_states(method, state, owners, key, dtype)
+        block = min(clients_at_once or layout.block, len(clients))
+        predictions, details = predict_all(
+            answer, (state, shared, key), own_states, owners, tests, dtype, block
+        )
+        results[name] = measure_all(predictions, details, clients)
+    return results
+
+
+def shared_model(
+    method: Method, state: Any, clients: Sequence[Client], key: jax.Array, dtype: type
+) -> Predictor | None:
+    """The one model of a central method, from everybody's data; None for the others."""
+    if not method.central:
+        return None
+    everything = Samples(
+        np.concatenate([client.personal.x for client in clients]),
+        np.concatenate([client.personal.y for client in clients]),
+    )
+    pooled = first_client(from_samples([everything]), dtype)
+    return _personalize(method)(state, (), pooled, key)
+
+
+@kept
+def _personalize(method: Method) -> Callable[..., Predictor]:
+    return jax.jit(method.personalize)
+
+
+class Details(NamedTuple):
+    """What only models with particles have."""
+
+    weights: jax.Array  # [k]
+    responsibilities: jax.Array  # [k, K]
+
+
+@kept
+def answering(method: Method) -> Callable[..., Any]:
+    """From samples to models to answers for a block of clients: one program for groups of one shape."""
+
+    # What differs from seed to seed is an argument, or every seed would compile anew.
+    def one(common: Any, client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
+        state, model, key = common
+        if model is None:
+            model = method.personalize(state, client_state, data, jax.random.fold_in(key, client))
+        details = None
+        if isinstance(model, PersonalModel):
+            details = Details(model.weights, model.responsibilities())
+        return model(x), details
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0)))
+
+
+def predict_all(
+    answer: Callable[..., Any],
+    common: tuple[Any, Predictor | None, jax.Array],
+    client_states: Any,
+    owners: ClientStore,
+    tests: ClientStore,
+    dtype: type,
+    block: int,
+) -> tuple[Mixture | Probabilities, Details | None]:
+    """Predictions at all test inputs, leading axis clients."""
+    n = tests.clients
+    parts = []
+    for start in range(0, n, block):
+        chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
+        own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
+        data = to_device(owners.gather(chosen, dtype))
+        x = to_device(tests.gather(chosen, dtype).x)
+        parts.append(answer(common, own, data, x, chosen))
+    whole: tuple[Mixture | Probabilities, Details | None] = jax.tree.map(
+        lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
+    )
+    return whole
+
+
+def measure_all(
+    predictions: Mixture | Probabilities, details: Details | None, clients: Sequence[Client]
+) -> Evaluation:
+    weights = responsibilities = None
+    if details is not None:
+        weights = np.asarray(details.weights)
+        if details.responsibilities.shape[-1] > 1:
+            responsibilities = agree(np.asarray(details.responsibilities)).mean(1)
+    if isinstance(predictions, Probabilities):
+        measured = measure_classes(predictions, clients)
+    else:
+        measured = measure_numbers(predictions, clients)
+    return measured._replace(weights=weights, responsibilities=responsibilities)
+
+
+def measure_classes(predictions: Probabilities, clients: Sequence[Client]) -> Evaluation:
+    rows, curves, each = [], [], []
+    for index, client in enumerate(clients):
+        assert client.test is not None
+        labels = client.test.y.astype(int)
+        own = np.asarray(predictions.log_probabilities[index][: len(labels)], float)
+        probabilities = np.exp(own)
+        rows.append(
+            {
+                "accuracy": metrics.accuracy(probabilities, labels),
+                "ce_own": metrics.classification_calibration_error(probabilities, labels),
+                "nll": float(-own[np.arange(len(labels)), labels].mean()),
+                "brier": metrics.brier(probabilities, labels),
+            }
+        )
+        curves.append(metrics.reliability(probabilities, labels))
+        each.append(own)
+    return Evaluation(rows, np.array(curves), log_probabilities=each)
+
+
+def measure_numbers(predictions: Mixture, clients: Sequence[Client]) -> Evaluation:
+    rows, curves, means, stds, quantiles = [], [], [], [], []
+    levels = metrics.calibration_levels()
+    for index, client in enumerate(clients):
+        assert client.test is not None
+        count = len(client.test)
+        own = jax.tree.map(lambda a, which=index: a[which], predictions)
+        own = own._replace(means=own.means[:, :count], stds=own.stds[:, :count])
+        row, curve, mean, std, quantile = measure(own, client.test.y, levels)
+        rows.append(row)
+        curves.append(curve)
+        means.append(mean)
+        stds.append(std)
+        quantiles.append(quantile)
+    return Evaluation(rows, np.array(curves), means, stds, quantiles)
+
+
+@jax.jit
+def _summary(
+    prediction: Mixture, y: jax.Array, levels: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    return (
+        predictive.mean(prediction),
+        predictive.std(prediction),
+        predictive.cdf(prediction, y),
+        predictive.log_density(prediction, y),
+        predictive.quantiles(prediction, levels),
+    )
+
+
+def measure(
+    prediction: Mixture, y: np.ndarray, levels: np.ndarray
+) -> tuple[dict[str, float], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Metrics of one client, its calibration curve, and its predictive mean, std and quantiles."""
+    targets = np.asarray(y, prediction.means.dtype)
+    mean, std, cdf, log_density, quantiles = map(
+        np.asarray, _summary(prediction, targets, QUANTILES.astype(targets.dtype))
+    )
+    row = {
+        "rsmse": metrics.rsmse(y, mean),
+        "ce": metrics.calibration_error(cdf, levels),
+        "nll": float(-log_density.mean()),
+    }
+    for percent in COVERAGES:
+        low = quantiles[np.searchsorted(QUANTILES, 0.5 - percent / 200 - 1e-9)]
+        high = quantiles[np.searchsorted(QUANTILES, 0.5 + percent / 200 - 1e-9)]
+        row[f"coverage_{percent}"] = metrics.coverage(y, low, high)
+        row[f"width_{percent}"] = float(np.mean(high - low))
+    return row, metrics.calibration_curve(cdf, levels), mean, std, quantiles
+
+
+def agree(responsibilities: np.ndarray) -> np.ndarray:
+    """Particles number their base priors each in their own order; renumber them all like the first.
+
+    [clients, k, K] -> the same, with each particle's columns permuted to overlap most.
+    """
+    from scipy.optimize import linear_sum_assignment  # a third of a second to import
+
+    aligned = responsibilities.copy()
+    for particle in range(1, responsibilities.shape[1]):
+        overlap = responsibilities[:, 0].T @ responsibilities[:, particle]
+        _, order = linear_sum_assignment(-overlap)
+        aligned[:, particle] = responsibilities[:, particle][:, order]
+    return aligned

@@ -1,0 +1,81 @@
+"""A segment as a workflow of FLARE: its messages are FLARE's tasks, its names those of certificates."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import abstractmethod
+from pathlib import Path
+
+import numpy as np
+from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.workflows.model_controller import ModelController
+
+from pacpfl.sites.gather import Reply
+from pacpfl.sites.opened import Opened
+from pacpfl.sites.segment import serve
+from pacpfl.sites.terms import Terms
+
+TEXT = "pacpfl"  # where a message's JSON lies among FLARE's own data
+TASK_CHECK_SECONDS = 0.01
+TERMS = "terms.json"
+CONFIG = "config.toml"
+
+
+class SegmentController(ModelController):  # type: ignore[misc]
+    """Reads the run's folder; a subclass knows what its configuration means."""
+
+    def __init__(self, folder: str, segment: int) -> None:
+        # Errors of single sites are no reason to stop: `collect` sees who is missing.
+        super().__init__(persistor_id="", ignore_result_error=True)
+        self._folder, self._number = Path(folder), int(segment)
+
+    @abstractmethod
+    def open(self, config: str, method: str) -> Opened: ...
+
+    def run(self) -> None:
+        # FLARE 2.9.0 keeps the period that it is given in another attribute than it reads.
+        self.communicator._task_check_period = TASK_CHECK_SECONDS
+        wanted = json.loads((self._folder / TERMS).read_text(encoding="utf-8"))
+        method = wanted.pop("method")
+        config = (self._folder / CONFIG).read_text(encoding="utf-8")
+        terms = Terms(**{**wanted, "segment": self._number})
+        opened = self.open(config, method)
+        serve(_Tasks(self), opened, config, terms, self._folder, self._authority())
+
+    def _authority(self) -> str:
+        """The project's certificate, by which the server knows the sites; of its own kit."""
+        kit = Path(self.engine.get_workspace().get_startup_kit_dir())
+        return (kit / "rootCA.pem").read_text(encoding="utf-8")
+
+
+class _Tasks:
+    """FLARE's tasks as an `Exchange`."""
+
+    def __init__(self, controller: SegmentController) -> None:
+        self.controller = controller
+
+    def sites(self) -> list[str]:
+        return [client.name for client in self.controller.engine.get_clients()]
+
+    def ask(
+        self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
+    ) -> list[Reply]:
+        if not sites:
+            return []
+        results = self.controller.send_model_and_wait(
+            data=FLModel(params=params, meta={TEXT: text}),
+            targets=sites,
+            min_responses=len(sites),
+            timeout=math.ceil(deadline),
+        )
+        return [
+            Reply(str(one.meta.get("client_name")), one.params, one.meta.get(TEXT))
+            for one in results
+        ]
+
+    def stopped(self) -> bool:
+        return bool(self.controller.abort_signal.triggered)
+
+    def note(self, text: str) -> None:
+        self.controller.warning(text)

@@ -1,0 +1,155 @@
+"""What a site allows, whatever the server asks: a file at the site, read at each start (docs/deploy.md).
+
+    data = "/path/to/this/site's/data"
+
+    [limits]
+    methods = ["pacpfl"]
+    minimum_samples = 10
+
+A request beyond a limit is refused, and the reason is written down at the site.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pacpfl.errors import InputError
+from pacpfl.sites.opened import Opened
+from pacpfl.sites.wire import Refused
+
+FILE = "site.toml"
+REFUSALS = "refused.jsonl"
+MODES = ("any", "none", "paper", "laplace", "gaussian")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """0, the empty list and `any` mean: no limit."""
+
+    methods: tuple[str, ...] = ()  # allowed
+    largest_model: int = 0  # numbers in the server's state
+    clip_norm: float = 0.0  # updates must be clipped to this or less, so privacy must be on
+    minimum_samples: int = 2  # of every client that takes part
+    maximum_rounds: int = 0  # in all runs together
+    privacy: str = "any"  # mode that is required
+    share_sizes: bool = False  # tell the server how many samples each client has
+    secure: bool = False  # updates leave in sums over several sites only
+
+    def check_request(self, opened: Opened, samples: list[int], secure: bool = False) -> None:
+        """Before anything is computed for a run."""
+        if self.secure and not secure:
+            raise Refused(
+                "secure aggregation is required here, and the run sends updates in the open; set "
+                "secure = true in [run]"
+            )
+        if self.methods and opened.method not in self.methods:
+            raise Refused(
+                f"method {opened.method} is not allowed here, only {', '.join(self.methods)}"
+            )
+        if self.privacy != "any" and opened.privacy != self.privacy:
+            raise Refused(
+                f"privacy mode {self.privacy} is required here, and the run has {opened.privacy}"
+            )
+        if self.clip_norm and opened.clip is None:
+            raise Refused("updates must be clipped here, and the run does not clip them")
+        if self.clip_norm and opened.clip is not None:
+            self.check_clip(opened.clip)
+        few = [m for m in samples if m < self.minimum_samples]
+        if few:
+            raise Refused(
+                f"{len(few)} clients have fewer than the {self.minimum_samples} samples required here"
+            )
+        if self.maximum_rounds and opened.rounds > self.maximum_rounds:
+            raise Refused(
+                f"the run wants {opened.rounds} rounds, and {self.maximum_rounds} are allowed here"
+            )
+
+    def check_model(self, numbers: int) -> None:
+        if self.largest_model and numbers > self.largest_model:
+            raise Refused(
+                f"the model has {numbers} numbers, and {self.largest_model} are allowed here"
+            )
+
+    def check_clip(self, clip: float) -> None:
+        """Also in every round: the server sends it."""
+        if self.clip_norm and not clip <= self.clip_norm:
+            raise Refused(f"a clip norm of {clip:g} is above the {self.clip_norm:g} allowed here")
+
+    def check_rounds(self, answered: int) -> None:
+        if self.maximum_rounds and answered >= self.maximum_rounds:
+            raise Refused(f"all {self.maximum_rounds} rounds that are allowed here were answered")
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    data: Path
+    limits: Limits = field(default_factory=Limits)
+
+
+def read_site_file(path: Path) -> SiteFile:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); pacpfl site start --data PATH writes it."
+        ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
+    unknown = set(table) - {"data", "limits"}
+    if unknown:
+        raise InputError(f"{path}: there is no key {min(unknown)!r}; there are data and [limits].")
+    data, limits = table.get("data"), table.get("limits", {})
+    if not isinstance(data, str) or not data:
+        raise InputError(f'{path}: say where the data are, data = "PATH".')
+    if not isinstance(limits, dict):
+        raise InputError(f"{path}: limits is a section; write [limits] above its keys.")
+    return SiteFile((path.parent / data).resolve(), read_limits(limits, str(path)))
+
+
+def read_limits(table: dict[str, Any], origin: str) -> Limits:
+    known = {f.name: f.default for f in fields(Limits)}
+    given: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in known:
+            raise InputError(f"{origin}: there is no limit {name!r}; there are {', '.join(known)}.")
+        if isinstance(known[name], tuple):
+            right = isinstance(value, list) and all(isinstance(item, str) for item in value)
+            value = tuple(value) if right else value
+        elif isinstance(known[name], (bool, str)):
+            right = isinstance(value, type(known[name]))
+        else:
+            whole = isinstance(known[name], int)
+            right = isinstance(value, int if whole else (int, float))
+            right = right and not isinstance(value, bool) and value >= 0
+        if not right or (name == "privacy" and value not in MODES):
+            raise InputError(f"{origin}: {name} = {value!r} is not a limit that can be kept.")
+        given[name] = value
+    return Limits(**given)
+
+
+def write_site_file(path: Path, data: Path) -> None:
+    """A new file with every limit at its default, or the old one with another path to the data."""
+    line = f"data = {json.dumps(str(data), ensure_ascii=False)}"
+    if path.exists():
+        old = path.read_text(encoding="utf-8").splitlines()
+        kept = [text for text in old if not text.lstrip().startswith("data")]
+        path.write_text("\n".join([line, *kept]) + "\n", encoding="utf-8")
+        return
+    defaults = Limits()
+    lines = [line, "", "[limits]"]
+    for f in fields(Limits):
+        value = getattr(defaults, f.name)
+        lines.append(f"{f.name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def note_refusal(folder: Path, reason: str, asked: dict[str, Any]) -> None:
+    """One line for the people at the site: when, what was asked, why not."""
+    entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, **asked}
+    with open(folder / REFUSALS, "a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")

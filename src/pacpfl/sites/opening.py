@@ -1,0 +1,182 @@
+"""Before the first round of a segment: who takes part, what their data look like, who has which number."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pacpfl import __version__
+from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method
+from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.sites import participation, wire
+from pacpfl.sites.compressed import compressed
+from pacpfl.sites.gather import accepted
+from pacpfl.sites.opened import Description, Opened, from_json, shadow, to_json
+from pacpfl.sites.participation import Record, Seat
+from pacpfl.sites.secure_site import known_as
+from pacpfl.sites.secure_terms import Agreed
+from pacpfl.sites.sums import summed
+from pacpfl.sites.terms import Exchange, Terms
+from pacpfl.sites.wire import Refused
+from pacpfl.types import Data
+
+FORM = "federation.json"
+
+
+class Opening:
+    def __init__(
+        self,
+        exchange: Exchange,
+        opened: Opened,
+        config: str,
+        terms: Terms,
+        folder: Path,
+        authority: str = "",
+    ) -> None:
+        self.exchange, self.opened, self.config = exchange, opened, config
+        self.terms, self.folder, self._authority = terms, folder, authority
+        self.refused: dict[str, str] = {}
+        self._introductions: dict[str, Any] = {}  # for secure rounds: who vouches for whom
+        self.identities: dict[str, bytes] = {}
+
+    def about(self, task: str, **more: Any) -> str:
+        return wire.to_text({"task": task, "run": self.terms.run, **more})
+
+    def hello(self) -> dict[str, Description]:
+        """Which sites take part, and what their data look like; sites in order of their names."""
+        text = self.about(
+            "hello",
+            config=self.config,
+            method=self.opened.method,
+            version=__version__,
+            secure=self.terms.secure,
+        )
+        sites = sorted(self.exchange.sites())
+        replies = self.exchange.ask(sites, wire.empty(), text, self.terms.start_deadline)
+        said: dict[str, Description] = {}
+        for reply in sorted(replies, key=lambda reply: reply.site):
+            try:
+                about = accepted(reply)
+                wire.same_major(__version__, about.get("version"))
+                one = from_json(about.get("data"))
+                if said:
+                    next(iter(said.values())).agrees(one)
+                if self.terms.secure:
+                    self._introduce(reply.site, about.get("introduction"))
+                said[reply.site] = one
+            except Refused as error:
+                self.refuse(reply.site, str(error))
+        return said
+
+    def _introduce(self, site: str, introduction: Any) -> None:
+        """The sites check it, too; a site that shows nothing sound is none the others wait for."""
+        try:
+            identity = known_as(self._authority, site, introduction, self.terms.run)
+        except (SecureAggregationError, InputError) as error:
+            raise Refused(str(error)) from error
+        self.identities[site], self._introductions[site] = identity, introduction
+
+    def seat(
+        self, said: dict[str, Description], record: Record
+    ) -> tuple[Description, tuple[Seat, ...], list[str]]:
+        """The form of the whole federation, everybody's numbers, and who may take part."""
+        known = {seat.site: seat.clients for seat in record.roster}
+        stored = self._stored() if known else {}
+        one = next(iter(said.values()))
+        live = []
+        for site, description in said.items():
+            if known and site in known and description.clients != known[site]:
+                self.refuse(
+                    site, f"it has {description.clients} clients now, and began with {known[site]}"
+                )
+            elif known and site not in known and self.opened.privacy != "none":
+                self.refuse(site, "a private run keeps the sites that its budget was planned for")
+            else:
+                live.append(site)
+        newcomers = [(site, said[site].clients) for site in live if site not in known]
+        roster = participation.seats([*known.items(), *newcomers])
+        sizes: dict[str, list[int] | None] = dict(stored.get("sizes", {}))
+        for site in live:
+            own = said[site].sizes
+            sizes[site] = None if own is None else list(own)
+        each = [sizes.get(seat.site) for seat in roster]
+        told = [part for part in each if part is not None]
+        every = tuple(chain.from_iterable(told)) if len(told) == len(each) else None
+        whole = one._replace(clients=participation.total(roster), sizes=every)
+        if stored:
+            from_json(stored["form"]).agrees(one)
+        form = {"form": to_json(whole), "sizes": sizes}
+        write_bytes_atomically(self.folder / FORM, json.dumps(form).encode())
+        return whole, roster, live
+
+    def _stored(self) -> dict[str, Any]:
+        path = self.folder / FORM
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def begin(
+        self,
+        live: list[str],
+        whole: Description,
+        roster: tuple[Seat, ...],
+        agreed: Agreed | None = None,
+    ) -> list[str]:
+        """Sites build the same method, and compile it, before the first round's clock ticks."""
+        seats = {seat.site: seat.first for seat in roster}
+        data, encoding = to_json(whole), self.terms.encoding
+        secure: dict[str, Any] = {}
+        if agreed is not None:
+            shown = {site: self._introductions[site] for site in live}
+            secure = {"secure": agreed.to_json(), "introductions": shown}
+        text = self.about("begin", data=data, seats=seats, encoding=encoding, **secure)
+        ready = []
+        for reply in self.exchange.ask(live, wire.empty(), text, self.terms.start_deadline):
+            try:
+                if accepted(reply).get("ready") is not True:
+                    raise Refused("it is not ready")
+                ready.append(reply.site)
+            except Refused as error:
+                self.refuse(reply.site, str(error))
+        return sorted(ready)
+
+    def refuse(self, site: str, reason: str) -> None:
+        self.refused[site] = reason
+        self.exchange.note(f"{site} was refused, or refuses: {reason}")
+
+    def build(self, whole: Description) -> Method:
+        made = self.opened.build(shadow(whole))
+        return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
+
+    def initial(self, method: Method, form: Description) -> Any:
+        """As the simulator makes it: depends on the number of features alone."""
+        key = jax.random.fold_in(jax.random.key(self.opened.seed), 0)
+        return jax.jit(method.init)(key, example(form, self.opened.dtype))
+
+    def too_few(self, count: int) -> str:
+        why = "".join(f"; {site}: {reason}" for site, reason in sorted(self.refused.items()))
+        return f"{count} sites are ready, and {self.terms.needed} are needed{why}"
+
+
+class Form(NamedTuple):
+    """Shapes and types of what travels."""
+
+    update: Any  # of one client
+    needed: frozenset[str]  # leaves of the server's state that an update depends on
+
+
+def form_of(method: Method, state: Any, whole: Description, opened: Opened) -> Form:
+    data, key = example(whole, opened.dtype), jax.random.key(opened.seed)
+    kept = jax.eval_shape(method.init_client, state, data, key)
+    update, _ = jax.eval_shape(method.client_update, state, kept, data, key)
+    return Form(update, wire.needed(method, state, kept, data, key))
+
+
+def example(form: Description, dtype: type) -> Data:
+    """Data of the right form, for shapes and types."""
+    return Data(jnp.zeros((1, len(form.features)), dtype), jnp.zeros(1, dtype), jnp.ones(1, bool))

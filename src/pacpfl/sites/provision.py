@@ -1,0 +1,264 @@
+"""Kits for server, sites and administrator, from one small file (docs/deploy.md).
+
+    name = "houses"
+    sites = ["north", "south", "west"]
+
+    [server]
+    host = "training.example.org"   # as the sites reach it
+    port = 8002
+
+    [run]                           # optional: how runs go
+    quorum = 2                      # sites without which no round counts
+    deadline = 60                   # seconds to answer in a round
+    encoding = "exact"              # of updates: exact, float16, int8
+    secure = false                  # secure aggregation: the server sees sums over sites only
+    bound = 1e6                     # then: norm that no client's update exceeds (no privacy mode)
+
+Each kit holds a certificate of the project's own authority; what a kit's owner may do is bound to it.
+Kits differ from FLARE's in that they allow less: no code travels with a job, a site runs `SiteExecutor`
+and nothing else, nobody reads files or stops processes at a site from outside.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pacpfl.errors import InputError
+from pacpfl.sites.compressed import ENCODINGS
+from pacpfl.sites.job import CONTROLLER, EXECUTOR
+from pacpfl.sites.terms import Terms
+
+SERVER = "server"
+ABOUT = "pacpfl.json"  # in every kit: whose it is
+SEEN_SECONDS = 30  # a site that was not heard of for so long is gone
+DENIED = ("shell_commands", "byoc", "clone_job", "server-predeployed-flwr")
+ALLOWED = ("submit_job", "manage_job", "download_job", "view")
+
+
+@dataclass(frozen=True)
+class Project:
+    name: str
+    sites: tuple[str, ...]
+    host: str
+    port: int
+    admin: str
+    terms: tuple[tuple[str, Any], ...] = ()  # of [run]: goes into the administrator's kit
+
+
+def read_project(path: Path) -> Project:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
+    server = table.get("server", {})
+    name, sites = table.get("name", path.stem), table.get("sites")
+    admin = table.get("admin", f"admin@{name}.org")
+    if not isinstance(sites, list) or not sites:
+        raise InputError(f'{path}: name the sites, for instance sites = ["north", "south"].')
+    for one in (name, *sites):
+        check_name(one, str(path))
+    if len(set(sites)) < len(sites):
+        raise InputError(f"{path}: a site is named twice; give each its own name.")
+    if not isinstance(server, dict) or not isinstance(server.get("host"), str):
+        raise InputError(f"{path}: say where sites reach the server, [server] and host = NAME.")
+    port = server.get("port", 8002)
+    if type(port) is not int or not 0 < port < 65536:
+        raise InputError(f"{path}: port = {port!r} is no port; give a number from 1 to 65535.")
+    if not isinstance(admin, str) or not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+", admin):
+        raise InputError(f"{path}: admin = {admin!r} is no address; write name@place.org.")
+    terms = tuple(read_terms(table.get("run", {}), str(path)).items())
+    return Project(name, tuple(sites), server["host"], port, admin, terms)
+
+
+def read_terms(table: Any, origin: str) -> dict[str, Any]:
+    """[run]: what of `Terms` people may set."""
+    known = {f.name: f.default for f in fields(Terms) if f.name not in ("run", "segment")}
+    if not isinstance(table, dict):
+        raise InputError(f"{origin}: run is a section; write [run] above its keys.")
+    for name, value in table.items():
+        if name not in known:
+            raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(known)}.")
+        if name == "encoding":
+            right = value in ENCODINGS
+        elif name == "secure":
+            right = isinstance(value, bool)
+        else:
+            kinds = (int,) if isinstance(known[name], int) else (int, float)
+            right = isinstance(value, kinds) and not isinstance(value, bool) and value > 0
+        if not right:
+            raise InputError(f"{origin}: {name} = {value!r} makes no sense in [run].")
+    if table.get("secure") and table.get("encoding", "exact") != "exact":
+        raise InputError(
+            f"{origin}: secure aggregation has its own encoding; leave encoding out of [run]."
+        )
+    return dict(table)
+
+
+def provision(project: Project, folder: Path, extra: tuple[str, ...] = ()) -> list[Path]:
+    """Make the kits that are not there yet: one folder each, below `folder`.
+
+    The authority's key stays in `folder`/authority. `extra` are sites that were added later.
+    """
+    try:
+        from nvflare.lighter.constants import CtxKey, WorkDir
+        from nvflare.lighter.provision import prepare_builders, prepare_project
+        from nvflare.lighter.provisioner import Provisioner
+    except ImportError as error:
+        raise InputError(
+            "Runs across sites need NVIDIA FLARE; install pacpfl[flare] first."
+        ) from error
+    authority = folder / "authority"
+    authority.mkdir(parents=True, exist_ok=True)
+    authority.chmod(0o700)
+    described = _description(project, extra)
+    said = _Said()
+    provisioner = Provisioner(str(authority), prepare_builders(described))
+    context = provisioner.provision(prepare_project(described), logger=said)
+    if context.get(CtxKey.BUILD_ERROR):
+        raise InputError(f"The kits could not be made: {'; '.join(said.errors) or 'see above'}.")
+    made = Path(context[WorkDir.CURRENT_PROD_DIR])
+    kits = []
+    for name in (SERVER, project.admin, *project.sites, *extra):
+        kit = folder / name
+        if not kit.exists():
+            shutil.copytree(made / _folder_of(made, name, project), kit)
+            _restrict(kit, name, project)
+            kits.append(kit)
+    shutil.rmtree(made)
+    _forget_keys(authority / project.name / "state" / "cert.json")
+    return kits
+
+
+def _forget_keys(path: Path) -> None:
+    """The authority keeps its own key only: a kit that is made again gets a new one."""
+    state = json.loads(path.read_text(encoding="utf-8"))
+    own = {name: value for name, value in state.items() if not isinstance(value, dict)}
+    path.write_text(json.dumps(own), encoding="utf-8")
+    path.chmod(0o600)
+
+
+def _folder_of(made: Path, name: str, project: Project) -> str:
+    """The server's kit is named after its host."""
+    return project.host if name == SERVER and not (made / name).is_dir() else name
+
+
+def _description(project: Project, extra: tuple[str, ...]) -> dict[str, Any]:
+    """FLARE's project file, as a dictionary."""
+    org = project.name
+    server = {
+        "name": project.host,
+        "type": "server",
+        "org": org,
+        "fed_learn_port": project.port,
+        "admin_port": project.port,
+    }
+    # The server's certificate must not pass for a site's: no site may be called "server", and no
+    # site's name has a dot.
+    if re.fullmatch(r"[0-9.]+", project.host) or "." not in project.host:
+        server |= {"name": SERVER, "default_host": project.host, "host_names": [project.host]}
+    sites = [{"name": n, "type": "client", "org": org} for n in (*project.sites, *extra)]
+    admin = {"name": project.admin, "type": "admin", "org": org, "role": "project_admin"}
+    place = "nvflare.lighter.impl"
+    return {
+        "api_version": 3,
+        "name": project.name,
+        "description": "pacpfl",
+        "gen_scripts": False,
+        "participants": [server, *sites, admin],
+        "builders": [
+            {
+                "path": f"{place}.workspace.WorkspaceBuilder",
+                "args": {"template_file": ["master_template.yml"]},
+            },
+            {
+                "path": f"{place}.static_file.StaticFileBuilder",
+                "args": {"config_folder": "config"},
+            },
+            {"path": f"{place}.cert.CertBuilder", "args": {"root_valid_days": 3650}},
+            {"path": f"{place}.signature.SignatureBuilder"},
+        ],
+    }
+
+
+def _restrict(kit: Path, name: str, project: Project) -> None:
+    """Whose the kit is, and what its owner lets others do."""
+    role = {SERVER: "server", project.admin: "admin"}.get(name, "site")
+    about: dict[str, Any] = {"name": name, "role": role, "project": project.name}
+    if role == "admin":
+        about |= {"terms": dict(project.terms), "sites": list(project.sites)}
+    _write(kit / ABOUT, about)
+    if role == "admin":
+        return
+    local, is_server = kit / "local", name == SERVER
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources["class_list_enforcement_mode"] = "enforce"
+    resources["class_allow_list"] = [CONTROLLER if is_server else EXECUTOR]
+    if is_server:
+        resources["servers"][0]["heart_beat_timeout"] = SEEN_SECONDS
+        storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
+        storage["root_dir"] = "{kit}/store/snapshots"
+        for component in resources["components"]:
+            if component["id"] == "job_manager":
+                component["args"]["uri_root"] = "{kit}/store/jobs"
+    else:
+        resources["allow_log_streaming"] = False
+        dropped = "site_log_streamer"
+        resources["components"] = [c for c in resources["components"] if c["id"] != dropped]
+    _write(local / "resources.json", resources)
+    rights = dict.fromkeys(DENIED, "none") | dict.fromkeys(ALLOWED, "any")
+    rights["operate"] = "any" if is_server else "none"
+    policy = {"format_version": "1.0", "permissions": {"project_admin": rights}}
+    _write(local / "authorization.json", policy)
+
+
+def settle(kit: Path) -> None:
+    """Write the kit's own place where FLARE wants absolute paths; kits are moved before they start."""
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text(encoding="utf-8"))
+    if "snapshot_persistor" not in resources:
+        return
+    store = (kit / "store").resolve()
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
+        store / "snapshots"
+    )
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(store / "jobs")
+    _write(path, resources)
+
+
+class _Said:
+    """What FLARE's provisioner says; its errors are told, the rest is of no interest."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def debug(self, text: str) -> None: ...
+
+    def info(self, text: str) -> None: ...
+
+    def warning(self, text: str) -> None: ...
+
+    def error(self, text: str) -> None:
+        self.errors.append(text)
+
+
+def check_name(name: Any, origin: str) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,40}", name):
+        raise InputError(
+            f"{origin}: {name!r} is no name for a site or project; use letters, digits, - and _."
+        )
+    if name in (SERVER, "authority"):
+        raise InputError(f"{origin}: the name {name!r} is taken; choose another.")
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,197 @@
+"""A run across sites from the operator's side: its folder, its segments, and what a site does with it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pacpfl import config as configuration
+from pacpfl.data.store import from_clients
+from pacpfl.engine.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    write_bytes_atomically,
+)
+from pacpfl.engine.evaluate import evaluate
+from pacpfl.engine.rounds import to_device
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method
+from pacpfl.sections import Config
+from pacpfl.sites import participation, states
+from pacpfl.sites.compressed import compressed
+from pacpfl.sites.limits import FILE as SITE_FILE
+from pacpfl.sites.limits import read_site_file
+from pacpfl.sites.opened import Description, Opened, from_json, shadow
+from pacpfl.sites.opening import FORM, example
+from pacpfl.sites.opening_run import opened, site_federation
+from pacpfl.sites.segment import CHECKPOINT
+from pacpfl.sites.terms import Terms
+from pacpfl.studies.blocks import clients_at_once
+from pacpfl.studies.build import TITLES, build_federation
+from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder
+from pacpfl.studies.run import matrices, run_identity
+
+TERMS, CONFIG = "terms.json", "config.toml"
+
+
+def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -> tuple[Path, str]:
+    """The folder that server and supervisor share for one method, and the run's name."""
+    prepare(out, config)
+    folder = out / "sites" / method
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / TERMS
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    name = before.get("run") or secrets.token_hex(8)
+    encoding = Terms(name, 0, **terms).encoding
+    if before.get("encoding", encoding) != encoding:
+        raise InputError(
+            f"{out} was begun with encoding {before['encoding']!r}; go on with the same one, or start "
+            "over with --fresh."
+        )
+    wanted = asdict(Terms(name, 0, **terms)) | {"method": method}
+    del wanted["segment"]
+    write_bytes_atomically(path, json.dumps(wanted, indent=2).encode())
+    write_bytes_atomically(folder / CONFIG, configuration.dump(config).encode())
+    return folder, name
+
+
+def load_trained(
+    folder: Path, config: Config, method: str
+) -> tuple[Method, Description, Checkpoint]:
+    """What a run across sites has reached, read back at the server."""
+    known = opened(config, method)
+    form = folder / FORM
+    if not form.exists():
+        raise InputError(f"{folder} holds no run across sites that has begun; start it first.")
+    whole = from_json(json.loads(form.read_text(encoding="utf-8"))["form"])
+    encoding = json.loads((folder / TERMS).read_text(encoding="utf-8"))["encoding"]
+    made = compressed(known.build(shadow(whole)), encoding)
+    found = load_checkpoint(folder / CHECKPOINT, (template(made, known, whole), ()), known.identity)
+    if found is None:
+        raise InputError(f"{folder} holds no checkpoint yet; wait for the first rounds.")
+    return made, whole, found
+
+
+def template(method: Method, known: Opened, whole: Description) -> Any:
+    key = jax.random.fold_in(jax.random.key(known.seed), 0)
+    return jax.jit(method.init)(key, example(whole, known.dtype))
+
+
+def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
+    """Where the data set that the configuration names IS what the sites hold (a demonstration): leave
+    the result where the simulator would, so that `run` only personalises and measures.
+
+    False where clients keep something between rounds: it stays at the sites.
+    """
+    made, whole, found = load_trained(folder, config, method)
+    key = jax.random.key(0)
+    kept = jax.eval_shape(made.init_client, found.state[0], example(whole, np.float32), key)
+    if jax.tree.leaves(kept):
+        return False
+    store = from_clients(build_federation(config).existing)
+    save_checkpoint(checkpoint_path(out, method), found, run_identity(config, store))
+    return True
+
+
+def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[str, MethodResult]:
+    """At a site, after training: its own clients' models, measured, and a run folder for its report.
+
+    `folder` is the site's own; nothing is sent anywhere.
+    """
+    place = _model_folder(folder, run)
+    about = json.loads((place / "model.json").read_text(encoding="utf-8"))
+    config = configuration.load_file(place / CONFIG)
+    method = about["method"]
+    config = replace(config, run=replace(config.run, methods=(method,)))
+    known, whole = opened(config, method), from_json(about["data"])
+    own = site_federation(config, read_site_file(folder / SITE_FILE).data)
+    measured = tuple(client for client in own.existing if client.test is not None)
+    if not measured:
+        raise InputError(
+            "No client of this site has test samples, so there is nothing to measure; add x_test and "
+            "y_test to its files."
+        )
+    numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
+    own = replace(own, existing=measured, new=())
+    made = compressed(known.build(shadow(whole)), about["encoding"])
+    state = states.load_tree(place / "state.safetensors", template(made, known, whole))
+    state = to_device(state)
+    started = datetime.now(UTC)
+    groups = evaluate(
+        made,
+        state,
+        own,
+        client_states=_kept(folder / "states" / place.name, made, state, whole, known, numbers),
+        seed=config.seed,
+        dtype=known.dtype,
+        matrices_per_client=max(1, matrices(method, config, own)),
+        clients_at_once=clients_at_once(method, config, own),
+    )
+    groups = {name: found for name, found in groups.items() if found.rows}
+    result = MethodResult({"title": TITLES[method], "rounds": about["rounds"]}, {}, groups)
+    prepare(out, config)
+    write_folder(out, config, own, {method: result}, started)
+    return {method: result}
+
+
+def _model_folder(folder: Path, run: str | None) -> Path:
+    """Of the run that is named, or of the newest."""
+    found = sorted((folder / "models").glob("*/model.json"), key=lambda path: path.stat().st_mtime)
+    chosen = [path.parent for path in found if run is None or path.parent.name == run]
+    if not chosen:
+        raise InputError(
+            f"{folder} holds no result of {'a run' if run is None else f'run {run}'}; results arrive "
+            "when a training ends while the site is connected."
+        )
+    return chosen[-1]
+
+
+def _kept(
+    folder: Path, method: Method, state: Any, whole: Description, known: Opened, numbers: list[int]
+) -> Any:
+    """What these clients kept, one row each; () where they keep nothing."""
+    key = jax.random.key(known.seed)
+    data = example(whole, known.dtype)
+    pattern = jax.eval_shape(method.init_client, state, data, key)
+    if not jax.tree.leaves(pattern):
+        return pattern
+    rows = []
+    for number in numbers:
+        own = states.latest(folder, number, pattern)
+        if own is None:
+            raise InputError(
+                f"Client {number} of this site took no part in the run, and what it would have kept is "
+                "not known; personalise it as a new client."
+            )
+        rows.append(own)
+    return jax.tree.map(lambda *each: np.stack(each), *rows)
+
+
+def participation_summary(folder: Path) -> dict[str, Any]:
+    """Rounds, sites, seconds and bytes of a run, from its log."""
+    lines = participation.entries(folder / participation.FILE)
+    rounds = [line for line in lines if line["kind"] == "round"]
+    answered: dict[str, int] = {}
+    for line in rounds:
+        for site in line["sites"]:
+            answered[site] = answered.get(site, 0) + 1
+    record = participation.read(folder / participation.FILE)
+    return {
+        "rounds": len(record.rounds),
+        "segments": record.segments,
+        "answered": answered,
+        "clients": {seat.site: seat.clients for seat in record.roster},
+        "median_seconds": float(np.median([line["seconds"] for line in rounds]))
+        if rounds
+        else None,
+        "bytes_sent": float(np.mean([line["sent"] for line in rounds])) if rounds else None,
+        "bytes_received": float(np.mean([line["received"] for line in rounds])) if rounds else None,
+    }

@@ -1,0 +1,184 @@
+"""A site's part in secure rounds. Every request is one step of the protocol; who sends it is not trusted.
+
+    advertise   a round's state and who takes part -> the updates are computed, new keys are shown
+    share       everybody's keys                   -> sealed shares of this site's secrets
+    mask        the shares for this site           -> the sum of its clients' updates under its masks
+    agree       who survived                       -> this site's signature of that
+    reveal      the signatures                     -> what takes the masks off the sum, and no more
+
+The identity with which the site signs is drawn with this object and lives as long as its process; the
+certificate of the site's kit vouches for it (secagg.certified), for this run alone.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method
+from pacpfl.methods.private import Private
+from pacpfl.secagg.certified import Passport, introduced
+from pacpfl.secagg.client import Client, Member
+from pacpfl.secagg.discrete_gaussian import sample
+from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.secagg.primitives import KEY_BYTES, signing_public
+from pacpfl.sites import wire
+from pacpfl.sites.provision import check_name
+from pacpfl.sites.secure_terms import Agreed, accept
+from pacpfl.sites.wire import Refused
+
+MESSAGE, INBOX = "message", "inbox."  # names of arrays
+MOST_BYTES = 2**24  # of a message to a site: keys or shares of thousands of sites
+REVEALED = "revealed.json"
+
+
+def known_as(authority: str, name: str, introduction: Any, run: str) -> bytes:
+    """The identity of a site, if a certificate for a site of this name vouches for it in this run.
+
+    The server's and the administrator's certificates bear names that no site can have.
+    """
+    check_name(name, "secure aggregation")
+    return introduced(authority, name, introduction, run.encode())
+
+
+class SecureSite:
+    def __init__(self, name: str, folder: Path, passport: Passport, run: str) -> None:
+        self.name, self.folder, self.run = name, folder, run
+        self._authority = passport.authority
+        self._identity = secrets.token_bytes(KEY_BYTES)
+        public = signing_public(self._identity)
+        self.introduction = passport.introduce(name, public, run.encode())
+        self._agreed: Agreed | None = None
+        self._member: Member | None = None
+        self._client: Client | None = None
+        self._last_rounds: dict[bytes, int] = {}
+        self._attempt = -1
+        self._values = np.zeros(0, np.int64)
+        self._most_reveals: int | None = None
+
+    def begin(
+        self, proposal: Any, introductions: Any, method: Method, dimension: int, clients: int
+    ) -> None:
+        """Agree to the terms, and to nobody whose certificate does not vouch for its identity."""
+        self._agreed = accept(proposal, method, dimension, clients)
+        if not isinstance(introductions, Mapping):
+            raise Refused("nobody is introduced")
+        try:
+            known = {
+                str(peer): known_as(self._authority, str(peer), shown, self.run)
+                for peer, shown in introductions.items()
+            }
+        except SecureAggregationError as error:
+            raise Refused(str(error)) from error
+        # The server may ask to begin again, and still gets each attempt once.
+        self._member = Member(self.name, self._identity, known, last_rounds=self._last_rounds)
+        self._client = None
+        # A server that lies about what was abandoned could ask for sums that no ledger knows of.
+        self._most_reveals = method.plan.rounds if isinstance(method, Private) else None
+
+    def advertise(self, about: dict[str, Any], rows: np.ndarray) -> bytes:
+        """`rows` are the updates of the site's clients, one each."""
+        agreed, member = self._agreed, self._member
+        if agreed is None or member is None:
+            raise Refused("a secure round was asked for before the run had begun")
+        self._client = None
+        self._check_reveals()
+        self._values = np.sum([agreed.grid.encode(row) for row in rows], axis=0, dtype=np.int64)
+        cohort = [str(peer) for peer in about["cohort"]]
+        strangers = sorted(set(cohort) - member.known.keys())
+        if strangers:
+            raise Refused(f"the round invites {strangers}, who were not introduced")
+        identities = {peer: member.known[peer] for peer in cohort}
+        session, attempt = bytes.fromhex(about["session"]), about["attempt"]
+        if type(attempt) is not int:
+            raise Refused("an attempt at a round has a number")
+        try:
+            self._client = member.join(agreed.settings(session, attempt, identities))
+            self._attempt = attempt
+            return self._client.advertise()
+        except SecureAggregationError as error:
+            raise Refused(str(error)) from error
+
+    def step(self, params: Any, about: dict[str, Any]) -> bytes:
+        """Every step but the first."""
+        client, name = self._client, about["step"]
+        if client is None or about["attempt"] != self._attempt:
+            raise Refused(f"step {str(name)[:20]} belongs to no round that this site has joined")
+        try:
+            if name == "mask":
+                return client.mask(self._inbox(params, client), self._noisy())
+            message = wire.to_messages(params, (MESSAGE,), MOST_BYTES)[MESSAGE]
+            if name == "share":
+                return client.share(message)
+            if name == "agree":
+                return client.agree(message)
+            if name == "reveal":
+                revealed = client.reveal(message)
+                self._count_reveal()
+                return revealed
+        except SecureAggregationError as error:
+            raise Refused(str(error)) from error
+        raise Refused(f"there is no step {str(name)[:40]!r}")
+
+    def _inbox(self, params: Any, client: Client) -> bytes:
+        """All inboxes come in one message; the others' are sealed."""
+        possible = {INBOX + peer for peer, _ in client.settings.cohort}
+        sent = possible & set(params) if isinstance(params, Mapping) else possible
+        messages = wire.to_messages(params, sent, MOST_BYTES)
+        if INBOX + self.name not in messages:
+            raise Refused("the server sent no shares for this site")
+        return messages[INBOX + self.name]
+
+    def _noisy(self) -> np.ndarray:
+        """With this site's share of the noise, drawn for this one round from the system's entropy."""
+        assert self._agreed is not None
+        grid = self._agreed.grid
+        if not grid.noise:
+            return self._values
+        return self._values + sample(grid.noise, grid.dimension)
+
+    def _revealed(self) -> dict[str, int]:
+        path = self.folder / REVEALED
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def _check_reveals(self) -> None:
+        done = self._revealed().get(self.run, 0) if self._most_reveals is not None else 0
+        if self._most_reveals is not None and done >= self._most_reveals:
+            raise Refused(
+                f"the budget of this run is for {self._most_reveals} rounds, and this site has "
+                "revealed as many"
+            )
+
+    def _count_reveal(self) -> None:
+        """Before the answer leaves: who is killed in between has counted it."""
+        if self._most_reveals is None:
+            return
+        self._check_reveals()
+        counts = self._revealed()
+        counts[self.run] = counts.get(self.run, 0) + 1
+        try:
+            write_bytes_atomically(self.folder / REVEALED, json.dumps(counts).encode())
+        except OSError as error:
+            raise InputError(
+                f"{REVEALED} cannot be written ({error}), so nothing is revealed; make room for it."
+            ) from error
+
+
+def read_passport(kit: Path) -> Passport | None:
+    """From a site's kit; None where its certificate is not there."""
+    place = kit / "startup"
+    try:
+        return Passport(
+            (place / "client.crt").read_text(),
+            (place / "client.key").read_bytes(),
+            (place / "rootCA.pem").read_text(),
+        )
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,130 @@
+"""What server and sites agree on before secure rounds: the grid, the noise, and how many must survive.
+
+A party of the protocol (pacpfl.secagg) is a SITE. A site's clients lie in one process at one place, so
+masks between them would hide nothing from anybody; it writes each client's update as integers, adds
+these up, and masks the sum. So the server sees sums over all clients of several sites, each update was
+held to the limit by itself, and sensitivity and rounding are those of single clients.
+
+The limit is the clip norm of a private run, else `bound` of [run]: an update beyond it is refused at its
+site and never clipped unseen.
+
+Survivors. A round invites the n sites that are there, and more than 2n/3 of them have to survive, at least
+`needed` (the quorum, and never fewer than two). Noise is planned for `needed` survivors,
+
+    s = sigma / sqrt(needed)        per site, in whole steps,
+
+so whoever drops out, the noise that was accounted for is in the sum, or there is no sum. The server
+proposes s; each site works out for itself what it spends in the planned rounds (secagg's bound for sums of
+discrete Gaussians) and refuses if that is above the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from typing import Any
+
+from pacpfl.errors import InputError
+from pacpfl.methods.base import Method
+from pacpfl.methods.private import Private
+from pacpfl.privacy.accounting import Plan, epsilon_spent
+from pacpfl.secagg.distributed_noise import guarantee, noise_for
+from pacpfl.secagg.fixed_point import Grid, finest_step
+from pacpfl.secagg.settings import Settings, smallest_threshold
+from pacpfl.sites.terms import Terms
+from pacpfl.sites.wire import Refused
+
+# A norm that was clipped in float32 may lie above the clip by its last digits.
+LAST_DIGITS = 1e-6
+SESSION_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Agreed:
+    grid: Grid
+    needed: int
+
+    def to_json(self) -> dict[str, Any]:
+        grid = self.grid
+        return {"step": grid.step, "clip": grid.clip, "noise": grid.noise, "needed": self.needed}
+
+    def settings(self, session: bytes, number: int, cohort: dict[str, bytes]) -> Settings:
+        """Of one attempt at a round, among these sites with these identities."""
+        threshold = max(smallest_threshold(len(cohort), "active"), self.needed)
+        return Settings(
+            session,
+            number,
+            tuple(sorted(cohort.items())),
+            threshold,
+            self.grid.dimension,
+            self.grid.bits,
+            terms=self.grid.terms,
+        )
+
+
+def propose(method: Method, dimension: int, clients: int, terms: Terms) -> Agreed:
+    """The server's proposal."""
+    if not isinstance(method, Private):
+        # Sums of up to 53 bits: as exact as float64, at 8 bytes a number.
+        step = finest_step(terms.bound, dimension, clients, bits=64)
+        return Agreed(Grid(step, terms.bound, dimension, clients), terms.needed)
+    return Agreed(
+        _noisy(method.plan, limit_of(method), dimension, clients, terms.needed), terms.needed
+    )
+
+
+def check_everyone(clients_per_round: int | None, clients: int) -> None:
+    if clients_per_round is not None and clients_per_round < clients:
+        raise InputError(
+            "With secure aggregation all clients take part in every round, because a sum over few of "
+            "them may be that of one site; leave clients_per_round out, or set secure = false in [run]."
+        )
+
+
+def limit_of(method: Private) -> float:
+    return method.clip * (1 + LAST_DIGITS)
+
+
+def _noisy(plan: Plan, clip: float, dimension: int, clients: int, needed: int) -> Grid:
+    """The least noise that keeps to the budget by the bound for sums of discrete Gaussians.
+
+    The ledger states what the plan's continuous noise spends, by the tighter of two accountants; up to a
+    tenth more noise makes its statement true after any number of rounds.
+    """
+    assert plan.epsilon is not None and plan.rounds is not None
+    step = finest_step(clip, dimension, clients, 2 * plan.multiplier * clip / sqrt(needed))
+    grid = Grid(step, clip, dimension, clients)
+    grid = noise_for(plan.epsilon, grid, needed, plan.delta, rounds=plan.rounds)
+    for rounds in {plan.rounds, *(2**i for i in range(plan.rounds.bit_length()))}:
+        stated = epsilon_spent(plan, rounds).epsilon
+        while guarantee(grid, needed, plan.delta, rounds=rounds).epsilon > stated:
+            grid = replace(grid, noise=ceil(1.01 * grid.noise))
+    return grid
+
+
+def accept(proposal: Any, method: Method, dimension: int, clients: int) -> Agreed:
+    """At a site: what the server proposes, if it protects as the run says."""
+    try:
+        step, clip = float(proposal["step"]), float(proposal["clip"])
+        noise, needed = proposal["noise"], proposal["needed"]
+        if type(noise) is not int or type(needed) is not int:
+            raise TypeError("noise and needed are whole numbers")
+        grid = Grid(step, clip, dimension, clients, noise)
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        raise Refused(f"the terms of secure aggregation make no sense ({error})") from error
+    if needed < 2:
+        raise Refused(f"secure aggregation needs two sites at least, not {needed}")
+    if isinstance(method, Private):
+        plan = method.plan
+        if clip != limit_of(method):
+            raise Refused(f"the run clips at {method.clip:g}, and secure rounds at {clip:g}")
+        assert plan.epsilon is not None and plan.rounds is not None
+        if noise < 1:
+            raise Refused("the run is private, and its secure rounds have no noise")
+        spent = guarantee(grid, needed, plan.delta, rounds=plan.rounds).epsilon
+        if spent > plan.epsilon:
+            raise Refused(
+                f"with the proposed noise {plan.rounds} rounds spend epsilon = {spent:.4g}, above the "
+                f"budget of {plan.epsilon:g}"
+            )
+    return Agreed(grid, needed)

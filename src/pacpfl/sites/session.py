@@ -1,0 +1,62 @@
+"""The administrator's line to the server: who is there, submit, look, stop. One class around FLARE's."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+from pacpfl.sites.supervisor import Unreachable
+
+CONNECT_SECONDS = 10.0
+ENDED = ("FINISHED", "FAILED", "ABORTED", "ABANDONED", "REJECTED")
+
+
+class Console:
+    """Open until `close`, without which the interpreter does not exit."""
+
+    def __init__(self, kit: Path, admin: str) -> None:
+        logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # what matters is raised as well
+        try:
+            with _quiet():
+                self._session = new_secure_session(admin, str(kit), timeout=CONNECT_SECONDS)
+        except Exception as error:  # FLARE raises many kinds, all of which mean: not now
+            raise Unreachable(str(error)) from error
+
+    def server_started(self) -> str:
+        return str(self._call("get_system_info").server_info.start_time)
+
+    def connected(self) -> dict[str, float]:
+        """Sites by name, with the time at which the server last heard of them."""
+        clients = self._call("get_system_info").client_info
+        return {one.name: float(one.last_connect_time) for one in clients}
+
+    def submit(self, job: Path) -> str:
+        return str(self._call("submit_job", str(job)))
+
+    def has_ended(self, job: str) -> bool:
+        return str(self._call("get_job_status", job)).startswith(ENDED)
+
+    def abort(self, job: str) -> None:
+        with contextlib.suppress(Unreachable):
+            self._call("abort_job", job)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception), _quiet():
+            self._session.close()
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            with _quiet():
+                return getattr(self._session, name)(*arguments)
+        except Exception as error:
+            raise Unreachable(f"{name}: {error}") from error
+
+
+def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
+    """FLARE's session prints its own progress."""
+    return contextlib.redirect_stdout(io.StringIO())

@@ -1,0 +1,75 @@
+"""What clients keep between rounds, at their site, for as many rounds back as may be needed.
+
+A server that was killed goes on from its last checkpoint, and so must the clients: the state of a
+client after round r lies in a file of its own until a later one is older than the checkpoint. The
+server says which round's state it counts on, so an update that came too late leaves no trace.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl.sites.wire import Refused, from_wire, to_wire
+
+NEVER = -1  # the round of a client that has not taken part yet
+
+
+def path_of(folder: Path, client: int, number: int) -> Path:
+    return folder / f"client-{client:06d}" / f"{number:09d}.safetensors"
+
+
+def keep(folder: Path, client: int, number: int, state: Any) -> None:
+    """The state of a client after a round; on disk when this returns."""
+    path = path_of(folder, client, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomically(path, save(to_wire(state)))
+
+
+def recall(folder: Path, client: int, number: int, template: Any) -> Any:
+    path = path_of(folder, client, number)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise Refused(f"what client {client} kept after round {number} is not here") from error
+    return from_wire(arrays, template)
+
+
+def forget(folder: Path, client: int, saved: int) -> None:
+    """Drop what no server can ask for any more: states older than the last before round `saved`."""
+    place = path_of(folder, client, 0).parent
+    if not place.is_dir():
+        return
+    old = sorted(path for path in place.glob("*.safetensors") if int(path.stem) < saved)
+    for path in old[:-1]:
+        path.unlink(missing_ok=True)
+
+
+def latest(folder: Path, client: int, template: Any) -> Any:
+    """The newest state; None where the client never took part."""
+    place = path_of(folder, client, 0).parent
+    numbers = [int(path.stem) for path in place.glob("*.safetensors")] if place.is_dir() else []
+    return recall(folder, client, max(numbers), template) if numbers else None
+
+
+def save_tree(path: Path, tree: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomically(path, save(to_wire(tree)))
+
+
+def load_tree(path: Path, template: Any) -> Any:
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return from_wire(arrays, template)
+
+
+def is_empty(tree: Any) -> bool:
+    """Whether there is nothing to keep."""
+    return all(math.prod(leaf.shape) == 0 for leaf in jax.tree.leaves(tree))

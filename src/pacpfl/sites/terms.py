@@ -1,0 +1,95 @@
+"""How a run across sites goes, how it ended, and the words between supervisor and segment: small files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl.sites.gather import Reply
+
+ORDER = "segment.json"  # what the supervisor wants: which segment runs, and whether it is to end
+OUTCOME = "outcome.json"
+
+
+class Exchange(Protocol):
+    """Carries messages; `controller.py` has the one of FLARE."""
+
+    def sites(self) -> list[str]:
+        """Who belongs to this segment."""
+        ...
+
+    def ask(
+        self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
+    ) -> list[Reply]:
+        """Answers that came in time, in any order. Who answered with an error has not answered."""
+        ...
+
+    def stopped(self) -> bool: ...
+
+    def note(self, text: str) -> None:
+        """A line in the server's log."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a run across sites goes; what it learns is in its configuration."""
+
+    run: str  # its name, hexadecimal digits
+    segment: int
+    quorum: int = 1  # sites without which no round counts
+    deadline: float = 60.0  # seconds to answer in a round
+    start_deadline: float = 180.0  # seconds to get ready
+    checkpoint_rounds: int = 25
+    checkpoint_seconds: float = 10.0
+    encoding: str = "exact"  # of updates: exact, float16, int8
+    secure: bool = False  # the server sees sums of updates only (secure_round.py)
+    bound: float = 1e6  # norm of a client's update in secure rounds without a privacy mode
+
+    @property
+    def needed(self) -> int:
+        """Sites without which there is no round: the sum of one site's updates is no secret."""
+        return max(self.quorum, 2 if self.secure else 1)
+
+
+class Outcome(NamedTuple):
+    segment: int
+    rounds: int  # that are saved
+    finished: bool
+    reason: str
+    fatal: bool = False  # another segment would end the same way
+
+
+def order(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / ORDER).read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def give_order(folder: Path, segment: int, end: bool = False) -> None:
+    write_bytes_atomically(folder / ORDER, json.dumps({"segment": segment, "end": end}).encode())
+
+
+def is_current(folder: Path, segment: int) -> bool:
+    """A server that was thought dead and comes back late must not write over its successor's work."""
+    return order(folder).get("segment", segment) == segment
+
+
+def write_outcome(folder: Path, outcome: Outcome) -> None:
+    if is_current(folder, outcome.segment):
+        write_bytes_atomically(folder / OUTCOME, json.dumps(outcome._asdict()).encode())
+
+
+def read_outcome(folder: Path, segment: int) -> Outcome | None:
+    """How a segment ended; None where it has not, or was killed."""
+    try:
+        outcome = Outcome(**json.loads((folder / OUTCOME).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return outcome if outcome.segment == segment else None

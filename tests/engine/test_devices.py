@@ -1,0 +1,96 @@
+"""Clients dealt to several devices give what one device gives. A process has one number of devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+SCRIPT = """
+import json, logging, sys
+import jax
+jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+import numpy as np, optax
+from pacpfl.data.store import from_samples
+from pacpfl.engine import compiled as engine, rounds
+from pacpfl.engine.simulate import train
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.priors.gp import GPPrior
+from pacpfl.types import Samples
+
+rng = np.random.default_rng(0)
+sizes = [5, 30, 12, 21, 8, 17, 3]
+store = from_samples([Samples(rng.normal(size=(m, 2)), rng.normal(size=m)) for m in sizes])
+method = PACPFL(GPPrior(2, mean_widths=(4,), kernel_widths=(4,)), len(sizes), optax.adam(1e-2),
+                particles=3, tau=0.1, batch=6)
+jax.config.update("jax_log_compiles", True)
+compiled = []
+class Listen(logging.Handler):
+    def emit(self, record):
+        message = record.getMessage()
+        if message.startswith("Finished XLA compilation of jit(call)"):
+            compiled.append(message)
+logger = logging.getLogger("jax._src.dispatch")
+logger.addHandler(Listen())
+logger.propagate = False
+average, averaged = engine.average, []
+engine.average = lambda *arguments: averaged.append(1) or average(*arguments)
+for setting in sys.argv[2:]:
+    working_set, _, how = setting.partition("+")
+    rounds.WORKING_SET["cpu"] = int(working_set)
+    PACPFL.together = how == ""  # else every client's update is computed
+    engine.LARGE_UPDATES = 0 if how == "sums" else 2**40
+    engine._compiled.cache_clear()  # made before what is changed here
+    compiled.clear()
+    averaged.clear()
+    out = {}
+    for c in (7, 3):
+        done = train(method, store, rounds=12, clients_per_round=c, seed=3, matrices_per_client=3)
+        out[str(c)] = np.asarray(done.state.particles).tolist()
+    print(json.dumps(
+        {"particles": out, "compilations": len(compiled), "averaged": bool(averaged)}
+    ))
+"""
+WHOLE, IN_BLOCKS = 2**30, 2**13
+
+
+def run(devices: int, *working_sets: int | str) -> list[dict]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(devices), *map(str, working_sets)],
+        env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs that run for a moment
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def on_one() -> dict:
+    return run(1, f"{WHOLE}+each")[0]
+
+
+@pytest.mark.parametrize(
+    ("devices", "settings"),
+    [
+        (1, [f"{IN_BLOCKS}+each", WHOLE, IN_BLOCKS]),
+        (2, [f"{WHOLE}+each", f"{WHOLE}+sums", WHOLE]),
+        (3, [f"{IN_BLOCKS}+each", IN_BLOCKS]),
+    ],
+)
+def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, settings):
+    """Also where each device computes its clients' mean update at once, and where devices exchange
+    sums of updates, as they do for networks."""
+    for setting, other in zip(settings, run(devices, *settings), strict=True):
+        assert other["averaged"] == (devices > 1 and "each" not in str(setting))
+        for clients, expected in on_one["particles"].items():
+            np.testing.assert_allclose(
+                other["particles"][clients], np.array(expected), rtol=2e-4, atol=2e-5
+            )
+        # Two trainings, and each compiled its rounds once, however many calls it made.
+        assert other["compilations"] == on_one["compilations"] == 2

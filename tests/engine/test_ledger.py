@@ -1,0 +1,179 @@
+"""The ledger: written before the release, continued, never shortened, changed or opened twice."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pacpfl.engine import ledger as ledgers
+from pacpfl.engine.ledger import Ledger, open_ledger, read_ledger, start_over
+from pacpfl.errors import InputError
+from pacpfl.privacy.accounting import Plan
+
+PLAN = Plan("laplace", "all", 4, 4, 10.0, 0.0, 2.0, 20)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / ledgers.FILE
+
+
+def opened(path: Path, plan: Plan = PLAN, identity: str = "me") -> Ledger:
+    return open_ledger(path, plan, identity, True)
+
+
+def fill(path: Path) -> str:
+    """Two releases, closed; the place where it ends."""
+    ledger = opened(path)
+    ledger.release(0, 3)
+    ledger.release(3, 8)
+    place = ledger.position
+    ledger.close()
+    return place
+
+
+def test_what_was_released_is_counted_again_after_it_was_closed(path: Path) -> None:
+    assert read_ledger(path) == []
+    fill(path)
+    ledger = opened(path)
+    assert ledger.released == 8
+    ledger.release(5, 8)  # from an older checkpoint: these rounds are paid for twice
+    assert ledger.released == 11
+    ledger.close()
+    (run,) = read_ledger(path)
+    assert run.plan == PLAN and run.private and run.identity == "me"
+    assert run.releases == ((0, 3), (3, 8), (5, 8))
+    assert run.spent().epsilon == pytest.approx(11 / 10.0)
+    assert run.spent().adjacency == "add-remove"
+
+
+def test_a_release_is_on_disk_when_it_is_said_to_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    ledger = opened(path)
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ledger.release(0, 1)
+    assert synced == [path.stat().st_size]
+    assert json.loads(path.read_bytes().splitlines()[-1])["last"] == 1
+    ledger.close()
+
+
+def test_a_line_that_was_being_written_is_dropped(path: Path) -> None:
+    """Its rounds were not released: they wait for the line to be on disk."""
+    fill(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"kind": "release", "first": 8, "la')
+    ledger = opened(path)
+    assert ledger.released == 8
+    ledger.release(8, 9)
+    ledger.close()
+    assert path.read_bytes().startswith(whole)
+    assert read_ledger(path)[0].released == 9
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [lines[0], lines[2]],
+        lambda lines: [lines[0], lines[2], lines[1]],
+        lambda lines: [lines[0], lines[1].replace(b'"last": 3', b'"last": 1'), lines[2]],
+        lambda lines: [*lines, b'{"kind": "release", "first": 8, "last": 9}'],
+        lambda lines: [lines[0], b"no json", *lines[1:]],
+        lambda lines: [lines[0], b"[1, 2]", *lines[1:]],
+        lambda lines: lines[1:],
+        lambda lines: [lines[0].replace(b'"multiplier": 10.0', b'"multiplier": 99.0'), *lines[1:]],
+    ],
+)
+def test_every_change_is_found(path: Path, damage: object) -> None:
+    fill(path)
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join(damage(lines)) + b"\n")  # type: ignore[operator]
+    for use in (opened, read_ledger):
+        with pytest.raises(InputError, match="damaged at line"):
+            use(path)
+
+
+def test_a_checkpoint_refuses_a_ledger_that_does_not_lead_to_it(path: Path) -> None:
+    place = fill(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    ledger = opened(path)
+    ledger.release(8, 9)
+    ledger.check(place)  # a continuation is what a killed run leaves
+    ledger.close()
+    path.write_bytes(b"".join(lines[:2]))  # rolled back
+    ledger = opened(path)
+    with pytest.raises(InputError, match="put the right one back"):
+        ledger.check(place)
+    ledger.close()
+    path.unlink()  # deleted
+    ledger = opened(path)
+    for claimed in (place, "", "1 ", f"1 {'0' * 64}"):
+        with pytest.raises(InputError, match="not the ledger"):
+            ledger.check(claimed)
+    with pytest.raises(InputError, match="not the ledger"):
+        read_ledger(path, place)
+    ledger.close()
+
+
+def test_a_new_start_keeps_what_was_spent(path: Path) -> None:
+    assert start_over(path) == 0
+    assert not path.exists()
+    fill(path)
+    assert start_over(path) == 1
+    ledger = opened(path)
+    assert ledger.released == 0
+    ledger.release(0, 2)
+    ledger.close()
+    assert [run.released for run in read_ledger(path)] == [8, 2]
+    # Another plan or configuration is another run, too.
+    for plan, identity in ((replace(PLAN, multiplier=5.0), "me"), (PLAN, "you")):
+        ledger = opened(path, plan, identity)
+        assert ledger.released == 0
+        ledger.close()
+    assert [run.released for run in read_ledger(path)] == [8, 2, 0, 0]
+
+
+def try_to_open(path: Path, queue: multiprocessing.Queue[str]) -> None:
+    try:
+        opened(path).close()
+        queue.put("opened")
+    except InputError as error:
+        queue.put(str(error))
+
+
+def test_one_process_at_a_time(path: Path) -> None:
+    ledger = opened(path)
+    context = multiprocessing.get_context("spawn")
+    queue: multiprocessing.Queue[str] = context.Queue()
+    other = context.Process(target=try_to_open, args=(path, queue))
+    other.start()
+    assert "Another process" in queue.get(timeout=60)
+    other.join(60)
+    ledger.close()
+    opened(path).close()
+
+
+def test_a_full_disk_stops_the_release(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = opened(path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="not released"):
+        ledger.release(0, 5)
+    ledger.close()
+    with pytest.raises(InputError, match="cannot be written"):
+        opened(path.parent / "missing" / "ledger")

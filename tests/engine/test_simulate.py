@@ -1,0 +1,357 @@
+"""The simulator against straight Python, one client and one round after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+from toys import StatelessToy, Toy, assert_same_tree, make_store
+
+from pacpfl.data.store import ClientStore
+from pacpfl.engine import simulate
+from pacpfl.engine.checkpoint import load_checkpoint
+from pacpfl.engine.simulate import Progress, Saving, Trained, choose_clients, divide, train
+from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.priors.gp import GPPrior
+from pacpfl.types import Data
+
+LENGTHS = (3, 5, 2, 4, 5)
+ROUNDS = 23
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def run(method: Any, store: ClientStore, rounds: int = ROUNDS, **options: Any) -> Trained:
+    return train(method, store, rounds=rounds, seed=7, dtype=np.float64, **options)
+
+
+def own_rows(store: ClientStore, client: int) -> Data:
+    """One client's samples without any padding."""
+    rows = slice(store.offsets[client], store.offsets[client + 1])
+    x, y = jnp.asarray(store.x[rows]), jnp.asarray(store.y[rows])
+    return Data(x, y, jnp.ones(len(y), bool))
+
+
+def plain_loop(
+    method: Any, store: ClientStore, rounds: int, c: int, memories: list[Any]
+) -> tuple[Any, list[Any], list[dict[str, float]]]:
+    """Algorithm by the letter: keys are folded from (seed, round, client), the server is number n."""
+    n = store.clients
+    base = jax.random.key(7)
+    state = jax.jit(method.init)(jax.random.fold_in(base, 0), own_rows(store, 0))
+    client_update, server_update = jax.jit(method.client_update), jax.jit(method.server_update)
+    diagnostics = jax.jit(method.diagnostics)
+    curves = []
+    for number in range(rounds):
+        round_key = jax.random.fold_in(jax.random.fold_in(base, 1), number)
+        chosen = range(n) if c == n else [int(i) for i in choose_clients(7, number, n, c)]
+        updates = []
+        for client in chosen:
+            update, memories[client] = client_update(
+                state, memories[client], own_rows(store, client),
+                jax.random.fold_in(round_key, client),
+            )  # fmt: skip
+            updates.append(update)
+        stacked = jax.tree.map(lambda *each: jnp.stack(each), *updates)
+        weights = jnp.ones(len(updates))
+        curves.append({k: float(v) for k, v in diagnostics(state, stacked, weights).items()})
+        state = server_update(state, stacked, weights, jax.random.fold_in(round_key, n))
+    return state, memories, curves
+
+
+def assert_close_tree(one: Any, two: Any, **tolerance: float) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), **(tolerance or {"rtol": 1e-10}))
+
+
+def first_memories(method: Any, store: ClientStore) -> Any:
+    """What clients keep before the first round: a run of which nobody was chosen but one."""
+    state = method.init(jax.random.fold_in(jax.random.key(7), 0), own_rows(store, 0))
+    return simulate.initial_client_states(method, state, store, jax.random.key(7), np.float64)
+
+
+@pytest.mark.parametrize("c", [5, 2])
+def test_training_equals_a_plain_loop(c: int) -> None:
+    store = make_store(LENGTHS)
+    start = first_memories(Toy(), store)
+    memories = [jax.tree.map(lambda a, i=i: a[i], start) for i in range(len(LENGTHS))]
+    trained = run(Toy(), store, clients_per_round=c)
+    state, memories, curves = plain_loop(Toy(), store, ROUNDS, c, memories)
+    assert_close_tree(trained.state, state)
+    assert_close_tree(trained.client_states, jax.tree.map(lambda *each: jnp.stack(each), *memories))
+    for name, values in trained.history.items():
+        np.testing.assert_allclose(values, [curve[name] for curve in curves], rtol=1e-10)
+
+
+def test_pacpfl_with_clients_of_unequal_size_equals_a_plain_loop_without_padding() -> None:
+    prior = GPPrior(2, mean=("linear",), kernel=("ard",))
+    method = PACPFL(prior, 3, optax.adam(0.05), particles=2)
+    store = make_store((2, 5, 5))
+    trained = run(method, store, rounds=2)
+    state, _, curves = plain_loop(method, store, 2, 3, [()] * 3)
+    assert_close_tree(trained.state, state, rtol=1e-8, atol=1e-10)
+    for name, values in trained.history.items():
+        np.testing.assert_allclose(values, [curve[name] for curve in curves], rtol=1e-8)
+    start = jax.jit(method.init)(jax.random.fold_in(jax.random.key(7), 0), own_rows(store, 0))
+    assert np.abs(trained.state.particles - start.particles).min() > 1e-3
+
+
+def test_clients_start_from_what_the_method_gives_them() -> None:
+    """Each client's own data and a key of its own, none of which serves anything else."""
+    store = make_store((4, 4, 4, 4))
+    start = first_memories(Toy(), store)
+    sums = [float(own_rows(store, i).y.sum()) for i in range(4)]
+    draws = np.asarray(start.number) - sums
+    assert np.all((draws > 0) & (draws < 1))
+    assert len(np.unique(draws)) == 4
+    base = jax.random.key(7)
+    others = [float(jax.random.uniform(jax.random.fold_in(base, i))) for i in range(3)]
+    assert not np.isclose(draws[:, None], others).any(), "a key is used for two purposes"
+
+
+@pytest.mark.parametrize("c", [2, 3])
+def test_samples_on_the_device_or_handed_over_round_by_round_are_the_same(
+    c: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = undisturbed(c)
+    monkeypatch.setattr(simulate, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(simulate, "hold", lambda *_: pytest.fail("nothing may be held"))
+    streamed = run(Toy(), make_store(LENGTHS), clients_per_round=c)
+    for a, b in zip(jax.tree.leaves(held[:3]), jax.tree.leaves(streamed[:3]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@cache
+def undisturbed(c: int) -> Trained:
+    return run(Toy(), make_store(LENGTHS), clients_per_round=c)
+
+
+@pytest.mark.parametrize("c", [5, 2])
+@pytest.mark.parametrize("grouping", ["three", "saves", "short"])
+def test_grouping_of_rounds_into_calls_changes_no_bit(
+    c: int, grouping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if grouping == "three":
+        monkeypatch.setattr(simulate, "MAXIMUM_ROUNDS_PER_CALL", 3)
+    if grouping == "short":
+        monkeypatch.setattr(simulate, "CALL_SECONDS", 1e-9)
+    saving = Saving(tmp_path / "c.safetensors", "me", rounds=5) if grouping == "saves" else None
+    calls: list[int] = []
+    parts = run(
+        Toy(), make_store(LENGTHS), clients_per_round=c, saving=saving,
+        progress=lambda now: calls.append(now.round),
+    )  # fmt: skip
+    assert len(calls) >= 5
+    whole = undisturbed(c)
+    assert_same_tree((whole.state, whole.client_states), (parts.state, parts.client_states))
+    assert_same_tree(whole.history, parts.history)
+
+
+@pytest.mark.parametrize("blocks", [3, 5])
+def test_division_into_blocks_changes_nothing(blocks: int) -> None:
+    """Also where the last block has an empty slot."""
+    store = make_store(LENGTHS)
+    sizes = (int(1.2**exponent) for exponent in range(120))
+    matrices = next(m for m in sizes if divide(5, store.longest, m, 8).blocks == blocks)
+    divided = run(Toy(), store, matrices_per_client=matrices)
+    whole = undisturbed(5)
+    assert divide(5, store.longest, 1, 8).blocks == 1
+    assert_close_tree(
+        (whole.state, whole.client_states), (divided.state, divided.client_states), rtol=1e-9
+    )
+    assert set(divided.history["clients"]) == {5.0}
+
+
+def test_no_more_slots_than_blocks_and_devices_need() -> None:
+    for c, longest, matrices in [(1, 10, 1), (96, 150, 4), (24, 610, 4), (7, 2400, 64)]:
+        devices, blocks, block = layout = divide(c, longest, matrices, 4)
+        assert layout.slots == devices * blocks * block >= c
+        assert layout.slots - c < devices * blocks
+    assert divide(24, 10, 4, 4).blocks == 1, "a small federation needs no division"
+    assert divide(7, 2400, 64, 4).block == 1, "the largest go one by one"
+
+
+ON_TWO_DEVICES = f"""
+import sys
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, sys.argv[1])
+from toys import Toy, make_store
+from pacpfl.engine.simulate import divide, train
+layout = divide(5, 5, 1, 8)
+assert layout.devices == 2 and layout.slots == 6, layout
+for c in (5, 2):
+    trained = train(Toy(), make_store({LENGTHS}), rounds={ROUNDS}, clients_per_round=c, seed=7,
+                    dtype=np.float64)
+    leaves = jax.tree.leaves((trained.state, trained.client_states, trained.history))
+    np.savez(f"{{sys.argv[2]}}/{{c}}.npz", *map(np.asarray, leaves))
+"""
+
+
+def test_division_over_devices_changes_nothing(tmp_path: Path) -> None:
+    here = str(Path(__file__).parent)
+    subprocess.run([sys.executable, "-c", ON_TWO_DEVICES, here, str(tmp_path)], check=True)
+    for c in (5, 2):
+        whole = undisturbed(c)
+        leaves = jax.tree.leaves((whole.state, whole.client_states, whole.history))
+        with np.load(tmp_path / f"{c}.npz") as found:
+            assert len(found.files) == len(leaves)
+            for name, leaf in zip(found.files, leaves, strict=True):
+                np.testing.assert_allclose(found[name], np.asarray(leaf), rtol=1e-9)
+
+
+def test_different_seeds_give_different_runs() -> None:
+    store = make_store(LENGTHS)
+    one, two = (
+        train(StatelessToy(), store, rounds=3, seed=seed, dtype=np.float64) for seed in (1, 2)
+    )
+    assert not np.any(one.state.value == two.state.value)
+
+
+@pytest.mark.parametrize(("n", "c"), [(6, 3), (5, 1), (4, 4), (100_000, 50)])
+def test_exactly_c_distinct_clients_are_chosen(n: int, c: int) -> None:
+    for number in range(50):
+        chosen = choose_clients(3, number, n, c)
+        assert len(set(chosen.tolist())) == len(chosen) == c
+        assert chosen.min() >= 0
+        assert chosen.max() < n
+        np.testing.assert_array_equal(chosen, choose_clients(3, number, n, c))
+
+
+def test_every_subset_is_equally_likely() -> None:
+    rounds, n, c = 4000, 6, 3
+    found = Counter(tuple(choose_clients(1, t, n, c).tolist()) for t in range(rounds))
+    observed = [found[subset] for subset in combinations(range(n), c)]
+    assert sum(observed) == rounds
+    assert stats.chisquare(observed).pvalue > 1e-3
+
+
+def test_few_of_many_clients_are_chosen_uniformly() -> None:
+    n = 100_000
+    chosen = np.concatenate([choose_clients(2, t, n, 20) for t in range(300)])
+    assert stats.kstest(chosen / n, "uniform").pvalue > 1e-3
+
+
+def test_seeds_and_rounds_choose_independently() -> None:
+    choices = {(s, t): tuple(choose_clients(s, t, 1000, 5)) for s in range(3) for t in range(20)}
+    assert len(set(choices.values())) == len(choices)
+
+
+def test_clients_keep_their_state_only_when_chosen() -> None:
+    n, c, rounds = 9, 2, 6
+    store = make_store((3,) * n)
+    trained = run(Toy(), store, rounds=rounds, clients_per_round=c)
+    times = Counter(int(i) for t in range(rounds) for i in choose_clients(7, t, n, c))
+    expected = [times[i] for i in range(n)]
+    assert 0 in expected, "the seed must leave a client out"
+    np.testing.assert_array_equal(trained.client_states.chosen, expected)
+    start = first_memories(Toy(), store)
+    changed = np.asarray(trained.client_states.number != start.number)
+    np.testing.assert_array_equal(changed, np.array(expected) > 0)
+
+
+def test_history_has_one_value_per_round_and_progress_never_goes_back() -> None:
+    seen: list[Progress] = []
+    trained = run(Toy(), make_store(LENGTHS), rounds=200, clients_per_round=3, progress=seen.append)
+    assert set(trained.history) == {"clients", "rounds", "value"}
+    for values in trained.history.values():
+        assert values.shape == (200,)
+    np.testing.assert_array_equal(trained.history["rounds"], np.arange(200))
+    np.testing.assert_array_equal(trained.history["clients"], 3)
+    rounds = [now.round for now in seen]
+    assert len(rounds) >= 3, "a bar needs something to show"
+    assert all(a < b for a, b in pairwise(rounds))
+    assert all(a.seconds <= b.seconds for a, b in pairwise(seen))
+    assert rounds[-1] == trained.rounds == 200
+    assert {now.rounds for now in seen} == {200}
+    for now in seen:
+        assert now.diagnostics["value"] == trained.history["value"][now.round - 1]
+    assert trained.finished
+    assert trained.compile_seconds > 0
+
+
+@pytest.mark.parametrize("c", [0, -1, 6])
+def test_impossible_numbers_of_clients_per_round_are_refused(c: int) -> None:
+    with pytest.raises(InputError, match=rf"^{c} clients per round .* 1 to 5\.$"):
+        run(Toy(), make_store(LENGTHS), clients_per_round=c)
+
+
+@pytest.mark.parametrize(("c", "stop_at"), [(5, 11), (2, 1), (2, 11), (2, ROUNDS)])
+def test_a_stopped_run_goes_on_to_the_same_bits(c: int, stop_at: int, tmp_path: Path) -> None:
+    store = make_store(LENGTHS)
+    whole = undisturbed(c)
+    saving = Saving(tmp_path / "c.safetensors", "me", rounds=4)
+    reached = 0
+
+    def progress(now: Progress) -> None:
+        nonlocal reached
+        reached = now.round
+
+    first = run(
+        Toy(), store, clients_per_round=c, saving=saving, progress=progress,
+        stop=lambda: reached >= stop_at,
+    )  # fmt: skip
+    assert first.rounds == reached
+    assert first.finished == (reached == ROUNDS)
+    second = run(Toy(), store, clients_per_round=c, saving=saving)
+    assert second.finished
+    assert_same_tree((whole.state, whole.client_states), (second.state, second.client_states))
+    assert_same_tree(whole.history, second.history)
+
+
+def test_a_checkpoint_is_never_older_than_promised(tmp_path: Path) -> None:
+    store = make_store(LENGTHS)
+    template = undisturbed(5)
+    path = tmp_path / "c.safetensors"
+
+    def saved() -> int:
+        found = load_checkpoint(path, (template.state, template.client_states), "me")
+        return 0 if found is None else found.round
+
+    ages: list[int] = []
+    run(
+        Toy(), store, saving=Saving(path, "me", rounds=4, minutes=60),
+        progress=lambda now: ages.append(now.round - saved()),
+    )  # fmt: skip
+    assert max(ages) == 4
+    assert saved() == ROUNDS
+
+    path.unlink()
+    before: list[int] = [0]
+
+    def follow(now: Progress) -> None:
+        assert saved() == before[-1]
+        before.append(now.round)
+
+    run(Toy(), store, saving=Saving(path, "me", rounds=1000, minutes=1e-9), progress=follow)
+    assert len(before) > 3
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    store = make_store(LENGTHS)
+    path = tmp_path / "c.safetensors"
+    run(Toy(), store, rounds=2, saving=Saving(path, "one"))
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="another configuration"):
+        run(Toy(), store, rounds=2, saving=Saving(path, "two"))
+    with pytest.raises(InputError, match="other shapes"):
+        run(StatelessToy(), store, rounds=2, saving=Saving(path, "one"))
+    assert path.read_bytes() == before

@@ -1,0 +1,223 @@
+"""What a site allows: its file, and that requests beyond it are refused and written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from local_sites import Local, make_sites, opened_for, run_segment
+from toys import StatelessToy, make_store
+
+from pacpfl.errors import InputError
+from pacpfl.sites import wire
+from pacpfl.sites.limits import Limits, read_limits, read_site_file, write_site_file
+from pacpfl.sites.segment import serve
+from pacpfl.sites.terms import Terms
+from pacpfl.sites.wire import Refused
+
+STORE = make_store((3, 5, 4))
+SHARES = {"a": range(0, 2), "b": range(2, 3)}
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def opened(**more: Any) -> Any:
+    return opened_for(lambda n: StatelessToy(), 4, **more)
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings", "words"),
+    [
+        ({"methods": ("fedavg",)}, {}, "method toy is not allowed"),
+        ({"privacy": "gaussian"}, {}, "privacy mode gaussian is required"),
+        ({"privacy": "none"}, {"privacy": "laplace"}, "privacy mode none is required"),
+        ({"clip_norm": 1.0}, {}, "must be clipped"),
+        ({"clip_norm": 1.0}, {"clip": 1.5}, "clip norm of 1.5 is above"),
+        ({"clip_norm": 1.0}, {"clip": float("nan")}, "clip norm of nan"),
+        ({"minimum_samples": 4}, {}, "fewer than the 4 samples"),
+        ({"maximum_rounds": 3}, {}, "4 rounds, and 3 are allowed"),
+    ],
+)
+def test_a_request_beyond_a_limit_is_refused(
+    limits: dict[str, Any], settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Refused, match=words):
+        Limits(**limits).check_request(opened(**settings), [3, 5])
+
+
+def test_a_request_within_all_limits_passes() -> None:
+    limits = Limits(("toy",), 100, 1.0, 3, 4, "gaussian")
+    limits.check_request(opened(privacy="gaussian", clip=1.0), [3, 5])
+    limits.check_model(100)
+    limits.check_rounds(3)
+    Limits().check_request(opened(), [2])
+
+
+def test_model_and_rounds_have_limits() -> None:
+    with pytest.raises(Refused, match="101 numbers, and 100"):
+        Limits(largest_model=100).check_model(101)
+    with pytest.raises(Refused, match="all 4 rounds"):
+        Limits(maximum_rounds=4).check_rounds(4)
+
+
+def test_a_refusing_site_writes_it_down_and_the_others_train(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, STORE, SHARES, opened(), {"a": Limits(minimum_samples=4)})
+    exchange = Local(sites)
+    assert run_segment(exchange, opened(), tmp_path / "run").finished
+    noted = [json.loads(x) for x in (tmp_path / "a" / "refused.jsonl").read_text().splitlines()]
+    assert len(noted) == 1 and "fewer than the 4 samples" in noted[0]["reason"]
+    assert noted[0]["task"] == "hello" and noted[0]["time"].endswith("+00:00")
+    assert {name for about, names, _ in exchange.asked for name in names if "round" in about} == {
+        "b"
+    }
+
+
+def test_the_model_is_measured_before_it_is_made(tmp_path: Path) -> None:
+    sites = make_sites(tmp_path, STORE, SHARES, opened(), {"a": Limits(largest_model=2)})
+    exchange = Local(sites)
+    assert run_segment(exchange, opened(), tmp_path / "run").finished
+    assert "the model has 3 numbers" in (tmp_path / "a" / "refused.jsonl").read_text()
+
+
+def test_rounds_are_counted_over_all_runs_and_restarts(tmp_path: Path) -> None:
+    limits = {"a": Limits(maximum_rounds=6)}
+    for run in ("aaaaaaaa", "bbbbbbbb"):
+        exchange = Local(make_sites(tmp_path, STORE, SHARES, opened(), limits))
+        serve(exchange, opened(), "", Terms(run, 1), tmp_path / run)
+    assert json.loads((tmp_path / "a" / "rounds.json").read_text()) == {
+        "aaaaaaaa": 4,
+        "bbbbbbbb": 2,
+    }
+    lines = (tmp_path / "bbbbbbbb" / "participation.jsonl").read_text().splitlines()
+    assert ["a" in json.loads(line)["sites"] for line in lines[1:]] == [True, True, False, False]
+
+
+def test_sizes_are_told_only_where_allowed(tmp_path: Path) -> None:
+    for share, told in ((True, [3, 5]), (False, None)):
+        limits = {"a": Limits(share_sizes=share), "b": Limits(share_sizes=True)}
+        folder = tmp_path / str(share)
+        exchange = Local(make_sites(folder, STORE, SHARES, opened(), limits))
+        run_segment(exchange, opened(), folder / "run")
+        sizes = json.loads((folder / "run" / "federation.json").read_text())["sizes"]
+        assert sizes == {"a": told, "b": [4]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"task": "sing"}, "no task 'sing'"),
+        ({"run": "../../etc"}, "another run"),
+        ({"take": {"a": [[7, -1]]}}, "has 2 clients"),
+        ({"take": {"a": [[-1, -1]]}}, "has 2 clients"),
+        ({"take": {"a": []}}, "without clients"),
+        ({"take": {"a": [[0, -1], [0, -1]]}}, "one twice"),
+        ({"take": {}}, "makes no sense"),
+        ({"round": 4}, "none of the 4"),
+        ({"round": "x"}, "makes no sense"),
+        ({"protocol": 2}, "protocol 2"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    ask(site, task="hello", version=_version(), config="", method="toy")
+    form = {"clients": 3, "features": ["x0", "x1"], "target": "y", "classes": None, "shape": None,
+            "sizes": None}  # fmt: skip
+    ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
+    state = {"value.value": np.zeros(2)}
+    good = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
+    assert "refused" not in ask(site, state, **good)
+    answer = ask(site, state, **(good | change))
+    assert words in answer["refused"]
+
+
+def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(tmp_path: Path) -> None:
+    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    ask(site, task="hello", version=_version(), config="", method="toy")
+    form = {"clients": 3, "features": ["x0", "x1"], "target": "y", "classes": None, "shape": None,
+            "sizes": None}  # fmt: skip
+    ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
+    good = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
+    for bad, words in (
+        ({"value.value": np.zeros(3)}, "shape 3 instead of 2"),
+        ({"value.value": np.full(2, np.inf)}, "not finite"),
+        ({"value.value": [0.0, 0.0]}, "no plain array"),
+        ({}, "missing"),
+        ({"value.value": np.zeros(2), "value.x": np.zeros(2)}, "nobody asked for"),
+    ):
+        assert words in ask(site, bad, **good)["refused"]
+
+
+def test_another_major_version_is_refused_with_a_clear_word(tmp_path: Path) -> None:
+    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    answer = ask(site, task="hello", version="99.1", config="", method="toy")
+    assert "pacpfl 99.1" in answer["refused"] and "same major version" in answer["refused"]
+
+
+@pytest.mark.parametrize("run", ["", "../up", "ABCDEF01", "g" * 8, "0" * 65])
+def test_a_runs_name_cannot_lead_out_of_the_sites_folder(run: str, tmp_path: Path) -> None:
+    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    about = {"task": "hello", "run": run, "version": _version(), "config": "", "method": "toy"}
+    answer = wire.from_text(site.answer(wire.empty(), wire.to_text(about))[1])
+    assert "8 to 64 digits" in answer["refused"]
+
+
+def test_the_sites_file_is_written_read_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    write_site_file(path, tmp_path / "one")
+    assert read_site_file(path).data == tmp_path / "one" and read_site_file(path).limits == Limits()
+    path.write_text(path.read_text().replace("minimum_samples = 2", "minimum_samples = 9"))
+    write_site_file(path, tmp_path / "two")
+    read = read_site_file(path)
+    assert read.data == tmp_path / "two" and read.limits.minimum_samples == 9
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"minimum_sample": 3}, "no limit 'minimum_sample'"),
+        ({"minimum_samples": -1}, "cannot|can be kept"),
+        ({"minimum_samples": True}, "can be kept"),
+        ({"methods": "pacpfl"}, "can be kept"),
+        ({"privacy": "perhaps"}, "can be kept"),
+        ({"share_sizes": 1}, "can be kept"),
+    ],
+)
+def test_a_limit_that_is_none_is_an_error(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_limits(table, "site.toml")
+
+
+def test_a_site_file_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    with pytest.raises(InputError, match="pacpfl site start --data"):
+        read_site_file(path)
+    for text, words in (
+        ("x = 1", "no key 'x'"),
+        ("[limits]", "where the data"),
+        ("=", "not valid"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            read_site_file(path)
+
+
+def ask(site: Any, params: Any = None, **about: Any) -> dict[str, Any]:
+    text = wire.to_text({"run": "0123abcd", **about})
+    return wire.from_text(site.answer(wire.empty() if params is None else params, text)[1])
+
+
+def _version() -> str:
+    from pacpfl import __version__
+
+    return __version__

@@ -1,0 +1,940 @@
+"""Secure rounds without a network: who drops out, who lies, who sends nonsense, and what is accounted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from local_sites import Local, federation_of, opened_for, record_of
+from toys import StatelessToy, Toy, make_store
+
+from pacpfl.data.store import ClientStore, from_samples
+from pacpfl.engine.checkpoint import load_checkpoint
+from pacpfl.engine.ledger import FILE, open_ledger, read_ledger
+from pacpfl.engine.simulate import Secrecy, train
+from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import State, Update
+from pacpfl.methods.private import Private, PrivateUpdate
+from pacpfl.privacy.accounting import Plan, epsilon_spent
+from pacpfl.privacy.clipping import AdaptiveClip
+from pacpfl.secagg.certified import Passport
+from pacpfl.secagg.distributed_noise import guarantee
+from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.secagg.fixed_point import Grid
+from pacpfl.secagg.messages import Survivors
+from pacpfl.sections import Config
+from pacpfl.sites import participation, wire
+from pacpfl.sites.gather import Reply
+from pacpfl.sites.limits import Limits
+from pacpfl.sites.opened import Opened
+from pacpfl.sites.provision import read_terms
+from pacpfl.sites.replay import replay
+from pacpfl.sites.runs import prepare_run
+from pacpfl.sites.secure_round import SecureRounds
+from pacpfl.sites.secure_site import SecureSite, known_as, read_passport
+from pacpfl.sites.secure_terms import Agreed, accept, limit_of, propose
+from pacpfl.sites.segment import CHECKPOINT, serve
+from pacpfl.sites.site import Site
+from pacpfl.sites.sums import SummedPrivate, check_summable, from_row, summed, to_rows
+from pacpfl.sites.terms import Outcome, Terms, give_order
+from pacpfl.sites.wire import Refused
+from pacpfl.types import Data, Samples
+
+RUN = "0123abcd"
+ROUNDS = 5
+SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
+FOUR = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 4), "d": range(4, 5)}
+STEPS = ("advertise", "share", "mask", "agree", "reveal")
+CLOSE = 1e-7  # some rounds' fixed-point steps of 2^-30, five clients
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    """Not compiled: most of these tests are about messages, and toys are quick enough without."""
+    with jax.enable_x64(True), jax.disable_jit():
+        yield
+
+
+@pytest.fixture(scope="module")
+def store() -> ClientStore:
+    return make_store((3, 5, 2, 4, 5))
+
+
+class Authority:
+    """Signs certificates, as the one of a project does."""
+
+    def __init__(self) -> None:
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+        self.site_key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+        self.pem = self._sign("houses", self.key, authority=True)
+
+    def _sign(
+        self, name: str, key: Any, role: str = "", days: float = 1.0, authority: bool = False
+    ) -> str:
+        subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        if role:
+            subject.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name(subject))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "houses")]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=3))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        )
+        made = builder.sign(self.key, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM).decode()
+
+    def passport(self, name: str, **certificate: Any) -> Passport:
+        private = self.site_key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+        return Passport(self._sign(name, self.site_key, **certificate), private, self.pem)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+class Net(Local):
+    """`forge` changes a request on its way to one site, as a lying server would send it."""
+
+    def __init__(self, sites: dict[str, Site], **hooks: Any) -> None:
+        self.forge: Callable[..., Any] = hooks.pop("forge", lambda site, about, params: None)
+        super().__init__(sites, **hooks)
+
+    def ask(
+        self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
+    ) -> list[Reply]:
+        replies = []
+        self.asked.append((wire.from_text(text), list(sites), params))
+        for site in reversed(sites):
+            about = wire.from_text(text)
+            sent = {name: value.copy() for name, value in params.items()}
+            self.forge(site, about, sent)
+            reply = Reply(site, *self.by_name[site].answer(sent, wire.to_text(about)))
+            spoilt = self.spoil(site, about, reply)
+            if spoilt is not None:
+                replies.append(spoilt)
+        return replies
+
+
+def secure_sites(
+    folder: Path,
+    store: ClientStore,
+    shares: dict[str, range],
+    opened: Opened,
+    authority: Authority,
+    limits: dict[str, Limits] | None = None,
+) -> dict[str, Site]:
+    made = {}
+    for name, chosen in shares.items():
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        own = federation_of(store, chosen)
+        made[name] = Site(
+            name,
+            place,
+            (limits or {}).get(name, Limits()),
+            lambda text, method, own=own: (opened, own),
+            authority.passport(name),
+        )
+    return made
+
+
+def run_secure(
+    net: Local, opened: Opened, folder: Path, authority: Authority, segment: int = 1, **terms: Any
+) -> Outcome:
+    folder.mkdir(parents=True, exist_ok=True)
+    give_order(folder, segment)
+    wanted = Terms(RUN, segment, **({"secure": True} | terms))
+    return serve(net, opened, "", wanted, folder, authority.pem)
+
+
+def final(folder: Path, method: Any, width: int = 2) -> Any:
+    example = Data(np.zeros((1, width)), np.zeros(1), np.ones(1, bool))
+    template = jax.jit(method.init)(jax.random.key(0), example)
+    found = load_checkpoint(folder / CHECKPOINT, (template, ()), "a run")
+    assert found is not None
+    return found.state[0]
+
+
+def assert_near(one: Any, two: Any, tolerance: float = CLOSE) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=tolerance)
+
+
+def by_hand(store: ClientStore, record: participation.Record) -> Any:
+    """The toy's state after the rounds of a record, one client after the other."""
+    method, base = StatelessToy(), jax.random.key(7)
+    data = [jax.tree.map(lambda a: a[0], store.gather(np.array([i]), np.float64)) for i in range(5)]
+    state = method.init(jax.random.fold_in(base, 0), data[0])
+    for one in record.rounds:
+        key = jax.random.fold_in(jax.random.fold_in(base, 1), one.number)
+        updates = np.stack(
+            [
+                method.client_update(state, (), data[i], jax.random.fold_in(key, i))[0]
+                for i in one.clients
+            ]
+        )
+        last = jax.random.fold_in(key, one.total)
+        state = method.server_update(state, updates, np.ones(len(updates)), last)
+    return state
+
+
+def assert_by_hand(folder: Path, store: ClientStore) -> None:
+    assert_near(final(folder, StatelessToy()), by_hand(store, record_of(folder)))
+
+
+def clients_of(folder: Path) -> list[tuple[int, ...]]:
+    return [one.clients for one in record_of(folder).rounds]
+
+
+def refusals(folder: Path, site: str) -> list[str]:
+    path = folder / site / "refused.jsonl"
+    return [json.loads(line)["reason"] for line in path.read_text().splitlines()]
+
+
+def dies(site: str, step: str, number: int = 2) -> Callable[..., Any]:
+    """Silent from this step of this round on, until the segment ends."""
+    dead = []
+
+    def spoil(name: str, about: Any, reply: Any) -> Any:
+        if name == site and (about.get("round"), about.get("step")) == (number, step):
+            dead.append(name)
+        return None if name in dead else reply
+
+    return spoil
+
+
+# The sum, and nothing else.
+
+
+def test_a_secure_run_is_the_simulators_run(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """With clients that keep something between rounds; compiled, as it is across sites."""
+    method = Toy()
+    said: list[Reply] = []
+
+    def listen(site: str, about: Any, reply: Reply) -> Reply:
+        said.append(reply)
+        return reply
+
+    opened = opened_for(lambda n: method, ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), spoil=listen)
+    with jax.disable_jit(False):
+        outcome = run_secure(net, opened, tmp_path / "run", authority)
+        assert outcome.finished, outcome
+        expected = train(method, store, rounds=ROUNDS, seed=7, dtype=np.float64).state
+        record = record_of(tmp_path / "run")
+        again, _ = replay(lambda n: method, store, record, seed=7, dtype=np.float64)
+    assert_near(final(tmp_path / "run", method), expected)
+    assert_near(final(tmp_path / "run", method), again)
+    assert [about["step"] for about, _, _ in net.asked if "step" in about] == [*STEPS] * ROUNDS
+    for reply in said:
+        assert set(reply.params) <= {"message", "nothing"}
+        assert reply.params.get("message", np.zeros(0, np.uint8)).dtype == np.uint8
+    lines = participation.entries(tmp_path / "run" / participation.FILE)[1:]
+    assert {line["traces"] for line in lines} == {1} and all(line["received"] for line in lines)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_site_that_drops_out_is_left_out_of_the_sum_or_is_in_it(
+    step: str, store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """Three of four sites are enough: masks of one that dies are recovered."""
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, FOUR, opened, authority)
+    net = Net(sites, spoil=dies("b", step))
+    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    with_b, without = (0, 1, 2, 3, 4), (0, 1, 3, 4)
+    in_sum = step in ("agree", "reveal")
+    expected = [with_b, with_b, with_b if in_sum else without, without, without]
+    assert clients_of(tmp_path / "run") == expected
+    assert_by_hand(tmp_path / "run", store)
+    attempts = [about["attempt"] for about, _, _ in net.asked if about.get("step") == "advertise"]
+    assert attempts == [0, 1, 2, 3, 4], "nothing had to be repeated"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_round_with_too_few_survivors_is_abandoned_and_repeated(
+    step: str, store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """All of three sites are needed; among two, both."""
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), spoil=dies("b", step))
+    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4)] * 2 + [(0, 1, 3, 4)] * 3
+    assert_by_hand(tmp_path / "run", store)
+    notes = [note for note in net.notes if "abandoned" in note]
+    assert len(notes) == 1 and f"step {step} and nothing is revealed" in notes[0]
+    assert "missing: b" in notes[0]
+
+
+def test_below_the_quorum_the_segment_ends(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), spoil=dies("b", "mask"))
+    outcome = run_secure(net, opened, tmp_path / "run", authority, quorum=3)
+    assert (outcome.finished, outcome.rounds, outcome.fatal) == (False, 2, False)
+    assert "2 sites are ready, and 3 are needed" in outcome.reason
+    again = Net(secure_sites(tmp_path, store, SHARES, opened, authority))
+    assert run_secure(again, opened, tmp_path / "run", authority, 2, quorum=3).finished
+    assert_by_hand(tmp_path / "run", store)
+
+
+def test_one_site_alone_has_no_secure_round(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, {"a": range(0, 2)}, opened, authority)
+    outcome = run_secure(Net(sites), opened, tmp_path / "run", authority)
+    assert not outcome.finished and "1 sites are ready, and 2 are needed" in outcome.reason
+
+
+# What a site refuses to send, and what the server refuses to take.
+
+
+@pytest.mark.parametrize(("value", "words"), [(1e9, "above the clip norm"), (np.nan, "is nan")])
+def test_an_update_without_a_place_on_the_grid_stays_at_its_site(
+    value: float, words: str, tmp_path: Path, authority: Authority
+) -> None:
+    plain = make_store((3, 5, 2, 4, 5))
+    parts = [slice(plain.offsets[i], plain.offsets[i + 1]) for i in range(5)]
+    samples = [Samples(plain.x[rows].copy(), plain.y[rows]) for rows in parts]
+    samples[2] = Samples(np.full_like(samples[2].x, value), samples[2].y)
+    store = from_samples(samples)
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, FOUR, opened, authority))
+    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * ROUNDS
+    reasons = refusals(tmp_path, "b")
+    assert len(reasons) == 3 and all(words in reason for reason in reasons)
+    assert_by_hand(tmp_path / "run", plain)
+
+
+def wrong(reply: Reply, kind: int) -> Reply:
+    message = reply.params["message"]
+    changed = message.copy()
+    changed[-80] ^= 1
+    return [
+        reply._replace(params={"message": changed}),
+        reply._replace(params={"message": message[:-3].copy()}),
+        reply._replace(params={"message": message.astype(np.float64)}),
+        reply._replace(params={"message": np.zeros(2**20, np.uint8)}),
+        reply._replace(params={"message": b"\x80\x05c__builtin__\neval\n"}),
+        reply._replace(params={**reply.params, "more": message}),
+        reply._replace(params={}),
+        reply._replace(text="{" * 9),
+    ][kind]
+
+
+def test_a_malformed_message_changes_nothing(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """Each kind in a round of its own, in changing steps, with an honest round between."""
+
+    def spoil(site: str, about: Any, reply: Reply) -> Reply:
+        number = about.get("round", 0)
+        if site == "d" and number % 2 and about.get("step") == STEPS[number % 3]:
+            return wrong(reply, number // 2)
+        return reply
+
+    opened = opened_for(lambda n: StatelessToy(), 17)
+    net = Net(secure_sites(tmp_path, store, FOUR, opened, authority), spoil=spoil)
+    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4), (0, 1, 2, 3)] * 8 + [(0, 1, 2, 3, 4)]
+    assert_by_hand(tmp_path / "run", store)
+
+
+def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """A site that adds anything it likes before masking; nobody can see which."""
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, SHARES, opened, authority)
+
+    def spoil(site: str, about: Any, reply: Reply) -> Reply:
+        if site == "b" and about.get("step") == "share" and about["round"] == 2:
+            sites["b"]._secure._values += 2**60  # type: ignore[union-attr]
+        return reply
+
+    outcome = run_secure(Net(sites, spoil=spoil), opened, tmp_path / "run", authority)
+    assert (outcome.finished, outcome.rounds) == (False, 2)
+    assert "out of the range" in outcome.reason
+
+
+# A server that lies.
+
+
+def begin_by_hand(net: Net, authority: Authority, opened: Opened) -> SecureRounds:
+    """A server's objects, to ask single steps with."""
+    opening = SimpleNamespace(
+        exchange=net,
+        terms=Terms(RUN, 1, secure=True),
+        identities={
+            name: known_as(authority.pem, name, site._secure.introduction, RUN)  # type: ignore[union-attr]
+            for name, site in net.by_name.items()
+        },
+        about=lambda task, **more: wire.to_text({"task": task, "run": RUN, **more}),
+    )
+    agreed = propose(StatelessToy(), 2, 5, opening.terms)
+    return SecureRounds(opening, agreed)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def begun(store: ClientStore, tmp_path: Path, authority: Authority) -> tuple[Net, SecureRounds]:
+    """Sites after `begin`, and a server that has not asked for a round yet."""
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority))
+    net.spoil = lambda site, about, reply: None if about["task"] == "secure" else reply
+    run_secure(net, opened, tmp_path / "run", authority)
+    net.spoil = lambda site, about, reply: reply
+    net.asked.clear()
+    return net, begin_by_hand(net, authority, opened)
+
+
+def ask_round(rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
+    take = take or {"a": [[0, -1], [1, -1]], "b": [[0, -1]], "c": [[0, -1], [1, -1]]}
+    state = {"value.value": np.zeros(2)}
+    return rounds.run(
+        state, number, 0, take, lambda sites: sum(len(take[s]) for s in sites), lambda: None
+    )
+
+
+def test_by_hand_a_round_works(begun: tuple[Net, SecureRounds]) -> None:
+    found = ask_round(begun[1])
+    assert found.total is not None and found.survivors == ("a", "b", "c")
+
+
+def forged(change: Callable[[str, dict[str, Any], dict[str, Any]], None], step: str) -> Any:
+    def forge(site: str, about: dict[str, Any], params: dict[str, Any]) -> None:
+        if about.get("step") == step:
+            change(site, about, params)
+
+    return forge
+
+
+def other_survivors(site: str, about: Any, params: Any) -> None:
+    names = ("a", "b") if site == "a" else ("a", "b", "c")
+    params["message"] = np.frombuffer(Survivors(names).encode(), np.uint8).copy()
+
+
+def damaged(site: str, about: Any, params: Any) -> None:
+    name = next(iter(params)) if "message" in params else f"inbox.{site}"
+    params[name][len(params[name]) // 2] ^= 1
+
+
+def another_attempt(site: str, about: Any, params: Any) -> None:
+    about["attempt"] += 1
+
+
+def a_stranger(site: str, about: Any, params: Any) -> None:
+    about["cohort"] = [*about["cohort"], "zoe"]
+
+
+def alone(site: str, about: Any, params: Any) -> None:
+    about["cohort"] = [site]
+
+
+def fewer_clients(site: str, about: Any, params: Any) -> None:
+    about["take"]["a"] = [[0, -1]]
+
+
+def a_large_state(site: str, about: Any, params: Any) -> None:
+    params["value.value"] = np.full(2, np.nan)
+
+
+def others_inbox(site: str, about: Any, params: Any) -> None:
+    params[f"inbox.{site}"] = params["inbox.b" if site == "a" else "inbox.a"]
+
+
+def no_inbox(site: str, about: Any, params: Any) -> None:
+    del params[f"inbox.{site}"]
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "words"),
+    [
+        ("share", damaged, ""),
+        ("share", another_attempt, "no round that this site has joined"),
+        ("mask", damaged, ""),
+        ("mask", others_inbox, "damaged, or was not made"),
+        ("mask", no_inbox, "no shares for this site"),
+        ("agree", other_survivors, "2 survivors, and 3 are needed"),
+        ("reveal", damaged, ""),
+        ("advertise", a_stranger, "'zoe'.*not introduced"),
+        ("advertise", alone, "2 to 10000 clients, not 1"),
+        ("advertise", fewer_clients, "all clients of a site"),
+        ("advertise", a_large_state, "not finite"),
+    ],
+)
+def test_a_lying_server_gets_nothing(
+    step: str, change: Any, words: str, begun: tuple[Net, SecureRounds], tmp_path: Path
+) -> None:
+    net, rounds = begun
+    net.forge = forged(change, step)
+    revealed: list[str] = []
+
+    def listen(site: str, about: Any, reply: Reply) -> Reply:
+        if about.get("step") == "reveal" and "refused" not in wire.from_text(reply.text):
+            revealed.append(site)
+        return reply
+
+    net.spoil = listen
+    assert ask_round(rounds).total is None
+    assert revealed == []
+    if words:
+        assert re.search(words, " ".join(refusals(tmp_path, "a")))
+    net.forge = lambda site, about, params: None
+    assert ask_round(rounds).total is not None, "an honest attempt afterwards works"
+
+
+def test_a_round_cannot_be_asked_for_in_the_open(
+    begun: tuple[Net, SecureRounds], tmp_path: Path
+) -> None:
+    net, _ = begun
+    request = {"task": "train", "run": RUN, "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
+    state = {"value.value": np.zeros(2)}
+    (reply,) = net.ask(["a"], state, wire.to_text(request), 1.0)
+    assert "secure rounds only" in wire.from_text(reply.text)["refused"]
+    assert set(reply.params) == {"nothing"}
+    assert any("secure rounds only" in reason for reason in refusals(tmp_path, "a"))
+
+
+def test_an_attempt_is_answered_once(begun: tuple[Net, SecureRounds]) -> None:
+    """A server that asks for the same numbers again, for the last step twice, or to begin anew."""
+    net, rounds = begun
+    assert ask_round(rounds).total is not None
+    about, _, params = net.asked[-1]
+    (reply,) = net.ask(["a"], params, wire.to_text(about), 1.0)
+    assert "out of turn" in wire.from_text(reply.text)["refused"]
+    secure = {name: site._secure for name, site in net.by_name.items()}
+    shown = {name: site.introduction for name, site in secure.items()}  # type: ignore[union-attr]
+    for begin_again in (False, True):
+        if begin_again:
+            secure["a"].begin(rounds.agreed.to_json(), shown, StatelessToy(), 2, 5)  # type: ignore[union-attr]
+        rounds._attempts = 0
+        again = ask_round(rounds)
+        assert again.total is None and "is over for 'a'" in again.refused["a"]
+
+
+@pytest.mark.parametrize("kind", ["authority", "name", "run", "identity", "nothing", "unnamed"])
+def test_swapped_keys_are_refused_before_the_first_round(
+    kind: str, store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """The server puts another introduction in the place of b's: its own authority's, another site's,
+    an old one, or one with its own key."""
+    mallory = Authority() if kind == "authority" else authority
+    name = "c" if kind == "name" else "b"
+    run = "deadbeef" if kind == "run" else RUN
+    swapped = SecureSite(name, tmp_path, mallory.passport(name), run).introduction
+    words = {
+        "authority": "not signed by the authority",
+        "name": "bears the name",
+        "run": "not signed by the key of its certificate",
+        "identity": "not signed by the key of its certificate",
+        "nothing": "does not show a certificate",
+        "unnamed": "'server' is taken",
+    }
+
+    def forge(site: str, about: dict[str, Any], params: dict[str, Any]) -> None:
+        if about["task"] != "begin":
+            return
+        if kind == "identity":
+            shown = about["introductions"]["b"]
+            about["introductions"]["b"] = shown | {"identity": "ab" * 32}
+        elif kind == "nothing":
+            about["introductions"]["b"] = None
+        elif kind == "unnamed":
+            about["introductions"]["server"] = swapped
+        else:
+            about["introductions"]["b"] = swapped
+
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), forge=forge)
+    outcome = run_secure(net, opened, tmp_path / "run", authority)
+    assert not outcome.finished and outcome.rounds == 0
+    assert any(words[kind] in reason for reason in refusals(tmp_path, "a"))
+    assert not any(about["task"] == "secure" for about, _, _ in net.asked)
+
+
+def test_a_site_with_a_bad_certificate_does_not_hold_up_the_others(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, FOUR, opened, authority)
+    sites["d"]._passport = authority.passport("d", days=-1.0)
+    sites["c"]._passport = None
+    net = Net(sites)
+    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b"}
+    assert any("d was refused" in n and "not valid now" in n for n in net.notes)
+    assert any("c was refused" in n and "no certificate" in n for n in net.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "certificate", "words"),
+    [
+        ("a", {"role": "project_admin"}, "not that of a site"),
+        ("a", {"authority": True}, "not that of a site"),
+        ("a", {"days": -1.0}, "not valid now"),
+    ],
+)
+def test_certificates_of_others_than_sites_vouch_for_nobody(
+    name: str, certificate: dict[str, Any], words: str, authority: Authority, tmp_path: Path
+) -> None:
+    site = SecureSite(name, tmp_path, authority.passport(name, **certificate), RUN)
+    with pytest.raises(SecureAggregationError, match=words):
+        known_as(authority.pem, name, site.introduction, RUN)
+
+
+def test_a_passport_lies_in_the_kit(authority: Authority, tmp_path: Path) -> None:
+    assert read_passport(tmp_path) is None
+    passport = authority.passport("a")
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup" / "client.crt").write_text(passport.certificate)
+    (tmp_path / "startup" / "client.key").write_bytes(passport.private)
+    (tmp_path / "startup" / "rootCA.pem").write_text(passport.authority)
+    assert read_passport(tmp_path) == passport and "PRIVATE" not in repr(passport)
+
+
+# Limits, terms, methods.
+
+
+def test_a_site_can_require_it(store: ClientStore, tmp_path: Path, authority: Authority) -> None:
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    limits = {"a": Limits(secure=True)}
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority, limits))
+    assert run_secure(net, opened, tmp_path / "open", authority, secure=False).finished
+    assert {seat.site for seat in record_of(tmp_path / "open").roster} == {"b", "c"}
+    assert ["secure aggregation is required here" in r for r in refusals(tmp_path, "a")] == [True]
+    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b", "c"}
+
+
+def test_terms_of_a_run() -> None:
+    assert read_terms({"secure": True, "bound": 100}, "x") == {"secure": True, "bound": 100}
+    with pytest.raises(InputError, match="secure = 1 makes no sense"):
+        read_terms({"secure": 1}, "x")
+    with pytest.raises(InputError, match="bound = -1"):
+        read_terms({"bound": -1}, "x")
+    with pytest.raises(InputError, match="its own encoding"):
+        read_terms({"secure": True, "encoding": "int8"}, "x")
+    assert (Terms("r", 1).needed, Terms("r", 1, secure=True).needed) == (1, 2)
+    assert Terms("r", 1, quorum=5, secure=True).needed == 5
+
+
+def test_a_run_goes_on_with_the_terms_that_it_began_with(tmp_path: Path) -> None:
+    begun = prepare_run(tmp_path / "run", Config(), "pacpfl", {"secure": True})
+    assert prepare_run(tmp_path / "run", Config(), "pacpfl", {"secure": True}) == begun
+    assert json.loads((begun[0] / "terms.json").read_text())["secure"] is True
+    with pytest.raises(InputError, match="begun with encoding 'exact'"):
+        prepare_run(tmp_path / "run", Config(), "pacpfl", {"encoding": "int8"})
+
+
+@dataclass(frozen=True)
+class Greedy(StatelessToy):
+    """Looks at single updates."""
+
+    def server_update(self, state: Any, updates: Any, weights: Any, key: Any) -> Any:
+        return state._replace(value=state.value + updates.max(0))
+
+
+@dataclass(frozen=True)
+class Counted(StatelessToy):
+    """Reads how many took part, which a sum does not hide."""
+
+    def server_update(self, state: Any, updates: Any, weights: Any, key: Any) -> Any:
+        return state._replace(value=state.value + updates.sum(0) * (weights > 0).sum())
+
+
+def test_a_method_that_needs_more_than_the_sum_is_refused(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    for method, right in ((Greedy(), False), (Counted(), True), (Toy(), True)):
+        opened = opened_for(lambda n, method=method: method, 1)
+        folder = tmp_path / type(method).__name__
+        net = Net(secure_sites(folder, store, SHARES, opened, authority))
+        outcome = run_secure(net, opened, folder / "run", authority)
+        assert (outcome.finished, outcome.fatal) == (right, not right)
+        assert right or "one by one" in outcome.reason
+
+
+def test_sampled_clients_are_refused(
+    store: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    opened = opened_for(lambda n: StatelessToy(), ROUNDS, clients_per_round=2)
+    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority))
+    outcome = run_secure(net, opened, tmp_path / "run", authority)
+    assert outcome.fatal and "all clients take part" in outcome.reason
+
+
+def test_rows_and_trees() -> None:
+    pattern = (jax.ShapeDtypeStruct((2, 3), np.float32), jax.ShapeDtypeStruct((), np.float64))
+    rows = np.arange(14.0).reshape(2, 7)
+    trees = [from_row(row, pattern) for row in rows]
+    assert trees[0][0].shape == (2, 3) and trees[1][1] == 13.0 and trees[0][0].dtype == np.float32
+    stacked = jax.tree.map(lambda *each: np.stack(each), *trees)
+    np.testing.assert_array_equal(to_rows(stacked), rows)
+    whole = (jax.ShapeDtypeStruct((2,), np.int32),)
+    with pytest.raises(InputError, match="real numbers"):
+        check_summable(lambda *a: None, (), whole, 3)
+
+
+# Privacy: noise in shares.
+
+
+def plan_with(epsilon: float = 6.0, rounds: int = 4, clients: int = 5, **more: Any) -> Plan:
+    """As `plan_for` makes it, for which it would need some seconds: z by the formula of zCDP, which
+    asks for more noise than the accountants do."""
+    rho = (np.sqrt(np.log(1e5) + epsilon) - np.sqrt(np.log(1e5))) ** 2
+    multiplier = float(np.sqrt(rounds / (2 * rho)))
+    settings = {"mode": "gaussian", "sampling": "all", "clients": clients, "cohort": clients}
+    settings |= {"multiplier": multiplier, "delta": 1e-5, "epsilon": epsilon, "rounds": rounds}
+    return Plan(**(settings | more))  # type: ignore[arg-type]
+
+
+class Inner:
+    """What `Private` needs of PAC-PFL, without its evidence: two particles of three numbers."""
+
+    prior, particles = None, 2
+
+    def init(self, key: Any, example: Data) -> State:
+        drawn = jax.random.normal(key, (2, 3), example.x.dtype)
+        return State(drawn, (), np.zeros((1, 2)), np.zeros(2, np.int32))
+
+    def client_update(self, state: State, own: Any, data: Data, key: Any) -> Any:
+        total = jnp.where(data.mask, data.y, 0).sum()
+        return Update(total * state.particles, total), ()
+
+    def server_update(self, state: State, updates: Update, weights: Any, key: Any) -> State:
+        step = jnp.einsum("c,ckp->kp", weights, updates.gradients) / weights.sum()
+        return state._replace(particles=0.9 * state.particles + step)
+
+    def fingerprint(self, state: State) -> Any:
+        return lambda particle: particle
+
+
+def private(rounds: int = 4, clip: float = 0.5, **more: Any) -> Private:
+    return Private(Inner(), more.pop("plan", plan_with(rounds=rounds)), clip, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("needed", [2, 5])
+def test_proposed_noise_keeps_the_budget_and_the_ledgers_word(needed: int) -> None:
+    method = private(rounds=6)
+    agreed = propose(method, 12, 5, Terms(RUN, 1, quorum=needed, secure=True))
+    plan, grid = method.plan, agreed.grid
+    assert agreed.needed == needed and grid.clip == limit_of(method)
+    for rounds in range(1, 7):
+        spent = guarantee(grid, needed, plan.delta, rounds=rounds).epsilon
+        assert spent <= epsilon_spent(plan, rounds).epsilon
+    deviation = grid.noise * grid.step * np.sqrt(needed)
+    assert 1.0 < deviation / (plan.multiplier * method.clip) < 1.2
+    less = replace(grid, noise=int(0.8 * grid.noise))
+    assert guarantee(less, needed, plan.delta, rounds=6).epsilon > plan.epsilon
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"noise": 0}, "no noise"),
+        ({"noise": 100}, "above the budget"),
+        ({"clip": 5.0}, "the run clips at 0.5"),
+        ({"needed": 500}, None),
+        ({"needed": 1}, "two sites"),
+        ({"noise": 1.5}, "make no sense"),
+        ({"step": 0.3}, "power of two"),
+        ({"noise": None}, "make no sense"),
+    ],
+)
+def test_a_site_accepts_no_less(change: dict[str, Any], words: str | None) -> None:
+    method = private()
+    proposal = propose(method, 12, 5, Terms(RUN, 1, secure=True)).to_json()
+    assert accept(proposal, method, 12, 5).needed == 2
+    if words is not None:
+        with pytest.raises(Refused, match=words):
+            accept(proposal | change, method, 12, 5)
+        return
+    # So many survivors cannot be had among three sites: then there is no round.
+    with pytest.raises(InputError, match="500 survivors among 3"):
+        agreed = accept(proposal | change, method, 12, 5)
+        agreed.settings(bytes(16), 0, {name: name.encode() * 32 for name in "abc"})
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (lambda: private(plan=plan_with(mode="laplace")), "privacy mode laplace"),
+        (lambda: private(adaptive=AdaptiveClip(0.5, 1.0)), "clip_quantile"),
+        (lambda: private(plan=plan_with(sampling="poisson", cohort=2)), "clients_per_round"),
+    ],
+)
+def test_privacy_that_sites_cannot_share_is_refused(method: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        summed(method())
+
+
+def test_the_server_steps_from_the_noisy_sum() -> None:
+    """As `Private` does when its noise is nil."""
+    quiet = private(plan=plan_with(multiplier=0.0), average_from=0)
+    method = summed(quiet)
+    assert isinstance(method, SummedPrivate) and method.strict
+    example = Data(np.zeros((1, 2)), np.zeros(1), np.ones(1, bool))
+    state = quiet.init(jax.random.key(1), example)
+    rows = np.random.default_rng(2).normal(size=(5, *state.inner.particles.shape)) / 50
+    weights = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+    mean = np.broadcast_to(rows[weights > 0].mean(0), rows.shape)
+    key = jax.random.key(3)
+    expected = quiet.server_update(state, PrivateUpdate(rows, (), np.zeros(5, bool)), weights, key)
+    found = method.server_update(state, PrivateUpdate(mean, (), ()), weights, key)
+    assert_near(found, expected, 1e-12)
+
+
+def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Authority) -> None:
+    """4,000 entries: the standard deviation is known to 1.1%, and four of these are allowed."""
+    method, dimension = private(), 4000
+    sites = {
+        name: SecureSite(name, tmp_path / name, authority.passport(name), RUN) for name in "abc"
+    }
+    agreed = propose(method, dimension, 5, Terms(RUN, 1, secure=True))
+    shown = {name: site.introduction for name, site in sites.items()}
+    for name, site in sites.items():
+        (tmp_path / name).mkdir()
+        site.begin(agreed.to_json(), shown, method, dimension, 5)
+
+    class Handed:
+        """An exchange with these sites alone; all updates are zero."""
+
+        def ask(self, names: Any, params: Any, text: str, deadline: float) -> list[Reply]:
+            about, replies = wire.from_text(text), []
+            for name in names:
+                site = sites[name]
+                if about["step"] == "advertise":
+                    message = site.advertise(about, np.zeros((1, dimension)))
+                else:
+                    message = site.step(params, about)
+                said = wire.to_text({"round": about["round"], "step": about["step"]})
+                replies.append(Reply(name, wire.from_messages({"message": message}), said))
+            return replies
+
+        def note(self, text: str) -> None: ...
+
+    opening = SimpleNamespace(
+        exchange=Handed(),
+        terms=Terms(RUN, 1, secure=True),
+        identities={n: known_as(authority.pem, n, shown[n], RUN) for n in sites},
+        about=lambda task, **more: wire.to_text({"task": task, "run": RUN, **more}),
+    )
+    rounds = SecureRounds(opening, agreed)  # type: ignore[arg-type]
+    for number, names in enumerate(("abc", "ab")):
+        take = {name: [[0, -1]] for name in names}
+        found = rounds.run({}, number, 0, take, len, lambda: None)
+        expected = agreed.grid.noise * agreed.grid.step * np.sqrt(len(names))
+        assert found.total is not None
+        assert np.std(found.total) == pytest.approx(expected, rel=0.045)
+        assert np.std(found.total) > 0.95 * method.plan.multiplier * method.clip
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ClientStore:
+    return make_store((3, 5, 2, 4, 5), seed=4)
+
+
+def private_opened(method: Private, rounds: int = 4) -> Opened:
+    @contextmanager
+    def secrecy(clients: int, folder: Path) -> Iterator[Secrecy]:
+        ledger = open_ledger(folder / FILE, method.plan, "a run", True)
+        try:
+            yield Secrecy(method.plan, ledger)
+        finally:
+            ledger.close()
+
+    more = {"privacy": "gaussian", "clip": method.clip, "secrecy": secrecy}
+    return opened_for(lambda n: method, rounds, **more)
+
+
+def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
+    tiny: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """Site b dies while the first round is revealed: that round counts, though nothing came of it."""
+    method = private(rounds=3)
+    opened = private_opened(method, 3)
+    net = Net(secure_sites(tmp_path, tiny, SHARES, opened, authority), spoil=dies("b", "reveal", 0))
+    released: list[int] = []
+
+    def note_ledger(site: str, about: Any, params: Any) -> None:
+        if about.get("step") == "reveal":
+            released.append(read_ledger(tmp_path / "run" / FILE)[-1].released)
+
+    net.forge = note_ledger
+    outcome = run_secure(net, opened, tmp_path / "run", authority)
+    assert outcome.finished and "budget is used up" in outcome.reason and outcome.rounds == 2
+    assert released == [1, 1, 1, 2, 2, 3, 3], "written down before anybody is asked to reveal"
+    assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * 2
+    counts = [json.loads((tmp_path / site / "revealed.json").read_text()) for site in "abc"]
+    assert counts == [{RUN: 3}, {RUN: 1}, {RUN: 3}]
+    state = final(tmp_path / "run", method)
+    assert np.isfinite(state.inner.particles).all() and state.round == 2
+    _asks_for_more(net, opened, tmp_path, authority)
+
+
+def _asks_for_more(net: Net, opened: Opened, folder: Path, authority: Authority) -> None:
+    """A server that has lost its ledger is refused by the sites themselves, also by new processes."""
+    (folder / "run" / FILE).unlink()
+    (folder / "run" / CHECKPOINT).unlink()
+    sites = secure_sites(folder, make_store((3, 5, 2, 4, 5), seed=4), SHARES, opened, authority)
+    outcome = run_secure(Net(sites), opened, folder / "run", authority, 2)
+    assert not outcome.finished
+    assert "budget of this run is for 3 rounds" in outcome.reason
+
+
+def test_a_server_cannot_loosen_the_clip(
+    tiny: ClientStore, tmp_path: Path, authority: Authority
+) -> None:
+    """Neither in secure rounds nor in plain ones."""
+    method = private(rounds=1)
+
+    def forge(site: str, about: Any, params: Any) -> None:
+        if "value.clip" in params and site == "a":
+            params["value.clip"] = np.array(1e9)
+
+    for secure in (True, False):
+        folder = tmp_path / str(secure)
+        opened = private_opened(method, 1)
+        net = Net(secure_sites(folder, tiny, SHARES, opened, authority), forge=forge)
+        assert run_secure(net, opened, folder / "run", authority, secure=secure).finished
+        assert clients_of(folder / "run") == [(2, 3, 4)]
+        assert (
+            "asks for a clip norm of 1e+09, and the run has one of 0.5" in refusals(folder, "a")[0]
+        )
+
+
+def test_agreed_settings_follow_the_survivors() -> None:
+    agreed = Agreed(Grid(2.0**-10, 1.0, 3, 9), 4)
+    cohort = {name: name.encode() * 32 for name in "abcdef"}
+    assert agreed.settings(bytes(16), 0, cohort).threshold == 5
+    assert replace(agreed, needed=6).settings(bytes(16), 0, cohort).threshold == 6
