@@ -176,8 +176,8 @@ def test_misspelt_choices_get_the_nearest_one() -> None:
         ('[prior]\nmean = "mlp+magic"', ("mlp+magic", "linear")),
         ('[prior]\nmean = ""', ("mean",)),
         ('[prior]\nkernel = "deep+"', ("deep+", "ard")),
-        ("[prior]\nmean_widths = [4, 0]", ("neuron",)),
-        ("[prior]\nkernel_widths = [-3]", ("neuron",)),
+        ("[prior]\nmean_widths = [4, 0]", ("mean_widths", "at least 1")),
+        ("[prior]\nkernel_widths = [-3]", ("kernel_widths", "-3")),
         ("[run]\nmethods = []", ("method",)),
     ],
 )

@@ -6,18 +6,16 @@ or out of range is an error that says what is allowed.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import tomllib
-import types
-import typing
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pacpfl.errors import InputError
 from pacpfl.sections import CLASSIFICATION, Config, PriorConfig, PVConfig, TrainConfig
+from pacpfl.settings import convert, nearest
 
 METHODS = (
     *("pacpfl", "pfedgp", "pfedbayes", "mtl", "maml", "fedavg"),
@@ -116,7 +114,7 @@ def told(part: Any) -> dict[str, Any]:
 
 def check(config: Config, origin: str) -> None:
     """What no single key can tell."""
-    train, prior = config.train, config.prior
+    train = config.train
     if train.tau is not None and train.lambda_ is not None:
         raise InputError(f"{origin}: tau and lambda say the same thing; give one of them.")
     if config.data.samples < 2 and config.data.name not in (*("femnist", "emnist", "tables"),):
@@ -136,21 +134,11 @@ def check(config: Config, origin: str) -> None:
             f"{origin}: tables need a source (file or folder) and a target (column); pacpfl init FOLDER "
             "writes both."
         )
-    for name, allowed in (
-        ("mean", ("zero", "constant", "linear", "mlp")),
-        ("kernel", ("deep", "ard", "linear")),
-    ):
-        for part in getattr(prior, name).split("+"):
-            if part not in allowed:
-                raise InputError(
-                    f"{origin}: {name} = {getattr(prior, name)!r} is not known; combine "
-                    f"{', '.join(allowed)} with +."
-                )
     if not config.run.methods:
         raise InputError(f"{origin}: methods is empty; name at least one of {', '.join(METHODS)}.")
     for name in config.run.methods:
         if name not in METHODS:
-            raise InputError(f"{origin}: there is no method {name!r}{_nearest(name, METHODS)}")
+            raise InputError(f"{origin}: there is no method {name!r}{nearest(name, METHODS)}")
         if config.data.name in CLASSIFICATION and name not in CLASS_METHODS:
             raise InputError(
                 f"{origin}: {name} is not made for classes, which {config.data.name} has; choose "
@@ -161,9 +149,6 @@ def check(config: Config, origin: str) -> None:
             f"{origin}: filters = {list(config.network.filters)} must name the channels of two "
             "convolutions, such as [32, 64]."
         )
-    widths = (*prior.mean_widths, *prior.kernel_widths, *prior.noise_widths)
-    if any(width < 1 for width in (*widths, *config.network.widths, *config.network.filters)):
-        raise InputError(f"{origin}: a hidden layer needs at least one neuron.")
     check_privacy(config, origin)
 
 
@@ -219,10 +204,10 @@ def check_privacy(config: Config, origin: str) -> None:
 def _with(config: Config, name: str, value: Any, origin: str) -> Config:
     section, inner = _find(name, origin)
     if not section:
-        return replace(config, **{inner: _convert(Config, inner, value, origin)})
+        return replace(config, **{inner: convert(Config, inner, value, origin)})
     part = getattr(config, section)
     return replace(
-        config, **{section: replace(part, **{inner: _convert(type(part), inner, value, origin)})}
+        config, **{section: replace(part, **{inner: convert(type(part), inner, value, origin)})}
     )
 
 
@@ -245,52 +230,8 @@ def _find(name: str, origin: str) -> tuple[str, str]:
         choices = " or ".join(f"{section}.{name}" for section, _ in found)
         raise InputError(f"{origin}: {name} could be {choices}; write one of them.")
     symbol = SYMBOLS.get(name.removeprefix("train."))
-    hint = f"; give {symbol}." if symbol else _nearest(name, known)
+    hint = f"; give {symbol}." if symbol else nearest(name, known)
     raise InputError(f"{origin}: there is no key {name!r}{hint}")
-
-
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), 1, 0.5)
-    return f"; did you mean {close[0]!r}?" if close else "."
-
-
-def _convert(owner: type, name: str, value: Any, origin: str) -> Any:
-    kind = typing.get_type_hints(owner)[name]
-    rules = next(f for f in fields(owner) if f.name == name).metadata
-    label = f"{origin}: {name.rstrip('_')}"
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    target = next(o for o in options if o is not type(None))
-    if typing.get_origin(target) is tuple:
-        inner = typing.get_args(target)[0]
-        if not isinstance(value, list) or not all(_is(inner, item) for item in value):
-            raise InputError(f"{label} must be a list of {inner.__name__}, not {value!r}.")
-        return tuple(value)
-    if not _is(target, value):
-        raise InputError(f"{label} must be {_article(target)}, not {value!r}.")
-    value = float(value) if target is float else value
-    if "choices" in rules and value not in rules["choices"]:
-        raise InputError(
-            f"{label} = {value!r} is not one of {', '.join(rules['choices'])}"
-            f"{_nearest(str(value), rules['choices'])}"
-        )
-    if ("least" in rules and not rules["least"] <= value < float("inf")) or (
-        "above" in rules and not rules["above"] < value < float("inf")
-    ):
-        limit = f"at least {rules['least']}" if "least" in rules else f"above {rules['above']}"
-        raise InputError(f"{label} must be {limit}, not {value}.")
-    if "most" in rules and value > rules["most"]:
-        raise InputError(f"{label} must be at most {rules['most']}, not {value}.")
-    return value
-
-
-def _is(kind: type, value: Any) -> bool:
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-
-
-def _article(kind: type) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
 
 
 def _help(owner: type, name: str) -> str:

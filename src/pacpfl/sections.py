@@ -5,14 +5,9 @@ One record for each section of the TOML file; `config.py` puts them together and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-
-def key(default: Any, help: str, **rules: Any) -> Any:
-    """One key: its default, one line of help, and what is allowed (`least`, `above`, `most`, `choices`)."""
-    return field(default=default, metadata={"help": help, **rules})
-
+from pacpfl.settings import key
 
 DATASETS = ("polynomial", "pv", "digits", "femnist", "emnist", "tables")
 CLASSIFICATION = ("digits", "femnist", "emnist")
@@ -113,11 +108,21 @@ class TablesConfig:
 @dataclass(frozen=True)
 class PriorConfig:
     mean: str = key(
-        "mlp", "mean function: zero, constant, linear, mlp, or a sum such as linear+mlp"
+        "mlp",
+        "mean function: zero, constant, linear, mlp, or a sum such as linear+mlp",
+        parts=("zero", "constant", "linear", "mlp"),
     )
-    mean_widths: tuple[int, ...] = key((32, 32), "neurons of the mean network's hidden layers")
-    kernel: str = key("deep", "kernel: deep, ard, linear, or a sum such as deep+linear")
-    kernel_widths: tuple[int, ...] = key((32, 32), "neurons of the kernel network's hidden layers")
+    mean_widths: tuple[int, ...] = key(
+        (32, 32), "neurons of the mean network's hidden layers", least=1
+    )
+    kernel: str = key(
+        "deep",
+        "kernel: deep, ard, linear, or a sum such as deep+linear",
+        parts=("deep", "ard", "linear"),
+    )
+    kernel_widths: tuple[int, ...] = key(
+        (32, 32), "neurons of the kernel network's hidden layers", least=1
+    )
     kernel_outputs: int = key(2, "outputs of the kernel network", least=1)
     output_scale: str = key("fixed", "fixed at 1 (paper) or learned", choices=("fixed", "learned"))
     members: int = key(
@@ -130,7 +135,9 @@ class PriorConfig:
         "how the noise depends on the features: constant, or its logarithm linear or by an mlp",
         choices=("constant", "linear", "mlp"),
     )
-    noise_widths: tuple[int, ...] = key((8,), "neurons of the noise network's hidden layers")
+    noise_widths: tuple[int, ...] = key(
+        (8,), "neurons of the noise network's hidden layers", least=1
+    )
     warp: str = key(
         "none",
         "what is Gaussian: the target (none), or a learned warp of it, for skewed noise",
@@ -182,9 +189,9 @@ class NetworkConfig:
     """The network of fedavg, mtl and maml, and of Bayesian networks."""
 
     kind: str = key("mlp", "mlp, or cnn (images)", choices=("mlp", "cnn"))
-    widths: tuple[int, ...] = key((32, 32), "neurons of its hidden layers (mlp)")
+    widths: tuple[int, ...] = key((32, 32), "neurons of its hidden layers (mlp)", least=1)
     activation: str = key("tanh", "of its hidden layers (mlp)", choices=("tanh", "relu"))
-    filters: tuple[int, ...] = key((32, 64), "channels of its two convolutions (cnn)")
+    filters: tuple[int, ...] = key((32, 64), "channels of its two convolutions (cnn)", least=1)
     hidden: int = key(512, "neurons of its dense layer (cnn)", least=1)
 
 

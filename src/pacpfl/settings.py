@@ -1,0 +1,149 @@
+"""How a knob is declared and checked: once, in the frozen record of what it sets.
+
+A record of settings stands beside what it sets and is its argument; `config.Config` lists the records,
+reads them from TOML and writes them. A key needs no more than one line:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class LocalTraining(Settings):
+...     steps: int = key(5, "steps in a round", least=1)
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import Field, field, fields
+from functools import cache
+from numbers import Integral, Real
+from typing import Any
+
+from pacpfl.errors import InputError
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+ACCEPTED: dict[type, type] = {int: Integral, float: Real, bool: bool, str: str}
+
+
+def key(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    parts: tuple[str, ...] = (),
+) -> Any:
+    """Declare a field of a record of settings, with the rules that its value obeys.
+
+    Parameters
+    ----------
+    default
+        Its value where nobody gives one; None if it may stay unset.
+    help
+        One line for people: the comment of the TOML file.
+    least, above, most
+        Bounds of a number, or of each number of a list; `above` itself is out of bounds.
+    choices
+        The words it may be.
+    parts
+        The words whose sums it may be, such as "linear+mlp".
+    """
+    rules = {"least": least, "above": above, "most": most, "choices": choices, "parts": parts}
+    given = {name: rule for name, rule in rules.items() if rule not in (None, ())}
+    return field(default=default, metadata={"help": help, **given})
+
+
+class Settings:
+    """Base of records of settings: values of the wrong type or out of bounds are an `InputError`."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if value is not f.default:
+                checked = convert(type(self), f.name, value, type(self).__name__)
+                object.__setattr__(self, f.name, checked)
+
+
+def convert(owner: type, name: str, value: Any, origin: str) -> Any:
+    """Return `value` in the type of the field `name` of the record `owner`.
+
+    Parameters
+    ----------
+    owner, name
+        The record and its field, declared by `key`.
+    value
+        What somebody wrote: lists become tuples, whole numbers numbers.
+    origin
+        Where it was written; errors name it.
+
+    Raises
+    ------
+    InputError
+        If the type is wrong or the value against the rules of its key.
+    """
+    declared = _field(owner, name)
+    label = f"{origin}: {name.rstrip('_')}"
+    target, optional = _target(owner, name)
+    if value is None and optional:
+        return None
+    if typing.get_origin(target) is tuple:
+        inner = typing.get_args(target)[0]
+        if not isinstance(value, (list, tuple)) or not all(_is(inner, item) for item in value):
+            raise InputError(f"{label} must be a list of {inner.__name__}, not {value!r}.")
+        converted = tuple(inner(item) for item in value)
+        for item in converted:
+            _check(declared.metadata, item, f"{label} = {list(converted)}: each")
+        return converted
+    if not _is(target, value):
+        raise InputError(f"{label} must be {KINDS[target]}, not {value!r}.")
+    converted = target(value)
+    _check(declared.metadata, converted, label)
+    return converted
+
+
+def _check(rules: typing.Mapping[str, Any], value: Any, label: str) -> None:
+    choices: tuple[str, ...] = rules.get("choices", ())
+    parts: tuple[str, ...] = rules.get("parts", ())
+    if choices and value not in choices:
+        raise InputError(
+            f"{label} = {value!r} is not one of {', '.join(choices)}{nearest(value, choices)}"
+        )
+    for part in value.split("+") if parts else ():
+        if part not in parts:
+            raise InputError(
+                f"{label} = {value!r} is not known; combine {', '.join(parts)} with +"
+                f"{nearest(part, parts)}"
+            )
+    least, above, most = (rules.get(name) for name in ("least", "above", "most"))
+    if least is not None and not (least <= value and math.isfinite(value)):
+        raise InputError(f"{label} must be at least {least}, not {value}.")
+    if above is not None and not (above < value and math.isfinite(value)):
+        raise InputError(f"{label} must be above {above}, not {value}.")
+    if most is not None and not value <= most:
+        raise InputError(f"{label} must be at most {most}, not {value}.")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name: the name that comes nearest, if any does."""
+    close = difflib.get_close_matches(name, list(names), 1, 0.5)
+    return f"; did you mean {close[0]!r}?" if close else "."
+
+
+@cache
+def _target(owner: type, name: str) -> tuple[Any, bool]:
+    """Return the type of a field, and whether it may stay unset."""
+    hint = typing.get_type_hints(owner)[name]
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next(o for o in options if o is not type(None)), type(None) in options
+
+
+def _field(owner: type, name: str) -> Field[Any]:
+    return next(f for f in fields(owner) if f.name == name)
+
+
+def _is(kind: type, value: Any) -> bool:
+    return isinstance(value, ACCEPTED[kind]) and (kind is bool or not isinstance(value, bool))
