@@ -23,10 +23,10 @@ from benchmarks.harness import describe_machine
 from benchmarks.results import Sheet, write_results
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
+from pacpfl.folder import MethodResult, summarise
+from pacpfl.run import Watcher, run_method
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.classification import DATASETS, cell_config
-from pacpfl.studies.folder import MethodResult, summarise
-from pacpfl.studies.run import Watcher, run_method
 
 METHODS = ("fedavg", "pacpfl")
 COLUMNS = (

@@ -33,9 +33,9 @@ from pacpfl.data.weather import Weather
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.report.style import COLOURS, INK, MARKERS, as_png, drawing, grid, panels
+from pacpfl.run import Watcher, run_method
 from pacpfl.studies.fortnights import HOURS
 from pacpfl.studies.regression import cell_config
-from pacpfl.studies.run import Watcher, run_method
 from pacpfl.studies.spaces import ROWS
 from pacpfl.types import Federation
 from scripts.reference_years import two_years

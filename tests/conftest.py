@@ -57,7 +57,7 @@ LONG = (
     "test_common.py",
     "test_gp.py",
     "test_polynomial_study.py",
-    "test_html.py",
+    "test_page.py",
     "test_notebooks.py",
     "test_regressor.py",
     "test_polynomial_opposite.py",

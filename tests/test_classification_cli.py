@@ -22,9 +22,9 @@ from pacpfl.cli_classification import without_folders
 from pacpfl.config import load_file
 from pacpfl.data import download as downloads
 from pacpfl.data.download import Source
+from pacpfl.run import Watcher
 from pacpfl.studies import classification
 from pacpfl.studies.outcomes import Cell, Kept
-from pacpfl.studies.run import Watcher
 from pacpfl.studies.table import Outcome
 
 SETTINGS = (

@@ -24,11 +24,11 @@ from pacpfl import cli
 SEVERAL = """
 import json, sys
 from pacpfl import cli
-from pacpfl.report import html
-draw = html.write_report
+from pacpfl.report import page as pages
+draw = pages.write_report
 for arguments in json.loads(sys.argv[1]):
     drawn = arguments[0] == "compare"
-    html.write_report = draw if drawn else lambda folder: folder / "report.html"
+    pages.write_report = draw if drawn else lambda folder: folder / "report.html"
     sys.argv = ["pacpfl", *arguments]
     try:
         cli.main()

@@ -12,10 +12,10 @@ import pytest
 
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
+from pacpfl.folder import MethodResult, summarise
 from pacpfl.report.track import Tracked, changed, tracked
+from pacpfl.run import Watcher, run
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
-from pacpfl.studies.folder import MethodResult, summarise
-from pacpfl.studies.run import Watcher, run
 
 CONFIG = Config(
     seed=3,

@@ -147,10 +147,10 @@ def run(
     from pacpfl.engine import runtime
 
     runtime.configure(chosen.run.precision)
-    from pacpfl.report.html import write_report
+    from pacpfl import folder as run_folder
+    from pacpfl import run as study
+    from pacpfl.report.page import write_report
     from pacpfl.report.track import tracked
-    from pacpfl.studies import folder as run_folder
-    from pacpfl.studies import run as study
 
     if engine not in ("simulate", "flare"):
         raise InputError(f"There is no engine {engine!r}; there are simulate and flare.")
@@ -190,7 +190,7 @@ def run(
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Draw the figures and write report.html again, from what the run folder holds."""
-    from pacpfl.report.html import write_report
+    from pacpfl.report.page import write_report
 
     print(write_report(folder))
 
@@ -241,7 +241,7 @@ def certify(
 
     if (folder / "config.toml").is_file():
         runtime.configure(configuration.load_file(folder / "config.toml").run.precision)
-    from pacpfl.report.html import write_report
+    from pacpfl.report.page import write_report
     from pacpfl.report.terminal import print_certificates
     from pacpfl.studies import certify as study
 
@@ -308,7 +308,7 @@ def watching() -> Iterator[Any]:
         TimeRemainingColumn,
     )
 
-    from pacpfl.studies.run import Watcher
+    from pacpfl.run import Watcher
 
     asked = False
 

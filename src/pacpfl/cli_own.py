@@ -138,10 +138,10 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
     from pacpfl.engine import runtime
 
     runtime.configure(config.run.precision)
-    from pacpfl.report.html import write_report
-    from pacpfl.studies import folder as run_folder
+    from pacpfl import folder as run_folder
+    from pacpfl import run as study
+    from pacpfl.report.page import write_report
     from pacpfl.studies import model_file, own_units
-    from pacpfl.studies import run as study
 
     if fresh:
         run_folder.clear(folder)

@@ -79,7 +79,7 @@ def search(
 ) -> None:
     """Choose the settings of the privacy study: the same proposals for every mode."""
     from pacpfl.engine import runtime
-    from pacpfl.report.html import write_whole
+    from pacpfl.report.page import write_whole
     from pacpfl.report.study_progress import counting
 
     runtime.configure()

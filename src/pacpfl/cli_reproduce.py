@@ -153,8 +153,8 @@ def _polynomial(folder: Path, seeds: range, quick: bool, command: str) -> None:
     runtime.configure()
     from pacpfl.cli import console, shipped, watching
     from pacpfl.report.study import write_study
+    from pacpfl.run import Interrupted
     from pacpfl.studies import polynomial, table
-    from pacpfl.studies.run import Interrupted
 
     with watching() as watcher:
         done = [0, 0]

@@ -192,7 +192,7 @@ def personalize_here(
     own = kit / "pacpfl"
     folder = out or own / "report"
     _configure_newest(own)
-    from pacpfl.report.html import write_report
+    from pacpfl.report.page import write_report
     from pacpfl.sites.runs import personalize_site
 
     with console.status("personalising and measuring"):
@@ -220,18 +220,18 @@ def run_across(
     """Train every method of the configuration that learns in rounds, at the sites.
 
     `watcher` is that of a run on one machine. With `demonstration`, the data set that the configuration
-    names is what the sites hold: returned is the configuration with which `studies.run.run` only
+    names is what the sites hold: returned is the configuration with which `run.run` only
     personalises and measures. Else the sites do that (pacpfl site personalize), and None is returned.
     """
     if kit is None:
         raise InputError("Across sites, name the administrator's kit with --kit.")
     about = _ready(kit, "admin")
+    from pacpfl.run import Interrupted
     from pacpfl.sites.runs import hand_over, prepare_run
     from pacpfl.sites.session import Console as Line
     from pacpfl.sites.supervisor import Care, Stopped, Told, supervise
     from pacpfl.sites.terms import Terms
     from pacpfl.studies.build import METHODS
-    from pacpfl.studies.run import Interrupted
 
     terms = about.get("terms", {})
     if fresh and (folder / "sites").exists():

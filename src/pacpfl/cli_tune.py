@@ -124,7 +124,7 @@ def _configuration(name: str, settings: list[str]) -> Config:
 
 
 def _write(path: Path, text: str) -> None:
-    from pacpfl.report.html import write_whole
+    from pacpfl.report.page import write_whole
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks import training
 from benchmarks.training import METHODS, sheet, take_turns, train_all
+from pacpfl.folder import MethodResult
 from pacpfl.studies.classification import cell_config
-from pacpfl.studies.folder import MethodResult
 
 
 def test_one_works_at_a_time_and_all_in_turn() -> None:

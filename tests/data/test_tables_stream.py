@@ -16,7 +16,7 @@ from pacpfl.data.store import from_clients, from_samples
 from pacpfl.data.table_settings import TableSettings
 from pacpfl.data.table_stream import ROWS, Room
 from pacpfl.data.tables import load_tables
-from pacpfl.studies.run import digest
+from pacpfl.run import digest
 from pacpfl.types import Samples
 
 SETTINGS = TableSettings(target="y", client="who", for_later=0.1, new=("c3",), missing="impute")

@@ -61,12 +61,12 @@ TINY = {
 SEVERAL = """
 import json, os, sys
 from pacpfl import cli
-from pacpfl.report import html
-draw, runs = html.write_report, 0
+from pacpfl.report import page as pages
+draw, runs = pages.write_report, 0
 for folder, place, words in json.loads(sys.argv[1]):
     runs += words[1] in ("run", "fit")
     drawn = words[1] not in ("run", "fit") or runs == 1
-    html.write_report = draw if drawn else lambda folder: folder / "report.html"
+    pages.write_report = draw if drawn else lambda folder: folder / "report.html"
     os.chdir(folder)
     sys.argv = words
     print(f"=== {place}: {' '.join(words)}", flush=True)

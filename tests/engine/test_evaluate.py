@@ -18,7 +18,7 @@ from toys import CentralToy, Toy, ToyState
 from pacpfl.engine.evaluate import Evaluation, agree, evaluate
 from pacpfl.engine.simulate import divide
 from pacpfl.errors import InputError
-from pacpfl.studies.folder import summarise
+from pacpfl.folder import summarise
 from pacpfl.types import Client, Data, Federation, Probabilities, Samples
 
 STATE = ToyState(jnp.zeros(1), jnp.zeros((), jnp.int32))

@@ -11,6 +11,7 @@ import pytest
 
 from pacpfl.engine.ledger import FILE
 from pacpfl.errors import InputError
+from pacpfl.run import run
 from pacpfl.sections import (
     Config,
     DataConfig,
@@ -21,7 +22,6 @@ from pacpfl.sections import (
 )
 from pacpfl.studies import certify_average
 from pacpfl.studies.certify import certify
-from pacpfl.studies.run import run
 
 CONFIG = Config(
     data=DataConfig(clients=3, new_clients=1, samples=8, test_samples=6),

@@ -18,7 +18,9 @@ from pacpfl import config as configuration
 from pacpfl.config import identity, load, override
 from pacpfl.engine.ledger import FILE, read_ledger
 from pacpfl.errors import InputError
+from pacpfl.folder import clear
 from pacpfl.privacy.accounting import epsilon_spent
+from pacpfl.run import run
 from pacpfl.sections import (
     Config,
     DataConfig,
@@ -28,9 +30,7 @@ from pacpfl.sections import (
     TrainConfig,
 )
 from pacpfl.studies.build import build_federation, build_pacpfl
-from pacpfl.studies.folder import clear
 from pacpfl.studies.protect import plan_of, protect
-from pacpfl.studies.run import run
 
 ROUNDS = 8
 CONFIG = Config(
@@ -171,7 +171,7 @@ import os, signal, sys
 from pathlib import Path
 from pacpfl import config as configuration
 from pacpfl.engine import simulate
-from pacpfl.studies.run import run
+from pacpfl.run import run
 real, saved = simulate.save_checkpoint, []
 def save(*arguments):
     if len(saved) == 2:
@@ -280,7 +280,7 @@ def test_epsilon_on_the_command_line_means_gaussian(
         seen.append(config)
         raise InputError("enough")
 
-    monkeypatch.setattr("pacpfl.studies.run.run", stop)
+    monkeypatch.setattr("pacpfl.run.run", stop)
     monkeypatch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
     out = ["--out", str(tmp_path / "run")]
     start = ["run", "polynomial", "--epsilon", "4", "--delta", "1e-6", *out]

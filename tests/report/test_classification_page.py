@@ -17,8 +17,8 @@ from pacpfl.errors import InputError
 from pacpfl.report import class_plots, class_words, write_report
 from pacpfl.report.cautions import cautions
 from pacpfl.report.compare import compare
+from pacpfl.report.figures import boxes
 from pacpfl.report.folder import Run, read_run
-from pacpfl.report.plots import boxes
 from pacpfl.report.style import drawing
 from pacpfl.report.tables import best_methods, client_table, method_table, shown_measures
 from pacpfl.report.words import summary

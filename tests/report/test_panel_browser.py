@@ -19,9 +19,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from pacpfl.report import html
+from pacpfl.report import page as pages
 from pacpfl.report.folder import Run, read_run
-from pacpfl.report.judged import judge
+from pacpfl.report.judge import judge
 
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "it's 100% / a&b #1", "")
 CONTRAST = """
@@ -65,7 +65,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def page_of(run: Run, folder: Path) -> Path:
     """The page without the large figures, which other tests look at."""
     path = folder / "report.html"
-    path.write_text(html.render(run, []), encoding="utf-8")
+    path.write_text(pages.render(run, []), encoding="utf-8")
     return path
 
 

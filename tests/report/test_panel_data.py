@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as any_array
 
 from pacpfl.errors import InputError
-from pacpfl.report import html
+from pacpfl.report import page as pages
 from pacpfl.report.compact import ALPHABET, embedded, limits, pack, pack_image
 from pacpfl.report.folder import Run, read_run
-from pacpfl.report.judged import judge
+from pacpfl.report.judge import judge
 from pacpfl.report.panels import panel_data
 
 
@@ -142,7 +142,7 @@ def test_an_older_run_shows_the_clients_it_kept_and_says_what_it_lacks(
     assert len(found) == 60
     np.testing.assert_allclose(found, y, atol=1e-2)
     assert "x" in bands and "train_x" in bands
-    assert html.render(old, [])
+    assert pages.render(old, [])
 
 
 def test_arrays_of_other_clients_are_refused(tmp_path: Path, build: Callable[..., Path]) -> None:
@@ -177,6 +177,6 @@ def test_a_thousand_clients_fit_in_five_megabytes(
     """The page without its figures, which do not grow with the clients, at the most points kept."""
     run = read_run(enlarged(build(tmp_path / "run", clients=10, test=100, kept=100), 50))
     assert len(judge(run)) == 1000
-    page = html.render(run, [])
+    page = pages.render(run, [])
     assert page.count("<tr data-group=") == 1000
     assert len(page.encode()) < 4_000_000

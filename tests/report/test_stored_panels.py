@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pacpfl import excerpts
 from pacpfl.engine.evaluate import Evaluation
-from pacpfl.studies import panels
-from pacpfl.studies.folder import MethodResult, figure_arrays, main_method
+from pacpfl.folder import MethodResult, figure_arrays, main_method
 from pacpfl.types import Client, Federation, Samples
 
 RANDOM = np.random.default_rng(3)
@@ -38,7 +38,7 @@ def evaluation(people: tuple[Client, ...]) -> Evaluation:
 def test_every_client_is_kept_and_found_again(features: int) -> None:
     people = clients(features)
     main, alone = evaluation(people), evaluation(people)
-    arrays = panels.number_panels("new", people, main, {"ridge": alone}, 40)
+    arrays = excerpts.number_panels("new", people, main, {"ridge": alone}, 40)
     offsets = arrays["panels/new/offsets"]
     assert offsets.tolist() == [0, 5, 45, 57]
     for index, client in enumerate(people):
@@ -81,13 +81,13 @@ def test_every_client_is_kept_and_found_again(features: int) -> None:
 
 @pytest.mark.parametrize(("count", "points"), [(1, 120), (833, 120), (1000, 100), (100_000, 16)])
 def test_many_clients_keep_fewer_points(count: int, points: int) -> None:
-    assert panels.points_each(count) == points
+    assert excerpts.points_each(count) == points
 
 
 def test_clients_beyond_the_limit_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panels, "CLIENTS", 2)
+    monkeypatch.setattr(excerpts, "CLIENTS", 2)
     people = clients(1)
-    arrays = panels.number_panels("new", people, evaluation(people), {}, 40)
+    arrays = excerpts.number_panels("new", people, evaluation(people), {}, 40)
     assert arrays["panels/new/offsets"].tolist() == [0, 5, 45, 45]
     assert arrays["panels/new/train_offsets"].tolist() == [0, 4, 11, 11]
     assert len(arrays["panels/new/y"]) == 45
@@ -96,7 +96,7 @@ def test_clients_beyond_the_limit_keep_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_saved_is_the_other_methods_loss_less_ones_own() -> None:
     people = clients(1)
     main, alone = evaluation(people), evaluation(people)
-    table = panels.gains(people, main, {"ridge": alone})["ridge"]
+    table = excerpts.gains(people, main, {"ridge": alone})["ridge"]
     for index, client in enumerate(people):
         assert client.test is not None
         saved = [
@@ -124,7 +124,7 @@ def test_classes_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) 
     chances = [answers(own, said, 0.6) for own, said in zip(labels, named, strict=True)]
     chances[0][3] = np.log([0.05, 0.9, 0.05])  # the surest mistake
     main = Evaluation([{}, {}], np.zeros((2, 20, 3)), log_probabilities=chances)
-    arrays = panels.class_panels("new", people, main, (2, 2), 2)
+    arrays = excerpts.class_panels("new", people, main, (2, 2), 2)
     assert arrays["classes/new"].tolist() == [
         [[2, 1], [1, 1], [1, 0]], [[0, 0], [0, 0], [2, 2]]
     ]  # fmt: skip
@@ -136,14 +136,14 @@ def test_classes_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(
         arrays[f"{place}/images"], np.rint(255 * images[0][[3, 1]]).reshape(2, 2, 2)
     )
-    monkeypatch.setattr(panels, "PIXELS", 9)  # room for one image of each of two clients
-    assert len(panels.class_panels("new", people, main, (2, 2), 2)[f"{place}/images"]) == 1
-    monkeypatch.setattr(panels, "PIXELS", 7)
-    assert set(panels.class_panels("new", people, main, (2, 2), 2)) == {"classes/new"}
+    monkeypatch.setattr(excerpts, "PIXELS", 9)  # room for one image of each of two clients
+    assert len(excerpts.class_panels("new", people, main, (2, 2), 2)[f"{place}/images"]) == 1
+    monkeypatch.setattr(excerpts, "PIXELS", 7)
+    assert set(excerpts.class_panels("new", people, main, (2, 2), 2)) == {"classes/new"}
     other = Evaluation([{}, {}], main.calibration, log_probabilities=[
         answers(labels[0], [0, 0, 1, 1], 0.6), answers(labels[1], [0, 2], 0.6)
     ])  # fmt: skip
-    saved = panels.gains(people, main, {"vanilla": other})["vanilla"]
+    saved = excerpts.gains(people, main, {"vanilla": other})["vanilla"]
     assert saved.tolist() == [[4, -1, 1], [2, 1, 1]]
 
 

@@ -17,7 +17,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from pacpfl.errors import InputError
-from pacpfl.report import html, study_plots, style
+from pacpfl.report import page as pages
+from pacpfl.report import study_plots, style
 from pacpfl.report.study import write_study
 from pacpfl.report.study_folder import read_study
 from pacpfl.report.study_tables import plain
@@ -352,14 +353,14 @@ def test_a_page_is_replaced_whole_or_not_at_all(
 ) -> None:
     folder = make_study(tmp_path / "study", changed(panels=[]))
     (folder / "report.html").write_text("the old page")
-    replaced = html.os.replace
+    replaced = pages.os.replace
 
     def full_disk(source: str, target: Path) -> None:
         if str(target).endswith("report.html"):
             raise OSError(28, "No space left on device")
         replaced(source, target)
 
-    monkeypatch.setattr(html.os, "replace", full_disk)
+    monkeypatch.setattr(pages.os, "replace", full_disk)
     with pytest.raises(InputError, match="No space left on device"):
         write_study(folder)
     assert (folder / "report.html").read_text() == "the old page"

@@ -11,9 +11,10 @@ import pytest
 from training import settings
 
 from pacpfl import config as configuration
+from pacpfl import run as study
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.errors import InputError
-from pacpfl.report.html import write_report
+from pacpfl.report.page import write_report
 from pacpfl.sections import Config
 from pacpfl.sites.limits import FILE, write_site_file
 from pacpfl.sites.opening_run import opened
@@ -21,7 +22,6 @@ from pacpfl.sites.runs import hand_over, personalize_site, prepare_run
 from pacpfl.sites.segment import serve
 from pacpfl.sites.site_trainer import make_site
 from pacpfl.sites.terms import Terms
-from pacpfl.studies import run as study
 from pacpfl.studies.build import build_federation
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))

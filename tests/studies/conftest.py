@@ -12,8 +12,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from pacpfl.cli import shipped
+from pacpfl.run import Watcher
 from pacpfl.studies import polynomial
-from pacpfl.studies.run import Watcher
 from pacpfl.studies.table import rows
 
 SETTINGS = (

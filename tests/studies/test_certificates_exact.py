@@ -23,7 +23,7 @@ from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.studies.certify_average import certify_average
 from pacpfl.studies.certify_clients import NATS, beta_grid, certify_clients
 from pacpfl.studies.tempered import TEMPERATURES, Loss, build_loss
-from pacpfl.studies.trained import Trained
+from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Federation
 
 pytestmark = pytest.mark.usefixtures("x64")

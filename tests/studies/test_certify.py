@@ -17,12 +17,12 @@ from pacpfl import cli
 from pacpfl import config as configuration
 from pacpfl.errors import InputError
 from pacpfl.report.terminal import standing
+from pacpfl.run import run
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
 from pacpfl.studies import certify_average
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.certify import certify
-from pacpfl.studies.run import run
-from pacpfl.studies.trained import base_of
+from pacpfl.trained import base_of
 
 CONFIG = Config(
     data=DataConfig(clients=3, new_clients=2, samples=10, test_samples=12),

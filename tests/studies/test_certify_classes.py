@@ -39,7 +39,7 @@ from pacpfl.studies.gaussian_networks import (
     search,
     variational,
 )
-from pacpfl.studies.trained import Trained
+from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Federation, Samples
 
 pytestmark = pytest.mark.usefixtures("x64")

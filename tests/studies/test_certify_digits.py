@@ -18,6 +18,7 @@ from pacpfl import config as configuration
 from pacpfl.errors import InputError
 from pacpfl.report.certificates import sentences
 from pacpfl.report.terminal import print_certificates
+from pacpfl.run import run
 from pacpfl.sections import (
     Config,
     DataConfig,
@@ -30,7 +31,6 @@ from pacpfl.sections import (
 from pacpfl.studies import certify_average, certify_classes, gaussian_networks
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.certify import certify
-from pacpfl.studies.run import run
 
 CONFIG = Config(
     data=DataConfig(name="digits", clients=2, new_clients=2, samples=20),

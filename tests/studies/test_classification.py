@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pacpfl import memory
 from pacpfl.config import CLASS_METHODS, identity, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
@@ -24,15 +25,15 @@ from pacpfl.priors.cnn import CNN
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.networks import MLP
 from pacpfl.report.study import write_study
+from pacpfl.run import Watcher, run_method
 from pacpfl.sections import Config
-from pacpfl.studies import blocks, classification, table
+from pacpfl.studies import classification, table
 from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method, entry
 from pacpfl.studies.build_networks import build_model
 from pacpfl.studies.classification import DATASETS, PUBLISHED, ROWS, cells, run_cell, run_cells
 from pacpfl.studies.classification_summary import describe, summary
 from pacpfl.studies.examples import DOUBTED, SURE, WRONG, examples
 from pacpfl.studies.outcomes import Cell, Kept, Progress, read_outcomes
-from pacpfl.studies.run import Watcher, run_method
 from pacpfl.studies.table import Outcome, rows
 from pacpfl.types import Client, Data, Federation, Probabilities, Samples
 
@@ -241,8 +242,8 @@ def test_activations_are_those_of_the_network(side: int, padding: str) -> None:
         _, _, height, width = rows.shape
         total += rows.size + height * width * filters
         image = jnp.zeros((1, filters, height // 2, width // 2))
-    assert blocks.activations(network) == total + image.size + 11 + 7
-    assert blocks.activations(MLP((20, 6, 5))) == 31
+    assert memory.activations(network) == total + image.size + 11 + 7
+    assert memory.activations(MLP((20, 6, 5))) == 31
 
 
 def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
@@ -252,7 +253,7 @@ def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
     )
 
     def count(name: str, *settings: str) -> int:
-        found = blocks.clients_at_once(name, override(base, list(settings)), toy)
+        found = memory.clients_at_once(name, override(base, list(settings)), toy)
         assert found is not None
         return found
 
@@ -266,7 +267,7 @@ def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
     assert count("vanilla", "alone.networks=9") < count("vanilla", "alone.networks=2")
     assert count("fedavg") > usual
     assert count("pacpfl", "network.widths=[200000, 2000]") == 1, "one client always goes"
-    assert blocks.clients_at_once("pacpfl", base, federation(classes=None)) is None
+    assert memory.clients_at_once("pacpfl", base, federation(classes=None)) is None
 
 
 # ------------------------------------------------------------------------------------ the runs

@@ -13,9 +13,9 @@ from pacpfl import metrics
 from pacpfl.config import override
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.folder import MethodResult
 from pacpfl.sections import Config, DataConfig
 from pacpfl.studies import crossval
-from pacpfl.studies.folder import MethodResult
 from pacpfl.types import Client, Federation, Samples
 
 

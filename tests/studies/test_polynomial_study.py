@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pacpfl.studies.run import diversity_in_words
+from pacpfl.run import diversity_in_words
 from pacpfl.studies.table import Outcome, Published, rows
 
 Table = dict[tuple[str, str, str, str], float]  # by dataset, group, method, metric

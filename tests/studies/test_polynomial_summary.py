@@ -6,8 +6,8 @@ import pytest
 
 from pacpfl.cli import shipped
 from pacpfl.config import override
+from pacpfl.run import Watcher
 from pacpfl.studies import polynomial
-from pacpfl.studies.run import Watcher
 from pacpfl.studies.table import Outcome
 
 SMALL = ["rounds=2", "data.clients=4", "new_clients=4", "samples=4"]

@@ -23,11 +23,12 @@ from pacpfl.data.weather import Weather
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.folder import METRICS, MethodResult
 from pacpfl.metrics import LEVELS
 from pacpfl.report.study import write_study
+from pacpfl.run import run
 from pacpfl.sections import Config, PVConfig, RunConfig
 from pacpfl.studies import outcomes, regression, regression_summary, table
-from pacpfl.studies.folder import METRICS, MethodResult
 from pacpfl.studies.outcomes import (
     Cell,
     Kept,
@@ -37,7 +38,6 @@ from pacpfl.studies.outcomes import (
     read_outcomes,
     run_cells,
 )
-from pacpfl.studies.run import run
 from pacpfl.studies.spaces import ROWS, prepare
 from pacpfl.studies.table import Outcome
 from pacpfl.types import Client, Federation, Samples

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pacpfl.report.html import write_report
+from pacpfl.report.page import write_report
 
 __all__ = ["write_report"]

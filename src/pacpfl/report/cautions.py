@@ -9,7 +9,7 @@ import numpy as np
 from pacpfl.report import class_words
 from pacpfl.report.compare import Caution, compare
 from pacpfl.report.folder import Run
-from pacpfl.report.judged import (
+from pacpfl.report.judge import (
     FEW_SAMPLES,
     FEW_TESTS,
     PROMISED,

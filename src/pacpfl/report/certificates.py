@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 
 from pacpfl.errors import InputError
 from pacpfl.report.exhibits import Exhibit
+from pacpfl.report.figures import GROUP_TITLES, thinned
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import number
-from pacpfl.report.plots import GROUP_TITLES, thinned
 from pacpfl.report.style import COLOURS, INK, grid, panels
 
 CLIENTS_DRAWN = 120

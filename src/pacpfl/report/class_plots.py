@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import percent
-from pacpfl.report.plots import GROUP_TITLES
 from pacpfl.report.style import COLOURS, INK, WIDTH, grid, looks, panels, short
 
 LEAST_IN_A_BIN = 20  # fewer samples say nothing about how often an answer is right

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacpfl.report import class_plots, particles, plots
+from pacpfl.report import class_plots, figures, particles
 from pacpfl.report.compare import mean_of
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import ACCURACY, COVERAGE_90, NLL, number, percent
@@ -42,7 +42,7 @@ Entry = tuple[str, str, str, Callable[[], Figure | None], Callable[[], tuple[str
 
 def _catalogue(run: Run) -> list[Entry]:
     return [
-        ("boxes", "results", "Client by client", lambda: plots.boxes(run), lambda: _boxes(run)),
+        ("boxes", "results", "Client by client", lambda: figures.boxes(run), lambda: _boxes(run)),
         *(_of_classes(run) if run.classification else _of_numbers(run)),
         ("training", "learning", "Training", lambda: particles.training(run),
          lambda: _training(run)),
@@ -59,12 +59,12 @@ def _of_numbers(run: Run) -> list[Entry]:
     """Where the target is a number: levels kept, and bands."""
     entries: list[Entry] = [(
         "calibration", "calibration", "Promised and observed",
-        lambda: plots.calibration(run), lambda: _calibration(run),
+        lambda: figures.calibration(run), lambda: _calibration(run),
     )]  # fmt: skip
     for group in run.groups:
         entries.append((
             f"bands_{group}", "predictions", f"What {group} clients are told",
-            lambda group=group: plots.bands(run, group),  # type: ignore[misc]
+            lambda group=group: figures.bands(run, group),  # type: ignore[misc]
             lambda group=group: _bands(run, group),  # type: ignore[misc]
         ))  # fmt: skip
     return entries
@@ -98,12 +98,12 @@ def _boxes(run: Run) -> tuple[str, str]:
     if infinite.any():
         caption += f" {int(infinite.sum())} values of NLL are infinite and not drawn."
     parts = []
-    for measure in plots.boxed(run):
+    for measure in figures.boxed(run):
         for group in run.groups:
             medians = [
                 f"{title} {number(float(np.median(values)))}"
                 for method, title in run.titles.items()
-                if (values := plots.finite(run, method, group, measure)).size
+                if (values := figures.finite(run, method, group, measure)).size
             ]
             if medians:
                 parts.append(f"Median {measure.title} of {group} clients: {', '.join(medians)}.")
@@ -132,13 +132,13 @@ def _calibration(run: Run) -> tuple[str, str]:
 
 
 def _bands(run: Run, group: str) -> tuple[str, str]:
-    available = plots.drawn_clients(run, group)
-    clients = available[: plots.DRAWN_CLIENTS]
+    available = figures.drawn_clients(run, group)
+    clients = available[: figures.DRAWN_CLIENTS]
     against = (
         "The solid diamonds are what the client had learned from. "
-        if plots.has_one_feature(run, group, clients[0])
+        if figures.has_one_feature(run, group, clients[0])
         else "There are several features, so the test samples stand side by side in the order of "
-        f"the data, at most the first {plots.SAMPLES_IN_A_ROW}. "
+        f"the data, at most the first {figures.SAMPLES_IN_A_ROW}. "
     )
     caption = (
         f"The line is the mean {run.titles[run.main]} predicts, the shades are its 50, 90 and 95% "

@@ -8,7 +8,7 @@ import numpy as np
 
 from pacpfl.report.class_words import points
 from pacpfl.report.folder import Run
-from pacpfl.report.judged import Judged, going_alone
+from pacpfl.report.judge import Judged, going_alone
 from pacpfl.report.measures import counted, number, percent
 from pacpfl.report.significance import LEVEL
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from pacpfl.errors import InputError
 from pacpfl.report.compact import limits, pack, pack_image
+from pacpfl.report.figures import thinned
 from pacpfl.report.folder import Run
-from pacpfl.report.judged import Judged
-from pacpfl.report.plots import thinned
+from pacpfl.report.judge import Judged
 
 BANDS = (1, 2, 3, 4)  # of the six stored quantiles: 5, 25, 75 and 95%
 BINS = 5  # of confidence, for one client: its few answers would leave twenty nearly empty

@@ -16,7 +16,7 @@ from pacpfl.report import panel_curves
 from pacpfl.report.class_plots import class_name
 from pacpfl.report.folder import Run
 from pacpfl.report.gain_words import of_one
-from pacpfl.report.judged import FEW_SAMPLES, FEW_TESTS, Judged, going_alone
+from pacpfl.report.judge import FEW_SAMPLES, FEW_TESTS, Judged, going_alone
 from pacpfl.report.measures import (
     ACCURACY,
     CE,

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from pacpfl.report.figures import GROUP_TITLES, thinned
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import number
-from pacpfl.report.plots import GROUP_TITLES, thinned
 from pacpfl.report.style import COLOURS, INK, grid, looks, panels, short, wrapped
 
 BLOCKS = 150  # points of a training curve

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
 from pacpfl.errors import InputError
-from pacpfl.report.html import Drawn, write_whole
-from pacpfl.report.plots import GROUP_TITLES
+from pacpfl.report.figures import GROUP_TITLES
+from pacpfl.report.page import Drawn, write_whole
 from pacpfl.report.study_folder import Study, measure, read_study
 from pacpfl.report.study_plots import draw
 from pacpfl.report.study_tables import markdown, plus_minus, render

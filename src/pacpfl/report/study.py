@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pacpfl.errors import InputError
-from pacpfl.report.html import write_whole
+from pacpfl.report.page import write_whole
 from pacpfl.report.study_folder import (
     read_study,
 )

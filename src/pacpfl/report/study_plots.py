@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from scipy import stats
 
+from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.folder import GROUPS
-from pacpfl.report.html import Drawn
-from pacpfl.report.plots import GROUP_TITLES
+from pacpfl.report.page import Drawn
 from pacpfl.report.study_boxes import boxes, boxes_in_words
 from pacpfl.report.study_folder import (
     GROUP_LOOKS,

@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from pacpfl.report.html import Drawn, environment, moment
+from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.measures import Measure, number
-from pacpfl.report.plots import GROUP_TITLES
+from pacpfl.report.page import Drawn, environment, moment
 from pacpfl.report.study_folder import (
     Entry,
     Study,

@@ -10,7 +10,7 @@ import numpy as np
 
 from pacpfl.report.compare import mean_of
 from pacpfl.report.folder import Run
-from pacpfl.report.judged import Judged, going_alone, judge
+from pacpfl.report.judge import Judged, going_alone, judge
 from pacpfl.report.measures import OF_A_CLASS_CLIENT, Measure, number
 
 CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read by nobody

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from pacpfl import config as configuration
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
+from pacpfl.folder import MethodResult, summarise
+from pacpfl.run import Watcher
 from pacpfl.sections import Config
-from pacpfl.studies.folder import MethodResult, summarise
-from pacpfl.studies.run import Watcher
 
 
 class Tracker(Protocol):

@@ -11,7 +11,7 @@ from pacpfl.report import class_words
 from pacpfl.report.compare import compare, mean_of
 from pacpfl.report.folder import Run
 from pacpfl.report.gain_words import for_whom
-from pacpfl.report.judged import Judged, judge
+from pacpfl.report.judge import Judged, judge
 from pacpfl.report.measures import RSMSE, counted, number, percent
 
 CALIBRATED_WITHIN = 0.05  # mean coverage of the 90% bands that still counts as kept promise

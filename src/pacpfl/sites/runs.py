@@ -23,7 +23,10 @@ from pacpfl.engine.checkpoint import (
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import to_device
 from pacpfl.errors import InputError
+from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
+from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
+from pacpfl.run import matrices, run_identity
 from pacpfl.sections import Config
 from pacpfl.sites import participation, states
 from pacpfl.sites.compressed import compressed
@@ -34,10 +37,7 @@ from pacpfl.sites.opening import FORM, example
 from pacpfl.sites.opening_run import opened, site_federation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import Terms
-from pacpfl.studies.blocks import clients_at_once
 from pacpfl.studies.build import TITLES, build_federation
-from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder
-from pacpfl.studies.run import matrices, run_identity
 
 TERMS, CONFIG = "terms.json", "config.toml"
 

@@ -21,7 +21,7 @@ from pacpfl.studies.certify_clients import ClientCertificate, certify_clients
 from pacpfl.studies.certify_scaling import scaled_averages, scaled_clients
 from pacpfl.studies.gaussian_networks import ClassLoss, build_class_loss
 from pacpfl.studies.tempered import Loss, build_loss
-from pacpfl.studies.trained import Trained, load_run
+from pacpfl.trained import Trained, load_run
 
 FILE = "certificates.json"
 

@@ -40,8 +40,8 @@ from pacpfl.studies import tempered
 from pacpfl.studies.certify_clients import beta_grid
 from pacpfl.studies.gaussian_networks import ClassLoss, drawn_risks, fit, variational
 from pacpfl.studies.tempered import TEMPERATURES, Loss
-from pacpfl.studies.trained import Trained
 from pacpfl.studies.views import Views
+from pacpfl.trained import Trained
 from pacpfl.types import Data
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)

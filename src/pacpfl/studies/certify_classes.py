@@ -48,7 +48,7 @@ from pacpfl.studies.gaussian_networks import (
     search,
     variational,
 )
-from pacpfl.studies.trained import Trained
+from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Samples
 
 TEMPERATURES = (0.0, 1 / 16, 1 / 4, 1.0, 4.0)  # powers of the likelihood; 0 is the prior itself

@@ -28,8 +28,8 @@ from pacpfl.losses import LossRange
 from pacpfl.studies import tempered
 from pacpfl.studies.build import temperatures
 from pacpfl.studies.tempered import TEMPERATURES, Loss
-from pacpfl.studies.trained import Trained
 from pacpfl.studies.views import Views, least_noise, weights_in_use
+from pacpfl.trained import Trained
 from pacpfl.types import Client
 
 # Each beta of the grid is the best one for that many nats of divergence and confidence together.

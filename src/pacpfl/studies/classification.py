@@ -18,9 +18,10 @@ from pathlib import Path
 
 from pacpfl.config import load, override
 from pacpfl.data.store import ClientStore, from_clients
+from pacpfl.folder import MethodResult, summarise
+from pacpfl.run import Watcher, run_method
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.folder import MethodResult, summarise
 from pacpfl.studies.outcomes import (
     Cell,
     Kept,
@@ -28,7 +29,6 @@ from pacpfl.studies.outcomes import (
     append_outcome,
     read_outcomes,
 )
-from pacpfl.studies.run import Watcher, run_method
 from pacpfl.studies.table import Outcome, Published
 from pacpfl.studies.workers import work
 from pacpfl.types import Federation

@@ -28,9 +28,9 @@ from pacpfl.data.standardize import fit_scalers, standardize
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.run import Watcher, run_method
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.run import Watcher, run_method
 from pacpfl.types import Client, Federation, Samples
 
 

@@ -28,7 +28,7 @@ from pacpfl.priors.base import SampledPrior
 from pacpfl.sections import Config, TablesConfig
 from pacpfl.studies.model import ClientModel, Shared, condition, dtype_of, precision, prior_of
 from pacpfl.studies.own_tables import load_own
-from pacpfl.studies.trained import load_run
+from pacpfl.trained import load_run
 from pacpfl.types import Data
 
 MODEL, SHARED = "pacpfl-model-1", "pacpfl-prior-1"

@@ -21,10 +21,10 @@ import numpy as np
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
+from pacpfl.run import Watcher, run_method
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.polynomial import measures
-from pacpfl.studies.run import Watcher, run_method
 from pacpfl.studies.spaces import identity
 from pacpfl.studies.table import Outcome
 from pacpfl.studies.workers import work

@@ -16,9 +16,9 @@ import numpy as np
 from pacpfl import metrics
 from pacpfl.data.standardize import fit_scalers
 from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl.folder import MethodResult
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.folder import MethodResult
 
 FIELDS = ("rmse", "width_90", "nll")
 

@@ -16,10 +16,10 @@ import numpy as np
 from pacpfl.config import override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
+from pacpfl.folder import MethodResult, summarise
+from pacpfl.run import Interrupted, Watcher, run_method
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.folder import MethodResult, summarise
-from pacpfl.studies.run import Interrupted, Watcher, run_method
 from pacpfl.studies.table import Outcome, Published, rows
 from pacpfl.types import Federation
 

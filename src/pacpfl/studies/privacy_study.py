@@ -25,12 +25,12 @@ from typing import NamedTuple
 from pacpfl.config import SECTIONS, load, override
 from pacpfl.data.store import from_clients
 from pacpfl.errors import InputError
+from pacpfl.folder import summarise
+from pacpfl.run import Watcher, run_method
 from pacpfl.sections import CLASSIFICATION, Config
 from pacpfl.studies import outcomes
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.folder import summarise
 from pacpfl.studies.outcomes import Cell, Kept, Progress, append_outcome, read_outcomes
-from pacpfl.studies.run import Watcher, run_method
 from pacpfl.studies.table import Outcome, Published
 from pacpfl.studies.workers import work
 from pacpfl.types import Federation

@@ -15,7 +15,7 @@ from pacpfl.priors.base import Prior
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.studies import tempered
 from pacpfl.studies.tempered import Spectrum
-from pacpfl.studies.trained import base_of
+from pacpfl.trained import base_of
 from pacpfl.types import Data, Samples
 
 

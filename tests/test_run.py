@@ -18,9 +18,9 @@ from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.folder import prepare, summarise
+from pacpfl.run import COLLAPSED, Interrupted, Watcher, digest, diversity_in_words, run
 from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
-from pacpfl.studies.folder import prepare, summarise
-from pacpfl.studies.run import COLLAPSED, Interrupted, Watcher, digest, diversity_in_words, run
 
 METRICS = (
     "rsmse", "ce", "nll", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",
@@ -93,7 +93,7 @@ def test_run_json_tells_all_that_is_documented(out: Path) -> None:
 
 def test_the_documentation_promises_nothing_that_is_not_there(out: Path) -> None:
     """The example in docs/run-folder.md has exactly the keys of a real run.json."""
-    page = Path(__file__).parents[2] / "docs" / "run-folder.md"
+    page = Path(__file__).parents[1] / "docs" / "run-folder.md"
     if not page.is_file():
         pytest.skip("the documentation is not part of this installation")
     text = page.read_text(encoding="utf-8")

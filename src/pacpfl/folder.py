@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from pacpfl import __version__, metrics
+from pacpfl import __version__, excerpts, metrics
 from pacpfl import config as configuration
 from pacpfl.config import METHODS
 from pacpfl.engine import runtime
@@ -24,7 +24,6 @@ from pacpfl.engine.ledger import FILE as LEDGER
 from pacpfl.engine.ledger import start_over
 from pacpfl.errors import InputError
 from pacpfl.sections import Config
-from pacpfl.studies import panels
 from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 
@@ -229,16 +228,17 @@ def single_clients(
     lead = main_method(results)
     main, clients = lead.groups[group], federation.groups()[group]
     count = sum(len(federation.groups()[name]) for name in lead.groups)
-    alone = panels.alone_evaluations(
+    alone = excerpts.alone_evaluations(
         {n: r.groups for n, r in results.items() if r is not lead}, group
     )
     arrays = {
-        f"gain/{name}/{group}": table for name, table in panels.gains(clients, main, alone).items()
+        f"gain/{name}/{group}": table
+        for name, table in excerpts.gains(clients, main, alone).items()
     }
     if main.log_probabilities:
-        shown = panels.class_panels(group, clients, main, federation.shape or (), count)
+        shown = excerpts.class_panels(group, clients, main, federation.shape or (), count)
     else:
-        shown = panels.number_panels(group, clients, main, alone, panels.points_each(count))
+        shown = excerpts.number_panels(group, clients, main, alone, excerpts.points_each(count))
     return arrays | shown
 
 

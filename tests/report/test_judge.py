@@ -13,7 +13,7 @@ from scipy import stats
 from pacpfl.report.cautions import cautions
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.gain_words import for_whom, of_one
-from pacpfl.report.judged import going_alone, judge
+from pacpfl.report.judge import going_alone, judge
 from pacpfl.report.words import summary
 
 

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 
-from pacpfl.report import particles, plots, style
+from pacpfl.report import figures, particles, style
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.measures import CE, NLL, RSMSE
 
@@ -43,7 +43,7 @@ def line(axes: Axes, colour: str, marker: str | None = None) -> np.ndarray:
 
 def test_boxes_are_the_quartiles_and_dots_the_clients(polynomial: Path) -> None:
     run = read_run(polynomial)
-    figure = made(plots.boxes(run))
+    figure = made(figures.boxes(run))
     assert len(figure.axes) == 3 * 2
     looks = style.looks(list(run.titles))
     for axes, (measure, group) in zip(
@@ -68,7 +68,7 @@ def test_boxes_are_the_quartiles_and_dots_the_clients(polynomial: Path) -> None:
 
 def test_boxes_without_uncertainty_say_so(solar: Path) -> None:
     run = read_run(solar)
-    figure = made(plots.boxes(run))
+    figure = made(figures.boxes(run))
     words = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert words == [[], [], *[["not measured"]] * 4]
     (position,) = [text.get_position()[1] for text in figure.axes[2].texts]
@@ -77,7 +77,7 @@ def test_boxes_without_uncertainty_say_so(solar: Path) -> None:
 
 def test_boxes_leave_out_a_measure_nobody_has(tmp_path: Path, build: Callable[..., Path]) -> None:
     run = read_run(build(tmp_path / "run", clients=3, methods=("fedavg",)))
-    figure = made(plots.boxes(run))
+    figure = made(figures.boxes(run))
     assert [axes.get_xlabel() for axes in figure.axes] == ["RSMSE (lower is better)"] * 2
 
 
@@ -86,7 +86,7 @@ def test_one_method_far_off_does_not_squeeze_the_others(polynomial: Path) -> Non
     far = run.clients["method"] == "pooled"
     run.clients.loc[far, "rsmse"] *= 1000
     run.clients.loc[far, "nll"] = np.inf
-    figure = made(plots.boxes(run))
+    figure = made(figures.boxes(run))
     assert figure.axes[0].get_xscale() == "log"
     assert figure.axes[0].get_xlabel() == "RSMSE (lower is better, logarithmic)"
     assert [text.get_text() for text in figure.axes[4].texts] == ["not finite"]
@@ -94,7 +94,7 @@ def test_one_method_far_off_does_not_squeeze_the_others(polynomial: Path) -> Non
 
 def test_calibration_is_the_mean_over_clients_with_quartiles(polynomial: Path) -> None:
     run = read_run(polynomial)
-    figure = made(plots.calibration(run))
+    figure = made(figures.calibration(run))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "Existing clients", "New clients",
     ]  # fmt: skip
@@ -122,7 +122,7 @@ def test_calibration_skips_clients_without_a_curve(polynomial: Path) -> None:
     values = run.arrays["calibration/pacpfl/new"].copy()
     values[3] = np.nan
     run.arrays["calibration/pacpfl/new"] = values
-    drawn = line(made(plots.calibration(run)).axes[1], style.COLOURS[0])
+    drawn = line(made(figures.calibration(run)).axes[1], style.COLOURS[0])
     np.testing.assert_allclose(drawn[:, 1], np.delete(values, 3, axis=0).mean(axis=0), rtol=1e-6)
 
 
@@ -136,7 +136,7 @@ def edges(axes: Axes, number: int, at: float) -> list[float]:
 def test_bands_with_one_feature_are_drawn_against_it(polynomial: Path) -> None:
     run = read_run(polynomial)
     for group in run.groups:
-        figure = made(plots.bands(run, group))
+        figure = made(figures.bands(run, group))
         clients = run.names(group)[:4]
         assert [axes.get_title(loc="left") for axes in figure.axes] == clients
         for axes, client in zip(figure.axes, clients, strict=True):
@@ -166,19 +166,19 @@ def test_bands_with_one_feature_are_drawn_against_it(polynomial: Path) -> None:
 def test_bands_sort_their_inputs(polynomial: Path) -> None:
     run = read_run(polynomial)
     key = "bands/existing/existing-01"
-    straight = line(made(plots.bands(run, "existing")).axes[0], style.COLOURS[0])
+    straight = line(made(figures.bands(run, "existing")).axes[0], style.COLOURS[0])
     mixed = np.random.default_rng(1).permutation(len(run.arrays[f"{key}/y"]))
     for name in ("x", "y", "mean", "vanilla/mean", "pooled/mean"):
         run.arrays[f"{key}/{name}"] = run.arrays[f"{key}/{name}"][mixed]
     run.arrays[f"{key}/quantiles"] = run.arrays[f"{key}/quantiles"][:, mixed]
     np.testing.assert_array_equal(
-        line(made(plots.bands(run, "existing")).axes[0], style.COLOURS[0]), straight
+        line(made(figures.bands(run, "existing")).axes[0], style.COLOURS[0]), straight
     )
 
 
 def test_bands_with_several_features_are_drawn_against_the_index(solar: Path) -> None:
     run = read_run(solar)
-    figure = made(plots.bands(run, "new"))
+    figure = made(figures.bands(run, "new"))
     mean = line(figure.axes[1], style.COLOURS[0])
     client = run.names("new")[1]
     np.testing.assert_array_equal(mean[:, 0], np.arange(100))
@@ -276,7 +276,7 @@ def test_many_clients_and_particles_still_make_a_figure(
 @pytest.mark.parametrize(
     "draw",
     [
-        plots.calibration, lambda run: plots.bands(run, "new"), particles.training,
+        figures.calibration, lambda run: figures.bands(run, "new"), particles.training,
         particles.diversity, particles.weights, particles.responsibilities,
     ],
 )  # fmt: skip
@@ -289,8 +289,8 @@ def test_what_was_not_written_is_not_drawn(
 
 
 def test_thinning_keeps_both_ends() -> None:
-    np.testing.assert_array_equal(plots.thinned(4, 9), [0, 1, 2, 3])
-    chosen = plots.thinned(1000, 7)
+    np.testing.assert_array_equal(figures.thinned(4, 9), [0, 1, 2, 3])
+    chosen = figures.thinned(1000, 7)
     assert (chosen[0], chosen[-1], len(chosen)) == (0, 999, 7)
 
 

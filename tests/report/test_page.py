@@ -17,7 +17,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from pacpfl.errors import InputError
-from pacpfl.report import html, write_report
+from pacpfl.report import page as pages
+from pacpfl.report import write_report
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.style import COLOURS, DARK_COLOURS, INK
 
@@ -37,7 +38,7 @@ def without_figures(tmp_path: Path, read_page: ReadPage) -> ReadPage:
 
     def read(folder: Path) -> Any:
         path = tmp_path / "report.html"
-        path.write_text(html.render(read_run(folder), []), encoding="utf-8")
+        path.write_text(pages.render(read_run(folder), []), encoding="utf-8")
         return read_page(path)
 
     return read
@@ -344,14 +345,14 @@ def test_a_page_is_replaced_whole_or_not_at_all(
     without = ("bands/", "weights/", "diversity/", "calibration/")
     folder = build(tmp_path / "run", clients=2, without=without)
     (folder / "report.html").write_text("the old page")
-    replaced = html.os.replace
+    replaced = pages.os.replace
 
     def full_disk(source: str, target: Path) -> None:
         if str(target).endswith("report.html"):
             raise OSError(28, "No space left on device")
         replaced(source, target)
 
-    monkeypatch.setattr(html.os, "replace", full_disk)
+    monkeypatch.setattr(pages.os, "replace", full_disk)
     with pytest.raises(InputError, match="No space left on device"):
         write_report(folder)
     assert (folder / "report.html").read_text() == "the old page"
@@ -375,10 +376,10 @@ def test_a_strictly_private_run_lists_only_new_clients(
     kept = run.clients[run.clients["group"] == "new"].reset_index(drop=True)
     strict = Run(run.name, run.record, run.metrics, kept, run.arrays, "")
     path = tmp_path / "report.html"
-    path.write_text(html.render(strict, []), encoding="utf-8")
+    path.write_text(pages.render(strict, []), encoding="utf-8")
     page = read_page(path)
     assert "learned from 3 clients" in page.one("dl", id="summary").text
     assert page.one("ul", class_="about").text.startswith("3 existing + 3 new clients")
     assert len(page.one("table", class_="sortable").one("tbody").all("tr")) == 3
     nobody = Run(run.name, run.record, run.metrics, kept.iloc[:0], run.arrays, "")
-    assert "0 clients" not in html.render(nobody, [])
+    assert "0 clients" not in pages.render(nobody, [])

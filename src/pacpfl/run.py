@@ -22,14 +22,14 @@ from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.kept import kept
 from pacpfl.engine.rounds import first_client
 from pacpfl.engine.simulate import Progress, Saving, Trained, train
+from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
+from pacpfl.memory import clients_at_once
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
 from pacpfl.sections import Config
-from pacpfl.studies.blocks import clients_at_once
 from pacpfl.studies.build import build_federation, build_method, entry, temperatures
-from pacpfl.studies.folder import MethodResult, checkpoint_path, prepare, write_folder
 from pacpfl.studies.protect import describe_privacy, plan_of, protect, secrecy
 from pacpfl.types import Federation
 

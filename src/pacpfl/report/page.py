@@ -21,10 +21,10 @@ from pacpfl.report.cautions import CHECKED, cautions
 from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
 from pacpfl.report.compact import embedded
 from pacpfl.report.exhibits import exhibits, headline
+from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.folder import GROUPS, Run, read_run
-from pacpfl.report.judged import going_alone, judge
+from pacpfl.report.judge import going_alone, judge
 from pacpfl.report.panels import panel_data
-from pacpfl.report.plots import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
 from pacpfl.report.tables import client_table, method_table, shown_measures
 from pacpfl.report.words import summary

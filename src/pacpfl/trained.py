@@ -22,10 +22,10 @@ from pacpfl.priors.base import Prior
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import MixturePrior
+from pacpfl.run import run_identity
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.protect import plan_of, protect
-from pacpfl.studies.run import run_identity
 from pacpfl.types import Federation
 
 
