@@ -29,7 +29,7 @@ from benchmarks.harness import describe_machine
 from benchmarks.measure import ROOT
 from benchmarks.results import Sheet, sheet_lines, to_json
 from pacpfl import config as configuration
-from pacpfl.cli import shipped
+from pacpfl.cli.common import shipped
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.sections import Config

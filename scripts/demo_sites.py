@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from pacpfl.cli import shipped
+from pacpfl.cli.common import shipped
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.studies.build import build_federation
 

@@ -109,7 +109,7 @@ def shell(line: str) -> None:
     words = shlex.split(line)
     if words[0] != "pacpfl":
         raise ValueError(f"notebooks run pacpfl only, not {words[0]}")
-    from pacpfl.cli import app
+    from pacpfl.cli.app import app
 
     app(words[1:], standalone_mode=False)
 

@@ -59,7 +59,7 @@ def commands() -> str:
     """Every command with its arguments and options."""
     import typer.main
 
-    from pacpfl.cli import app
+    from pacpfl.cli.app import app
 
     parts = []
     group: Any = typer.main.get_command(app)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from pacpfl import cli
+from pacpfl.cli.common import latest
 from pacpfl.cli_classification import without_folders
 from pacpfl.config import load_file
 from pacpfl.data import download as downloads
@@ -229,6 +230,6 @@ def test_a_download_says_how_to_run_with_it(
 
 
 def test_the_progress_bar_shows_evidence_or_loss() -> None:
-    assert cli.latest({"log_evidence": -1.25, "diversity": 0.3}) == "ln Z -1.250 per sample"
-    assert cli.latest({"loss": 0.5}) == "loss 0.500"
-    assert cli.latest({}) == ""
+    assert latest({"log_evidence": -1.25, "diversity": 0.3}) == "ln Z -1.250 per sample"
+    assert latest({"loss": 0.5}) == "loss 0.500"
+    assert latest({}) == ""

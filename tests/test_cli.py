@@ -22,6 +22,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from pacpfl import __version__, cli
+from pacpfl.cli.app import app
+from pacpfl.cli.common import shipped
 
 ROUNDS = 600
 SETTINGS = (
@@ -50,7 +52,7 @@ largest = int(sys.argv.pop(1))
 if largest:
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 sys.argv[0] = "pacpfl"
-runpy.run_module("pacpfl.cli", run_name="__main__")
+runpy.run_module("pacpfl", run_name="__main__")
 """
 
 
@@ -202,7 +204,7 @@ def in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
         **QUICK,
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "pacpfl.cli", *arguments],
+        [sys.executable, "-m", "pacpfl", *arguments],
         cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
@@ -288,7 +290,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported(tmp_path: Path) -> None
 def test_help_teaches_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ended = called(capsys, "--help")
     assert ended.code == 0
-    commands = [command.callback.__name__ for command in cli.app.registered_commands]
+    commands = [command.callback.__name__ for command in app.registered_commands]
     assert {"run", "report", "version"} <= set(commands)
     for command in commands:
         assert re.search(rf"^\W*{command}\b", ended.output, re.MULTILINE)
@@ -308,7 +310,7 @@ def test_every_configuration_that_help_names_is_shipped(
     names = found[1].split(", ")
     assert "polynomial" in names
     for name in names:
-        cli.shipped(name)
+        shipped(name)
 
 
 BAD_ARGUMENTS = {

@@ -155,7 +155,7 @@ def test_a_search_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp
 
 
 def test_the_data_sets_of_the_study_can_be_named():
-    from pacpfl.cli_tune import _configuration
+    from pacpfl.cli.tune import _configuration
 
     assert _configuration("pv-s-610", ["rounds=3"]).data.samples == 610
     assert _configuration("polynomial-opposite", []).data.opposite

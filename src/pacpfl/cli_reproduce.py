@@ -151,7 +151,7 @@ def _polynomial(folder: Path, seeds: range, quick: bool, command: str) -> None:
     from pacpfl.engine import runtime
 
     runtime.configure()
-    from pacpfl.cli import console, shipped, watching
+    from pacpfl.cli.common import console, shipped, watching
     from pacpfl.report.study import write_study
     from pacpfl.run import Interrupted
     from pacpfl.studies import polynomial, table

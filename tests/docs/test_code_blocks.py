@@ -20,7 +20,9 @@ import pandas as pd
 import pytest
 import typer.main
 
-from pacpfl import cli, config
+from pacpfl import config
+from pacpfl.cli.app import app
+from pacpfl.cli.common import shipped
 from pacpfl.cli_reproduce import STUDIES
 from pacpfl.errors import InputError
 
@@ -104,7 +106,7 @@ def parsed(words: list[str]) -> Any:
 
 def found(words: list[str]) -> tuple[Any, list[str]]:
     """The command that words name, through groups of commands, and what is left of them."""
-    command: Any = typer.main.get_command(cli.app)
+    command: Any = typer.main.get_command(app)
     rest = words[1:]
     while rest and hasattr(command, "commands"):
         if rest[0] not in command.commands:
@@ -121,7 +123,7 @@ def check_pacpfl(words: list[str]) -> None:
     if words[1] == "reproduce":
         assert given["study"] in STUDIES
     if words[1] == "run":
-        base = cli.shipped(given["dataset"]) if given["dataset"] else config.Config()
+        base = shipped(given["dataset"]) if given["dataset"] else config.Config()
         config.override(base, list(given["settings"] or ()))
 
 

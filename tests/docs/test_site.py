@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from pacpfl import config
-from pacpfl.cli import app
+from pacpfl.cli.app import app
 from scripts import site_reference
 
 ROOT = Path(__file__).parents[2]

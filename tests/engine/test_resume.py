@@ -26,7 +26,7 @@ import os, runpy, sys
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, range(os.cpu_count()))
 sys.argv[0] = "pacpfl"
-runpy.run_module("pacpfl.cli", run_name="__main__")
+runpy.run_module("pacpfl", run_name="__main__")
 """
 LIMIT = 240  # seconds after which a process that does not go on counts as hanging
 

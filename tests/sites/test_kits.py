@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from deployment import ADMIN, Deployment
 from typer.testing import CliRunner
 
-from pacpfl.cli_sites import add_to
+from pacpfl.cli.sites import add_to
 from pacpfl.errors import InputError
 
 PROJECT = """

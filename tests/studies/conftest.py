@@ -11,7 +11,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from pacpfl.cli import shipped
+from pacpfl.cli.common import shipped
 from pacpfl.run import Watcher
 from pacpfl.studies import polynomial
 from pacpfl.studies.table import rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pacpfl.cli import shipped
+from pacpfl.cli.common import shipped
 from pacpfl.config import override
 from pacpfl.run import Watcher
 from pacpfl.studies import polynomial

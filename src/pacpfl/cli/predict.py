@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from pacpfl.cli.common import console
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from pacpfl.data.table_rows import Rows
     from pacpfl.studies.model import ClientModel
 
-console = Console(stderr=True, highlight=False)
 
 Model = Annotated[Path, typer.Option(help="A model that pacpfl personalize has written.")]
 Table = Annotated[Path, typer.Option(help="A table (CSV or Parquet) with the columns of training.")]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from pacpfl.cli.common import console, summary, watching
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
     from pacpfl.sections import Config
 
-console = Console(stderr=True, highlight=False)
 DEFAULT = Path("pacpfl.toml")
 COMPARED = ("pacpfl", "ridge", "vanilla", "pooled", "fedavg", "pfedgp")
 COMPARED_CLASSES = ("pacpfl", "fedavg", "mtl", "vanilla", "pooled")
@@ -134,7 +134,6 @@ def compare(
 
 def train(config: Config, folder: Path, fresh: bool) -> None:
     """A run on tables: the folder of any run, and what new clients and owners of units need."""
-    from pacpfl import cli
     from pacpfl.engine import runtime
 
     runtime.configure(config.run.precision)
@@ -149,7 +148,7 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
             (folder / name).unlink(missing_ok=True)
     for notice in own(config).notices:
         console.print(notice, soft_wrap=True, markup=False)
-    with cli.watching() as watcher:
+    with watching() as watcher:
         try:
             results = study.run(config, folder, watcher)
         except study.Interrupted as reason:
@@ -164,7 +163,7 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
         if rows:
             own_units.write_units(folder, rows, config.tables.target)
         page = write_report(folder)
-    cli.summary(
+    summary(
         {name: (r.about["title"], run_folder.summarise(r.groups)) for name, r in results.items()}
     )
     if rows:

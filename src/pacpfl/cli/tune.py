@@ -110,7 +110,7 @@ def tune(
 def _configuration(name: str, settings: list[str]) -> Config:
     """A file, a data set of the regression study, or a configuration that comes with the package."""
     from pacpfl import config as configuration
-    from pacpfl.cli import shipped
+    from pacpfl.cli.common import shipped
 
     if Path(name).is_file():
         return configuration.override(configuration.load_file(Path(name)), settings)

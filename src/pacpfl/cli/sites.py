@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from pacpfl.cli.common import console
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
     from pacpfl.sections import Config
 
-console = Console(stderr=True, highlight=False)
 sites_app = typer.Typer(
     no_args_is_help=True, help="Kits for a training across sites, and its status."
 )

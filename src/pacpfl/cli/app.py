@@ -1,0 +1,83 @@
+"""The command line. JAX is imported inside the commands, so that --help answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pacpfl.cli.certify import certify
+from pacpfl.cli.common import console
+from pacpfl.cli.own import check, compare, fit, init
+from pacpfl.cli.predict import evaluate, personalize, predict, update
+from pacpfl.cli.privacy import privacy
+from pacpfl.cli.run import run
+from pacpfl.cli.sites import add_to
+from pacpfl.cli.tune import tune
+from pacpfl.cli_audit import audit
+from pacpfl.cli_classification import download
+from pacpfl.cli_reproduce import reproduce
+from pacpfl.errors import InputError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Personalised federated learning with honest uncertainty.
+
+Many clients hold small, private, different data sets. pacpfl learns a distribution over priors from
+their gradients, and each client, also one who joins later, turns it into its own calibrated model.
+
+[bold]Start here[/bold]
+
+  pacpfl run polynomial                     train, personalise, measure; about a minute
+  pacpfl run polynomial --set particles=8   change one setting
+  pacpfl run digits                         the same for images of digits
+  pacpfl report runs/polynomial             draw the figures and the page again
+
+A run folder holds config.toml (complete: edit it and pass it with --config), metrics.json,
+clients.csv, figures/ and report.html. Stop a run with Ctrl-C: it saves, and the same command goes on.""",
+)
+
+
+def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Draw the figures and write report.html again, from what the run folder holds."""
+    from pacpfl.report.page import write_report
+
+    print(write_report(folder))
+
+
+def version() -> None:
+    """Print the version."""
+    from pacpfl import __version__
+
+    print(__version__)
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, report, reproduce, certify),
+    *(init, check, fit, compare, personalize, predict, update, evaluate),
+    *(tune, audit, privacy, download),
+)
+for command in COMMANDS:
+    app.command()(command)
+add_to(app)
+app.command()(version)
+
+
+def main() -> None:
+    # Figures are drawn into files, whatever screen or notebook the shell was set up for.
+    os.environ["MPLBACKEND"] = "agg"
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        console.print(f"pacpfl: {error}", soft_wrap=True, markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        sys.exit(130)

@@ -1,0 +1,137 @@
+"""What the commands share: the console, shipped configurations, the progress bar, and Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    from pacpfl.sections import Config
+
+console = Console(stderr=True, highlight=False)
+
+
+def shipped(name: str) -> Config:
+    """A configuration that comes with the package."""
+    from importlib import resources
+
+    from pacpfl import config as configuration
+
+    folder = resources.files("pacpfl.studies") / "configs"
+    path = folder / f"{name}.toml"
+    if not path.is_file():
+        names = sorted(
+            p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
+        )
+        raise InputError(
+            f"There is no shipped configuration {name!r}; there are {', '.join(names)}."
+        )
+    return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
+
+
+@contextmanager
+def watching() -> Iterator[Any]:
+    """A progress bar where there is a terminal, and Ctrl-C that asks instead of breaking."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from pacpfl.run import Watcher
+
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.print(
+            "Stopping after this step; press Ctrl-C again to stop at once without saving."
+        )
+
+    before = signal.signal(signal.SIGINT, ask)
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[evidence]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("starting", total=None, speed="", evidence="")
+    base: dict[str, float] = {}
+
+    def stage(text: str) -> None:
+        """A new task: to rich, `reset(total=None)` means that the total stays as it was."""
+        nonlocal task
+        base.clear()
+        bar.remove_task(task)
+        task = bar.add_task(text, total=None, speed="", evidence="")
+
+    def progress(now: Any) -> None:
+        base.setdefault("round", now.round)
+        base.setdefault("seconds", now.seconds)
+        elapsed = now.seconds - base["seconds"]
+        speed = (now.round - base["round"]) / elapsed if elapsed > 0 else 0.0
+        bar.update(
+            task,
+            completed=now.round,
+            total=now.rounds,
+            speed=f"{speed:.0f} rounds/s" if speed else "",
+            evidence=latest(now.diagnostics),
+        )
+
+    try:
+        with bar:
+            yield Watcher(stage, progress, lambda: asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def latest(diagnostics: dict[str, float]) -> str:
+    """How well it goes, for the progress bar: evidence, or for methods without one the loss."""
+    if "log_evidence" in diagnostics:
+        return f"ln Z {diagnostics['log_evidence']:.3f} per sample"
+    return f"loss {diagnostics['loss']:.3f}" if "loss" in diagnostics else ""
+
+
+NUMBERS = {"rsmse": "RSMSE", "ce": "CE", "nll": "NLL", "coverage_90": "90% coverage"}
+CLASSES = {"accuracy": "accuracy", "ce": "CE", "nll": "NLL", "brier": "Brier score"}
+
+
+def summary(tables: dict[str, tuple[str, dict[str, dict[str, dict[str, float]]]]]) -> None:
+    """The metrics that people look at first, to standard output."""
+    from rich.table import Table
+
+    every = [measured for _, groups in tables.values() for measured in groups.values()]
+    shown = CLASSES if any("accuracy" in measured for measured in every) else NUMBERS
+    table = Table(title="Mean over clients ± 95% interval", title_justify="left")
+    table.add_column("method")
+    table.add_column("clients")
+    for metric in shown.values():
+        table.add_column(metric, justify="right")
+    for title, groups in tables.values():
+        for group, measured in groups.items():
+            table.add_row(title, group, *(plus_minus(measured[m]) for m in shown))
+    Console(highlight=False).print(table)
+
+
+def plus_minus(cell: dict[str, float]) -> str:
+    """Without an interval where there is none: that of all clients together, or of one client."""
+    half = cell["ci95"]
+    return f"{cell['mean']:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")
