@@ -18,6 +18,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from patience import patience
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -30,7 +31,7 @@ SETTINGS = (
     "clients=3", "new_clients=2", "samples=5", "test_samples=6", f"rounds={ROUNDS}", "particles=2",
     "mean_widths=[48]", "kernel_widths=[48]", "checkpoint_rounds=5", 'methods=["pacpfl", "ridge"]',
 )  # fmt: skip
-LIMIT = 240  # seconds after which a process counts as hanging
+LIMIT = patience(240)  # seconds after which a process counts as hanging
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # programs that run for seconds
 
 

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "pacpfl"
@@ -68,7 +69,7 @@ def outside(python: Path, code: str, folder: Path) -> str:
         env={**kept, "MPLBACKEND": "agg", "PACPFL_CACHE_DIR": str(folder / "cache")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patience(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from patience import patience
 from safetensors.numpy import load_file
 
 from pacpfl import cli
@@ -65,7 +66,7 @@ def several(folder: Path, *commands: list[str], before: str = "") -> Ended:
         env=os.environ | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"} | QUICK,
         capture_output=True,
         text=True,
-        timeout=900,  # a busy machine
+        timeout=patience(240),
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 

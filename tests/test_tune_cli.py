@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from pacpfl import cli
 from pacpfl import config as configuration
 from pacpfl.data.pvgis import as_csv
 from pacpfl.data.synthetic_weather import synthetic_weather
 
-LIMIT = 240  # seconds after which a process counts as hanging
+LIMIT = patience(240)  # seconds after which a process counts as hanging
 CONFIG = """
 seed = 5
 [data]

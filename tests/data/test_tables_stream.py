@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from patience import patience
 
 from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients, from_samples
@@ -114,7 +115,9 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         PROBE,
         *(str(tmp_path / f"{n}.parquet") for n in ("few", "many")),
     ]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=patience(120), check=True
+    )
     rows, bytes_, grown = map(int, done.stdout.split())
     assert rows == 48_000
     assert bytes_ == rows * 20 * 4

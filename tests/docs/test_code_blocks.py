@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer.main
+from patience import patience
 
 from pacpfl import config
 from pacpfl.cli.app import app
@@ -217,7 +218,7 @@ def test_commands_run(pages, tmp_path):
         | {"PACPFL_CACHE_DIR": str(tmp_path / "programs"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patience(300),
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     predictions = list(tmp_path.glob("*/predictions.csv"))

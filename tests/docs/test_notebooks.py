@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from scripts import notebooks
 
@@ -77,7 +78,7 @@ def test_all_cells_run_again():
         | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PACPFL_CACHE_DIR": "/dev/null/none"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for line in done.stdout.splitlines():

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import patience
 
 from pacpfl import config
 from pacpfl.cli.app import app
@@ -138,7 +139,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr.strip(), done.stderr

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from patience import patience
 
 SCRIPT = """
 import json, logging, sys
@@ -64,7 +65,7 @@ def run(devices: int, *working_sets: int | str) -> list[dict]:
         env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs that run for a moment
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240),
         check=True,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]

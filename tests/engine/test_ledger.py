@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from pacpfl.engine import ledger as ledgers
 from pacpfl.engine.ledger import Ledger, open_ledger, read_ledger, start_over
@@ -159,7 +160,7 @@ def test_one_process_at_a_time(path: Path) -> None:
     queue: multiprocessing.Queue[str] = context.Queue()
     other = context.Process(target=try_to_open, args=(path, queue))
     other.start()
-    assert "Another process" in queue.get(timeout=60)
+    assert "Another process" in queue.get(timeout=patience(60))
     other.join(60)
     ledger.close()
     opened(path).close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import patience
 from safetensors import SafetensorError, safe_open
 
 ROUNDS = 200
@@ -28,7 +29,7 @@ if hasattr(os, "sched_setaffinity"):
 sys.argv[0] = "pacpfl"
 runpy.run_module("pacpfl", run_name="__main__")
 """
-LIMIT = 240  # seconds after which a process that does not go on counts as hanging
+LIMIT = patience(240)  # seconds after which a process that does not go on counts as hanging
 
 
 def start(out: Path, programs: Path) -> subprocess.Popen[str]:

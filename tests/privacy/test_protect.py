@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patience
 from safetensors import safe_open
 
 from pacpfl import cli
@@ -188,7 +189,7 @@ def test_killed_between_release_and_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     killed = subprocess.run(
         [sys.executable, "-c", KILL, str(tmp_path / "config.toml"), str(out)],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=patience(240), check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     before = read_ledger(out / FILE)[0]

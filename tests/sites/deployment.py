@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 from guard import MARK, marked
+from patience import patience
 from training import (
     CHECKPOINT,
     Logged,
@@ -211,7 +212,7 @@ class Deployment:
         for process in self.below(name):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.processes[name].wait(30)
+        self.processes[name].wait(patience(30))
 
     def kill_server_program(self, with_job: bool) -> None:
         """The server's program dies; what keeps it running does not."""
@@ -239,7 +240,7 @@ class Deployment:
         for process in self.commands:
             if process not in self.processes.values():
                 process.kill()
-                process.wait(30)
+                process.wait(patience(30))
         self.commands.clear()
 
     def stop_all(self) -> None:
@@ -247,10 +248,10 @@ class Deployment:
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
-        psutil.wait_procs(marked(str(self.folder)), timeout=10)
-        self.guard.communicate(timeout=60)  # trainers outlive their site by a minute
+        psutil.wait_procs(marked(str(self.folder)), timeout=patience(10))
+        self.guard.communicate(timeout=patience(60))  # trainers outlive their site by a minute
         for process in self.processes.values():
-            process.wait(30)
+            process.wait(patience(30))
 
     def begin(
         self, config: Config, method: str = "pacpfl", strangers: bool = False, **terms: Any

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from patience import patience
 
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
@@ -25,7 +26,7 @@ from pacpfl.studies.build import build_method
 from pacpfl.types import Client, Federation
 
 CHECKPOINT = 5  # rounds between two
-LONG = 300.0  # seconds within which anything happens, also on a busy machine
+LONG = patience(300)  # seconds within which anything happens, also on a busy machine
 
 runtime.configure("float64")
 
