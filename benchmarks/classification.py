@@ -104,7 +104,7 @@ def make_rounds(name: str, sizes: Sizes, rounds: int) -> Callable[[], object]:
     kind, changes = CANDIDATES[name]
     config = override(Config(), [*sizes.settings(), *changes])
     federation = make_federation(sizes)
-    method = build_method(kind, config, federation)
+    method = build_method(kind, config, federation.form)
     store = from_clients(federation.existing)
     layout = divide(sizes.per_round, sizes.samples, 1, 4)
     base = jax.random.key(0)

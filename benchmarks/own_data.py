@@ -28,6 +28,7 @@ from pacpfl.data.table_schema import Column, Schema
 from pacpfl.engine import runtime
 from pacpfl.sections import Config
 from pacpfl.studies import model, model_file
+from pacpfl.studies.build import build_prior
 from pacpfl.types import Samples
 
 ROWS, ASKED, FEATURES, PARTICLES = 150, 10_000, 15, 4
@@ -49,7 +50,7 @@ def prepare(folder: Path) -> None:
     schema = Schema(tuple(Column(name, "number") for name in names), "y")
     own = read_rows(folder / "own.csv", schema, targets=True)
     assert own.y is not None
-    size = model.prior_of(config, schema).size
+    size = build_prior(config, schema.form).size
     particles = 0.1 * random.normal(size=(PARTICLES, size)).astype(np.float32)
     scaler = fit_scaler(Samples(own.x, own.y))
     model_file.save_shared(

@@ -26,7 +26,7 @@ def clients_at_once(name: str, config: Config, federation: Federation) -> int | 
     """None where the target is a number: then the engine decides by the kernel matrices."""
     if federation.classes is None:
         return None
-    network = build_model(config, federation).network
+    network = build_model(config, federation.form).network
     rows = max(len(c.personal) for group in federation.groups().values() for c in group)
     side_by_side, passes, rows = _work(name, config, rows)
     itemsize = 8 if config.run.precision == "float64" else 4

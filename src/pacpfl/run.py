@@ -79,14 +79,14 @@ def run_method(
     saving: Saving | None = None,
 ) -> MethodResult:
     """Train (where the method trains) and evaluate on existing and new clients."""
-    method: Method = build_method(name, config, federation)
+    method: Method = build_method(name, config, federation.form)
     plan = plan_of(config, store.clients) if isinstance(method, PACPFL) else None
     if plan is not None and isinstance(method, PACPFL):
         method = protect(method, plan, config)
     folder = saving.path.parent if saving is not None else None
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     began = time.monotonic()
-    title, in_rounds, _ = entry(name, federation)
+    title, in_rounds, _ = entry(name, federation.form)
     about: dict[str, Any] = {"title": title}
     trained = None
     extra: dict[str, np.ndarray] = {}
@@ -168,7 +168,7 @@ def describe(
         "particles": method.particles,
         "components": method.prior.components,
         "dimension": method.prior.size,
-        **temperatures(config, federation),
+        **temperatures(config, federation.form),
         "aggregation": method.aggregation,
         "svgd_kernel": method.svgd_kernel,
         "mixture_weights": method.mixture_weights,

@@ -63,7 +63,7 @@ def load_run(folder: Path) -> Trained:
     if "pacpfl" not in config.run.methods:
         raise InputError(f"The run in {folder} trained no particles: certify a run of pacpfl.")
     federation = build_federation(config)
-    method = build_method("pacpfl", config, federation)
+    method = build_method("pacpfl", config, federation.form)
     assert isinstance(method, PACPFL)
     if not isinstance(method.prior, BNNPrior):
         base_of(method.prior)

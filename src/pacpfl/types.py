@@ -7,11 +7,14 @@ different sizes fit in one array); `Client` and `Federation` are what people see
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
+
+from pacpfl.errors import InputError
 
 
 class Data(NamedTuple):
@@ -63,6 +66,33 @@ class Client:
         return self.train if self.later is None else self.train + self.later
 
 
+class Form(NamedTuple):
+    """What a federation looks like, without anybody's samples: all that a method is built from."""
+
+    features: tuple[str, ...]
+    target: str = "y"
+    classes: int | None = None  # of the target; None: the target is a number
+    shape: tuple[int, ...] | None = None  # of what a row of features is, for instance an image
+    clients: int = 1  # existing ones
+    sizes: tuple[int, ...] | None = None  # training rows of each, where they are told
+    later: int = 0  # of them will gather more samples after the training
+
+    def agrees(self, other: Form) -> None:
+        """Check that the samples of `other` can be learned from together with these.
+
+        Everything but the numbers of clients and of rows must be the same.
+
+        Raises
+        ------
+        InputError
+            Naming the first thing that differs.
+        """
+        for name in ("features", "target", "classes", "shape"):
+            mine, theirs = (textwrap.shorten(str(getattr(f, name)), 80) for f in (self, other))
+            if getattr(self, name) != getattr(other, name):
+                raise InputError(f"its {name} are {theirs}, and those of the others {mine}")
+
+
 @dataclass(frozen=True)
 class Federation:
     """Existing clients, who train together, and new clients, who join afterwards."""
@@ -76,6 +106,19 @@ class Federation:
     shape: tuple[int, ...] | None = None  # of what a row of features is, for instance an image
     unscaled: tuple[str, ...] = ()  # features that standardisation leaves as they are
     constants: bool = False  # whether a feature may have one value only at a client
+
+    @property
+    def form(self) -> Form:
+        """What it looks like, with the number of each client's training rows."""
+        return Form(
+            self.features,
+            self.target,
+            self.classes,
+            self.shape,
+            len(self.existing),
+            tuple(len(client.train) for client in self.existing),
+            sum(client.later is not None for client in self.existing),
+        )
 
     def groups(self) -> dict[str, tuple[Client, ...]]:
         return {"existing": self.existing, "new": self.new}

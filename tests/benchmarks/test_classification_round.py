@@ -27,7 +27,7 @@ def test_a_measured_call_is_what_training_does() -> None:
     state, _, _ = make_rounds(FEDAVG, TINY, 2)()  # type: ignore[misc]
     kind, changes = CANDIDATES[FEDAVG]
     federation = make_federation(TINY)
-    method = build_method(kind, override(Config(), [*TINY.settings(), *changes]), federation)
+    method = build_method(kind, override(Config(), [*TINY.settings(), *changes]), federation.form)
     trained = train(
         method,
         from_clients(federation.existing),
@@ -44,7 +44,7 @@ def test_the_problem_is_the_one_of_the_cost_goal() -> None:
     assert (sizes.per_round, sizes.samples, sizes.particles, sizes.side) == (10, 20, 3, 28)
     toy = make_federation(TINY)
     for name, (kind, changes) in CANDIDATES.items():
-        made[name] = build_method(kind, override(Config(), [*TINY.settings(), *changes]), toy)
+        made[name] = build_method(kind, override(Config(), [*TINY.settings(), *changes]), toy.form)
     fedavg: Any = made[FEDAVG]
     assert fedavg.local.steps == 5
     particles = {name: m.particles for name, m in made.items() if isinstance(m, PACPFL)}

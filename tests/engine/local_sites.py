@@ -75,7 +75,7 @@ def opened_for(build: Callable[[int], Method], rounds: int, **more: Any) -> Open
         "clients_per_round": None, "privacy": "none", "clip": None, "identity": "a run",
         "secrecy": lambda clients, folder: nullcontext(),
     }  # fmt: skip
-    return Opened(build=lambda f: build(len(f.existing)), **(settings | more))
+    return Opened(build=lambda f: build(f.clients), **(settings | more))
 
 
 def make_sites(

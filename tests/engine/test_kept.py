@@ -56,7 +56,7 @@ def test_methods_of_two_seeds_are_equal(data: str, name: str) -> None:
     for seed in (1, 2):
         settings = [f"data.name={data}", "samples=8", f"seed={seed}", *SMALL]
         whole = config.override(config.Config(), settings)
-        made.append(build_method(name, whole, build_federation(whole)))
+        made.append(build_method(name, whole, build_federation(whole).form))
     assert made[0] == made[1]
     assert hash(made[0]) == hash(made[1])
 

@@ -20,13 +20,13 @@ from pacpfl.priors.gp import GPPrior
 from pacpfl.sites import participation, states, wire
 from pacpfl.sites.compressed import Carried, Compressed, decode, decoded, encode
 from pacpfl.sites.job import EXECUTOR, write_job
-from pacpfl.sites.opened import Description, from_json, shadow, to_json
+from pacpfl.sites.opened import from_json
 from pacpfl.sites.participation import Log, Seat, read, seats
 from pacpfl.sites.supervisor import Care, Stopped, Told, Unreachable, supervise
 from pacpfl.sites.terms import Outcome, order, write_outcome
 from pacpfl.sites.watch import Watch
 from pacpfl.sites.wire import Refused
-from pacpfl.types import Data
+from pacpfl.types import Data, Form
 
 DATA = Data(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3, bool))
 
@@ -77,15 +77,12 @@ def test_text_must_be_a_small_json_object() -> None:
 
 
 def test_a_description_survives_json_and_is_checked() -> None:
-    whole = Description(2, ("a", "b"), "y", 3, (1, 2), (4, 5))
-    assert from_json(json.loads(json.dumps(to_json(whole)))) == whole
-    federation = shadow(whole)
-    assert [len(client.train) for client in federation.existing] == [4, 5]
-    assert federation.existing[0].train.x.shape == (4, 2) and federation.classes == 3
-    good = to_json(whole)
+    whole = Form(("a", "b"), "y", 3, (1, 2), 2, (4, 5), 1)
+    assert from_json(json.loads(json.dumps(whole._asdict()))) == whole
+    good = whole._asdict()
     for change in ({"clients": 0}, {"clients": True}, {"clients": 2.0}, {"clients": 10**12},
                    {"features": []}, {"features": [1, 2]}, {"sizes": [4]}, {"sizes": [4, -5]},
-                   {"classes": "3"}, {"target": None}, {"shape": 5}):  # fmt: skip
+                   {"classes": "3"}, {"later": 3}, {"target": None}, {"shape": 5}):  # fmt: skip
         with pytest.raises(Refused):
             from_json(good | change)
     with pytest.raises(Refused):
@@ -93,10 +90,10 @@ def test_a_description_survives_json_and_is_checked() -> None:
 
 
 def test_sites_with_other_features_are_refused() -> None:
-    one = Description(2, ("a", "b"), "y")
-    one.agrees(Description(5, ("a", "b"), "y"))
-    with pytest.raises(Refused, match="features"):
-        one.agrees(Description(2, ("b", "a"), "y"))
+    one = Form(("a", "b"), clients=2)
+    one.agrees(Form(("a", "b"), clients=5))
+    with pytest.raises(InputError, match="features"):
+        one.agrees(Form(("b", "a"), clients=2))
 
 
 # --- participation

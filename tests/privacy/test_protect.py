@@ -67,7 +67,7 @@ def test_the_method_follows_the_configuration() -> None:
     config = changed(mode="gaussian", clip=0.3, clip_quantile=0.6, clip_rate=0.1, strict=True)
     plan = plan_of(config, 5)
     assert plan is not None
-    method = protect(build_pacpfl(config, build_federation(config)), plan, config)
+    method = protect(build_pacpfl(config, build_federation(config).form), plan, config)
     assert (method.clip, method.average_from, method.strict) == (0.3, 4, True)
     assert method.adaptive is not None
     assert (method.adaptive.quantile, method.adaptive.rate) == (0.6, 0.1)

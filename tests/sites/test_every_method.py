@@ -77,7 +77,7 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     assert read_ledger(folder / FILE)[-1].released == ROUNDS
     plan = plan_of(config, 6)
     assert plan is not None
-    method = protect(build_method("pacpfl", config, federation), plan, config)  # type: ignore[arg-type]
+    method = protect(build_method("pacpfl", config, federation.form), plan, config)  # type: ignore[arg-type]
     with secrecy(plan, config, None) as held:
         expected = train(
             method, from_clients(federation.existing), rounds=ROUNDS, seed=config.seed,

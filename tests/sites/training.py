@@ -169,7 +169,7 @@ def replayed(
 
 def simulated(federation: Federation, config: Config, method: str = "pacpfl") -> Any:
     """The state after an undisturbed run on one machine."""
-    made = build_method(method, config, federation)
+    made = build_method(method, config, federation.form)
     store = from_clients(federation.existing)
     return train(made, store, rounds=config.train.rounds, seed=config.seed, dtype=np.float64).state
 

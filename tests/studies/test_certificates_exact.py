@@ -40,7 +40,7 @@ CONFIG = Config(
 def make(config: Config = CONFIG, federation: Federation | None = None) -> Trained:
     """A run as if it had ended with particles near the hyper-prior's mean."""
     federation = build_federation(config) if federation is None else federation
-    method = build_pacpfl(config, federation)
+    method = build_pacpfl(config, federation.form)
     prior = method.hyper_prior(np.float64)
     drawn = hyper.sample(jax.random.key(1), prior, method.particles)
     particles = prior.means + 0.4 * (drawn - prior.means)

@@ -23,6 +23,7 @@ from pacpfl.studies import certify_average
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.certify import certify
 from pacpfl.trained import base_of
+from pacpfl.types import Form
 
 CONFIG = Config(
     data=DataConfig(clients=3, new_clients=2, samples=10, test_samples=12),
@@ -322,4 +323,4 @@ def test_the_shipped_example_is_a_valid_configuration() -> None:
 def test_a_warped_target_has_no_certificate_and_the_way_out_is_named(members: int) -> None:
     config = Config(prior=PriorConfig(warp="sinh-arcsinh", members=members))
     with pytest.raises(InputError, match=r'prior\.warp = "none"'):
-        base_of(build_prior(config, 2))
+        base_of(build_prior(config, Form(("x", "y"))))

@@ -98,7 +98,7 @@ def test_every_method_of_the_table_gives_probabilities_of_the_classes(name: str,
     small = ["network.filters=[2, 3]", "network.hidden=4", "network.widths=[6]", "particles=2"]
     config = override(Config(), ["data.clients=2", f"network.kind={kind}", *small])
     toy = federation()
-    method: Any = build_method(name, config, toy)
+    method: Any = build_method(name, config, toy.form)
     data = Data(jnp.zeros((7, 20)), jnp.zeros(7), jnp.ones(7, bool))
     key = jax.random.key(0)
 
@@ -118,17 +118,17 @@ def test_every_method_of_the_table_gives_probabilities_of_the_classes(name: str,
 def test_a_name_means_another_model_where_the_target_is_a_class() -> None:
     config = override(Config(), ["data.clients=2"])
     classes, numbers = federation(), federation(classes=None, shape=None)
-    ours = build_method("pacpfl", config, classes)
+    ours = build_method("pacpfl", config, classes.form)
     assert isinstance(ours, PACPFL) and isinstance(ours.prior, BNNPrior)
     assert ours.prior.likelihood == Categorical(5)
-    theirs = build_method("pacpfl", config, numbers)
+    theirs = build_method("pacpfl", config, numbers.form)
     assert isinstance(theirs, PACPFL) and isinstance(theirs.prior, GPPrior)
-    assert build_model(config, numbers).likelihood == Gaussian(1.0)
+    assert build_model(config, numbers.form).likelihood == Gaussian(1.0)
     for name in ("vanilla", "pooled"):
-        assert "BNN" in entry(name, classes).title
-        assert "GP" in entry(name, numbers).title
-        assert type(build_method(name, config, classes)) is not type(
-            build_method(name, config, numbers)
+        assert "BNN" in entry(name, classes.form).title
+        assert "GP" in entry(name, numbers.form).title
+        assert type(build_method(name, config, classes.form)) is not type(
+            build_method(name, config, numbers.form)
         )
     assert set(CLASSIFIERS) == set(CLASS_METHODS)
     for name, found in CLASSIFIERS.items():
@@ -138,7 +138,7 @@ def test_a_name_means_another_model_where_the_target_is_a_class() -> None:
 @pytest.mark.parametrize("name", ["ridge", "ard", "vanilla-deep", "pooled-deep"])
 def test_a_method_for_numbers_is_refused_for_classes(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
-        build_method(name, Config(), federation())
+        build_method(name, Config(), federation().form)
     with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
         override(Config(), ["data.name=digits", f'methods=["{name}"]'])
 
@@ -146,9 +146,9 @@ def test_a_method_for_numbers_is_refused_for_classes(name: str) -> None:
 def test_a_convolution_needs_images_and_a_mixture_a_gaussian_process() -> None:
     cnn = override(Config(), ["network.kind=cnn", "data.clients=2"])
     with pytest.raises(InputError, match=r'needs images.*"mlp"'):
-        build_method("fedavg", cnn, federation(shape=None))
+        build_method("fedavg", cnn, federation(shape=None).form)
     with pytest.raises(InputError, match="members = 1"):
-        build_method("pacpfl", override(cnn, ["members=2"]), federation())
+        build_method("pacpfl", override(cnn, ["members=2"]), federation().form)
     with pytest.raises(InputError, match="two convolutions"):
         override(cnn, ["network.filters=[8]"])
 
@@ -161,7 +161,7 @@ def test_settings_reach_the_prior_and_its_inference() -> None:
         *("posterior.learning_rate=0.2", "posterior.temperature=0.5", "posterior.batch=4"),
         *("posterior.optimizer=sgd", "posterior.svgd_kernel=imq", "data.clients=2"),
     ]
-    method = build_method("pacpfl", override(Config(), settings), federation())
+    method = build_method("pacpfl", override(Config(), settings), federation().form)
     assert isinstance(method, PACPFL)
     prior = method.prior
     assert isinstance(prior, BNNPrior)
@@ -194,10 +194,10 @@ def test_settings_reach_the_baselines() -> None:
         *("alone.initial_std=0.4", "alone.networks=3", "alone.steps=11", "alone.batch=2"),
     ]
     config, toy = override(Config(), settings), federation()
-    bayes: Any = build_method("pfedbayes", config, toy)
+    bayes: Any = build_method("pfedbayes", config, toy.form)
     assert (bayes.local_steps, bayes.batch, bayes.zeta, bayes.beta) == (7, 3, 2.0, 0.5)
     assert (bayes.samples, bayes.draws, bayes.personal_steps) == (2, 6, 8)
-    gp: Any = build_method("pfedgp", config, toy)
+    gp: Any = build_method("pfedgp", config, toy.form)
     assert (gp.network.sizes[-1], gp.tree, gp.support, gp.personal_support) == (
         9,
         "number",
@@ -205,7 +205,7 @@ def test_settings_reach_the_baselines() -> None:
         None,
     )
     for name in ("vanilla", "pooled"):
-        alone: Any = build_method(name, config, toy)
+        alone: Any = build_method(name, config, toy.form)
         assert alone.central == (name == "pooled")
         inference = alone.prior.inference
         assert (alone.prior.initial_std, inference.networks, inference.steps) == (0.4, 3, 11)

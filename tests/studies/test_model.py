@@ -20,13 +20,13 @@ from pacpfl.errors import InputError
 from pacpfl.priors.gp import GPPrior
 from pacpfl.sections import Config
 from pacpfl.studies import model_file
+from pacpfl.studies.build import build_prior
 from pacpfl.studies.model import (
     ClientModel,
     Shared,
     evaluate,
     personalize,
     predict,
-    prior_of,
     probabilities,
     update,
 )
@@ -55,7 +55,7 @@ def rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def shared() -> Shared:
     config = override(Config(), SETTINGS)
-    size = prior_of(config, SCHEMA).size
+    size = build_prior(config, SCHEMA.form).size
     particles = 0.3 * np.random.default_rng(5).normal(size=(3, size))
     return Shared(config, SCHEMA, SCALER, particles)
 
@@ -69,7 +69,7 @@ def model(shared: Shared) -> ClientModel:
 def classifier() -> ClientModel:
     config = override(Config(), ["data.name=tables", "tables.source=-", "tables.target=kind",
                                  "network.widths=[4]", "posterior.networks=2"])  # fmt: skip
-    prior = prior_of(config, CLASSES)
+    prior = build_prior(config, CLASSES.form)
     keys = jax.random.split(jax.random.key(1), 2)
     particles = np.stack([np.asarray(prior.initial(key, np.float32)) for key in keys])  # type: ignore[attr-defined]
     shared = Shared(config, CLASSES, None, particles, np.array([1, 2], np.uint32))
@@ -86,7 +86,7 @@ def test_predictions_are_the_mixture_of_textbook_posteriors(
     shared: Shared, model: ClientModel, oracle: SimpleNamespace
 ) -> None:
     (x, y), (at, _) = rows(11, 0), rows(5, 1)
-    prior = prior_of(shared.config, SCHEMA)
+    prior = build_prior(shared.config, SCHEMA.form)
     assert isinstance(prior, GPPrior)
     z = (y - SCALER.y_mean) / SCALER.y_std
     each = [oracle.predict(prior, p, scaled(x), z, scaled(at), 0.7) for p in shared.particles]
@@ -109,7 +109,9 @@ def test_predictions_are_the_mixture_of_textbook_posteriors(
 @pytest.fixture(scope="module")
 def warped() -> ClientModel:
     config = override(Config(), [*SETTINGS, "prior.warp=sinh-arcsinh", "prior.members=2"])
-    particles = 0.3 * np.random.default_rng(6).normal(size=(3, prior_of(config, SCHEMA).size))
+    particles = 0.3 * np.random.default_rng(6).normal(
+        size=(3, build_prior(config, SCHEMA.form).size)
+    )
     return personalize(Shared(config, SCHEMA, SCALER, particles), "bern", *rows(11, 0))
 
 

@@ -12,18 +12,18 @@ from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
 from pacpfl.sections import Config, DataConfig, PrivacyConfig, TablesConfig, TrainConfig
-from pacpfl.sites.opened import Description, shadow
 from pacpfl.sites.opening_run import opened, site_federation
 from pacpfl.sites.provision import Project, read_project
 from pacpfl.studies.build import build_federation, build_method
+from pacpfl.types import Form
 
 CONFIG = Config(data=DataConfig(clients=5, samples=8))
-FORM = Description(5, ("x",), "y")
+FORM = Form(("x",), clients=5)
 
 
 def test_the_method_is_that_of_one_machine() -> None:
-    made = opened(CONFIG, "pacpfl").build(shadow(FORM))
-    expected = build_method("pacpfl", CONFIG, build_federation(CONFIG))
+    made = opened(CONFIG, "pacpfl").build(FORM)
+    expected = build_method("pacpfl", CONFIG, build_federation(CONFIG).form)
     assert isinstance(made, PACPFL) and isinstance(expected, PACPFL)
     assert replace(made, optimizer=expected.optimizer) == expected
 
@@ -31,9 +31,9 @@ def test_the_method_is_that_of_one_machine() -> None:
 def test_lambda_needs_sizes() -> None:
     config = replace(CONFIG, train=TrainConfig(lambda_=20.0))
     with pytest.raises(InputError, match="share_sizes"):
-        opened(config, "pacpfl").build(shadow(FORM))
-    made = opened(config, "pacpfl").build(shadow(FORM._replace(sizes=(8,) * 5)))
-    expected = build_method("pacpfl", config, build_federation(config))
+        opened(config, "pacpfl").build(FORM)
+    made = opened(config, "pacpfl").build(FORM._replace(sizes=(8,) * 5))
+    expected = build_method("pacpfl", config, build_federation(config).form)
     assert made.tau == expected.tau  # type: ignore[attr-defined]
 
 
@@ -41,7 +41,7 @@ def test_a_private_run_is_private_at_both_ends() -> None:
     config = replace(CONFIG, privacy=PrivacyConfig(mode="gaussian", epsilon=2.0, clip=0.7))
     known = opened(config, "pacpfl")
     assert (known.privacy, known.clip) == ("gaussian", 0.7)
-    assert isinstance(known.build(shadow(FORM)), Private)
+    assert isinstance(known.build(FORM), Private)
     assert opened(config, "fedavg").privacy == "none"
 
 

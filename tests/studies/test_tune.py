@@ -74,7 +74,7 @@ def test_every_proposal_is_a_configuration_that_can_be_built(row, which):
         assert proposed != base and proposer.asked
         assert (proposed.data, proposed.pv, proposed.seed) == (base.data, base.pv, base.seed)
         few = override(proposed, ["data.clients=2", "data.new_clients=0", "data.name=polynomial"])
-        build_method(ROWS[row].method, few, tune._federation(Config(data=few.data)))
+        build_method(ROWS[row].method, few, tune._federation(Config(data=few.data)).form)
 
 
 def test_the_networks_of_the_paper_are_searched():

@@ -18,6 +18,7 @@ import pandas as pd
 from pacpfl.data import table_values as values
 from pacpfl.data.table_files import Chunk
 from pacpfl.errors import InputError
+from pacpfl.types import Form
 
 KINDS = ("number", "boolean", "category", "date")
 
@@ -60,6 +61,12 @@ class Schema:
     @property
     def features(self) -> tuple[str, ...]:
         return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def form(self) -> Form:
+        """What a federation of such tables looks like, whoever its clients are."""
+        classes = None if self.classes is None else len(self.classes)
+        return Form(self.features, self.target, classes)
 
     @property
     def unscaled(self) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, federation: Federation, seed: int) -> None:
         with self._precision(), as_invalid_input():
-            method = build_pacpfl(self.config_, federation)
+            method = build_pacpfl(self.config_, federation.form)
             store = from_clients(federation.existing, roomy=True)
             if self.rounds:
                 state = self._trained(method, store, seed)

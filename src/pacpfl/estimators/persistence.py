@@ -21,11 +21,8 @@ from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.estimators.clients import Name, Owner
 from pacpfl.estimators.errors import InvalidInput, as_invalid_input
-from pacpfl.priors.base import Prior
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_prior
-from pacpfl.studies.build_networks import build_bnn_prior
-from pacpfl.types import Federation, Samples
+from pacpfl.types import Form, Samples
 
 if TYPE_CHECKING:
     from pacpfl.estimators.base import FederatedEstimator
@@ -106,7 +103,9 @@ def load(kind: type[Estimator], path: Any) -> Estimator:
         if name.startswith("history/")
     }
     estimator._draw_seed = arrays.get("draw_seed")
-    estimator.prior_ = make_prior(config, estimator.n_features_in_, header["classes"])
+    classes = None if header["classes"] is None else len(header["classes"])
+    names = tuple(f"x{number}" for number in range(estimator.n_features_in_))
+    estimator.prior_ = build_prior(config, Form(names, classes=classes))
     scalers = [
         Scaler(x_mean, x_std, float(y_mean), float(y_std))
         for x_mean, x_std, (y_mean, y_std) in zip(
@@ -125,14 +124,6 @@ def load(kind: type[Estimator], path: Any) -> Estimator:
     }
     estimator._models = {}
     return estimator
-
-
-def make_prior(config: Config, features: int, classes: list[Any] | None) -> Prior:
-    """The family of priors that the configuration describes."""
-    if classes is None:
-        return build_prior(config, features)
-    names = tuple(f"x{number}" for number in range(features))
-    return build_bnn_prior(config, Federation("file", (), features=names, classes=len(classes)))
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -18,14 +18,14 @@ from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.compressed import compressed
 from pacpfl.sites.gather import accepted
-from pacpfl.sites.opened import Description, Opened, from_json, shadow, to_json
+from pacpfl.sites.opened import Opened, from_json
 from pacpfl.sites.participation import Record, Seat
 from pacpfl.sites.secure_site import known_as
 from pacpfl.sites.secure_terms import Agreed
 from pacpfl.sites.sums import summed
 from pacpfl.sites.terms import Exchange, Terms
 from pacpfl.sites.wire import Refused
-from pacpfl.types import Data
+from pacpfl.types import Data, Form
 
 FORM = "federation.json"
 
@@ -49,7 +49,7 @@ class Opening:
     def about(self, task: str, **more: Any) -> str:
         return wire.to_text({"task": task, "run": self.terms.run, **more})
 
-    def hello(self) -> dict[str, Description]:
+    def hello(self) -> dict[str, Form]:
         """Which sites take part, and what their data look like; sites in order of their names."""
         text = self.about(
             "hello",
@@ -60,7 +60,7 @@ class Opening:
         )
         sites = sorted(self.exchange.sites())
         replies = self.exchange.ask(sites, wire.empty(), text, self.terms.start_deadline)
-        said: dict[str, Description] = {}
+        said: dict[str, Form] = {}
         for reply in sorted(replies, key=lambda reply: reply.site):
             try:
                 about = accepted(reply)
@@ -71,7 +71,7 @@ class Opening:
                 if self.terms.secure:
                     self._introduce(reply.site, about.get("introduction"))
                 said[reply.site] = one
-            except Refused as error:
+            except (Refused, InputError) as error:
                 self.refuse(reply.site, str(error))
         return said
 
@@ -84,8 +84,8 @@ class Opening:
         self.identities[site], self._introductions[site] = identity, introduction
 
     def seat(
-        self, said: dict[str, Description], record: Record
-    ) -> tuple[Description, tuple[Seat, ...], list[str]]:
+        self, said: dict[str, Form], record: Record
+    ) -> tuple[Form, tuple[Seat, ...], list[str]]:
         """The form of the whole federation, everybody's numbers, and who may take part."""
         known = {seat.site: seat.clients for seat in record.roster}
         stored = self._stored() if known else {}
@@ -112,7 +112,7 @@ class Opening:
         whole = one._replace(clients=participation.total(roster), sizes=every)
         if stored:
             from_json(stored["form"]).agrees(one)
-        form = {"form": to_json(whole), "sizes": sizes}
+        form = {"form": whole._asdict(), "sizes": sizes}
         write_bytes_atomically(self.folder / FORM, json.dumps(form).encode())
         return whole, roster, live
 
@@ -123,13 +123,13 @@ class Opening:
     def begin(
         self,
         live: list[str],
-        whole: Description,
+        whole: Form,
         roster: tuple[Seat, ...],
         agreed: Agreed | None = None,
     ) -> list[str]:
         """Sites build the same method, and compile it, before the first round's clock ticks."""
         seats = {seat.site: seat.first for seat in roster}
-        data, encoding = to_json(whole), self.terms.encoding
+        data, encoding = whole._asdict(), self.terms.encoding
         secure: dict[str, Any] = {}
         if agreed is not None:
             shown = {site: self._introductions[site] for site in live}
@@ -149,11 +149,11 @@ class Opening:
         self.refused[site] = reason
         self.exchange.note(f"{site} was refused, or refuses: {reason}")
 
-    def build(self, whole: Description) -> Method:
-        made = self.opened.build(shadow(whole))
+    def build(self, whole: Form) -> Method:
+        made = self.opened.build(whole)
         return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
 
-    def initial(self, method: Method, form: Description) -> Any:
+    def initial(self, method: Method, form: Form) -> Any:
         """As the simulator makes it: depends on the number of features alone."""
         key = jax.random.fold_in(jax.random.key(self.opened.seed), 0)
         return jax.jit(method.init)(key, example(form, self.opened.dtype))
@@ -163,20 +163,20 @@ class Opening:
         return f"{count} sites are ready, and {self.terms.needed} are needed{why}"
 
 
-class Form(NamedTuple):
+class Shapes(NamedTuple):
     """Shapes and types of what travels."""
 
     update: Any  # of one client
     needed: frozenset[str]  # leaves of the server's state that an update depends on
 
 
-def form_of(method: Method, state: Any, whole: Description, opened: Opened) -> Form:
+def shapes_of(method: Method, state: Any, whole: Form, opened: Opened) -> Shapes:
     data, key = example(whole, opened.dtype), jax.random.key(opened.seed)
     kept = jax.eval_shape(method.init_client, state, data, key)
     update, _ = jax.eval_shape(method.client_update, state, kept, data, key)
-    return Form(update, wire.needed(method, state, kept, data, key))
+    return Shapes(update, wire.needed(method, state, kept, data, key))
 
 
-def example(form: Description, dtype: type) -> Data:
+def example(form: Form, dtype: type) -> Data:
     """Data of the right form, for shapes and types."""
     return Data(jnp.zeros((1, len(form.features)), dtype), jnp.zeros(1, dtype), jnp.ones(1, bool))

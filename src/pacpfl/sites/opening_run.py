@@ -21,7 +21,7 @@ from pacpfl.sites.opened import Opened
 from pacpfl.studies.build import METHODS, build_method
 from pacpfl.studies.own_tables import load_own
 from pacpfl.studies.protect import plan_of, protect, secrecy
-from pacpfl.types import Federation
+from pacpfl.types import Federation, Form
 
 
 def open_config(text: str, method: str) -> Opened:
@@ -40,18 +40,9 @@ def opened(config: Config, method: str) -> Opened:
         )
     private = method == "pacpfl" and config.privacy.mode != "none"
 
-    def build(federation: Federation) -> Method:
-        train = config.train
-        unknown = not all(len(client.train) for client in federation.existing)
-        if train.lambda_ is not None and unknown:
-            raise InputError(
-                "lambda needs the number of samples of every client, and not all sites tell it; set "
-                "tau, or share_sizes = true at every site."
-            )
-        if unknown:
-            federation = _with_one_row(federation)
-        made = build_method(method, config, federation)
-        plan = plan_of(config, len(federation.existing)) if private else None
+    def build(form: Form) -> Method:
+        made = build_method(method, config, form)
+        plan = plan_of(config, form.clients) if private else None
         if plan is not None and isinstance(made, PACPFL):
             return protect(made, plan, config)
         return made
@@ -93,14 +84,3 @@ def site_federation(config: Config, data: Path) -> Federation:
         f"{data} holds neither .npz files nor a client store, and the run does not say how to read "
         'tables; put such files there, or train with data.name = "tables".'
     )
-
-
-def _with_one_row(federation: Federation) -> Federation:
-    """tau is given, so nothing that is learned depends on sizes; what is only reported may not divide
-    by zero."""
-    width = len(federation.features)
-    clients = tuple(
-        replace(client, train=replace(client.train, x=np.zeros((1, width)), y=np.zeros(1)))
-        for client in federation.existing
-    )
-    return replace(federation, existing=clients)

@@ -32,12 +32,13 @@ from pacpfl.sites import participation, states
 from pacpfl.sites.compressed import compressed
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
-from pacpfl.sites.opened import Description, Opened, from_json, shadow
+from pacpfl.sites.opened import Opened, from_json
 from pacpfl.sites.opening import FORM, example
 from pacpfl.sites.opening_run import opened, site_federation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import Terms
 from pacpfl.studies.build import TITLES, build_federation
+from pacpfl.types import Form
 
 TERMS, CONFIG = "terms.json", "config.toml"
 
@@ -63,9 +64,7 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
     return folder, name
 
 
-def load_trained(
-    folder: Path, config: Config, method: str
-) -> tuple[Method, Description, Checkpoint]:
+def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:
     """What a run across sites has reached, read back at the server."""
     known = opened(config, method)
     form = folder / FORM
@@ -73,14 +72,14 @@ def load_trained(
         raise InputError(f"{folder} holds no run across sites that has begun; start it first.")
     whole = from_json(json.loads(form.read_text(encoding="utf-8"))["form"])
     encoding = json.loads((folder / TERMS).read_text(encoding="utf-8"))["encoding"]
-    made = compressed(known.build(shadow(whole)), encoding)
+    made = compressed(known.build(whole), encoding)
     found = load_checkpoint(folder / CHECKPOINT, (template(made, known, whole), ()), known.identity)
     if found is None:
         raise InputError(f"{folder} holds no checkpoint yet; wait for the first rounds.")
     return made, whole, found
 
 
-def template(method: Method, known: Opened, whole: Description) -> Any:
+def template(method: Method, known: Opened, whole: Form) -> Any:
     key = jax.random.fold_in(jax.random.key(known.seed), 0)
     return jax.jit(method.init)(key, example(whole, known.dtype))
 
@@ -121,7 +120,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
         )
     numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
     own = replace(own, existing=measured, new=())
-    made = compressed(known.build(shadow(whole)), about["encoding"])
+    made = compressed(known.build(whole), about["encoding"])
     state = states.load_tree(place / "state.safetensors", template(made, known, whole))
     state = to_device(state)
     started = datetime.now(UTC)
@@ -155,7 +154,7 @@ def _model_folder(folder: Path, run: str | None) -> Path:
 
 
 def _kept(
-    folder: Path, method: Method, state: Any, whole: Description, known: Opened, numbers: list[int]
+    folder: Path, method: Method, state: Any, whole: Form, known: Opened, numbers: list[int]
 ) -> Any:
     """What these clients kept, one row each; () where they keep nothing."""
     key = jax.random.key(known.seed)

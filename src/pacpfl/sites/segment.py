@@ -23,8 +23,8 @@ from pacpfl.privacy.source import noise_key
 from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Gathered, accepted, collect
-from pacpfl.sites.opened import Description, Opened, to_json
-from pacpfl.sites.opening import Form, Opening, form_of
+from pacpfl.sites.opened import Opened
+from pacpfl.sites.opening import Opening, Shapes, shapes_of
 from pacpfl.sites.participation import Log, Seat
 from pacpfl.sites.secure_round import SecureRounds, shared_out
 from pacpfl.sites.secure_terms import check_everyone, propose
@@ -32,6 +32,7 @@ from pacpfl.sites.states import NEVER
 from pacpfl.sites.sums import check_summable, size_of
 from pacpfl.sites.terms import Exchange, Outcome, Terms, is_current, order, write_outcome
 from pacpfl.sites.wire import Refused
+from pacpfl.types import Form
 
 CHECKPOINT = "server.safetensors"
 STRIKES = 3  # refused answers in a row after which a site is left alone for the segment
@@ -72,7 +73,7 @@ def _run(opening: Opening) -> Outcome:
     record = participation.read(log_path, start) if start else participation.NO_RECORD
     whole, roster, live = opening.seat(said, record)
     method = opening.build(whole)
-    form = form_of(method, state, whole, opened)
+    form = shapes_of(method, state, whole, opened)
     agreed = None
     if terms.secure:
         check_everyone(opened.clients_per_round, whole.clients)
@@ -101,8 +102,8 @@ class _Rounds:
         self,
         opening: Opening,
         method: Method,
-        form: Form,
-        whole: Description,
+        form: Shapes,
+        whole: Form,
         roster: tuple[Seat, ...],
         live: list[str],
         log: Log,
@@ -291,7 +292,7 @@ class _Rounds:
     def _finish(self, state: Any, done: int) -> None:
         """Sites that are there keep the result; the others ask for it when they are back."""
         text = self.opening.about(
-            "finish", rounds=done, data=to_json(self.whole), encoding=self.terms.encoding
+            "finish", rounds=done, data=self.whole._asdict(), encoding=self.terms.encoding
         )
         replies = self.opening.exchange.ask(
             self.live, wire.to_wire(state), text, self.terms.deadline

@@ -32,7 +32,7 @@ from pacpfl.secagg.certified import Passport
 from pacpfl.sites import states, wire
 from pacpfl.sites.compressed import ENCODINGS, compressed
 from pacpfl.sites.limits import Limits, note_refusal
-from pacpfl.sites.opened import Opened, describe, from_json, shadow, to_json
+from pacpfl.sites.opened import Opened, from_json
 from pacpfl.sites.secure_site import MESSAGE, SecureSite
 from pacpfl.sites.sums import size_of, summed, to_rows
 from pacpfl.sites.wire import Refused
@@ -128,8 +128,10 @@ class Site:
         self._secure = guarded
         self._store = from_clients(federation.existing, roomy=federation.classes is not None)
         self._work = None
-        described = describe(federation, self.limits.share_sizes)
-        said = {"version": __version__, "data": to_json(described)}
+        form = federation.form
+        if not self.limits.share_sizes:
+            form = form._replace(sizes=None)
+        said = {"version": __version__, "data": form._asdict()}
         if guarded is not None:
             said["introduction"] = guarded.introduction
         return wire.empty(), said
@@ -146,7 +148,7 @@ class Site:
         encoding = about["encoding"]
         if encoding not in ENCODINGS:
             raise Refused(f"there is no encoding {str(encoding)[:20]!r}")
-        built = opened.build(shadow(whole))
+        built = opened.build(whole)
         method = compressed(built, encoding) if self._secure is None else summed(built)
         first = int(about["seats"][self.name])
         base = jax.random.key(opened.seed)
@@ -240,7 +242,7 @@ class Site:
         record = {
             "method": opened.method,
             "rounds": int(about["rounds"]),
-            "data": to_json(from_json(about["data"])),
+            "data": from_json(about["data"])._asdict(),
             "encoding": str(about["encoding"]),
             "pacpfl": __version__,
         }

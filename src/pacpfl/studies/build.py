@@ -40,7 +40,7 @@ from pacpfl.studies.build_networks import (
     build_pooled_bnn,
     build_vanilla_bnn,
 )
-from pacpfl.types import Federation
+from pacpfl.types import Federation, Form
 
 if TYPE_CHECKING:
     from pacpfl.data.weather import Weather
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
     title: str
     rounds: bool
-    build: Callable[[Config, Federation], Method]
+    build: Callable[[Config, Form], Method]
 
 
 def build_federation(config: Config) -> Federation:
@@ -163,10 +163,13 @@ _federations: dict[str, Callable[[Config], Federation]] = {
 }
 
 
-def build_prior(config: Config, features: int) -> Prior:
+def build_prior(config: Config, form: Form) -> Prior:
+    """Return the family of priors that a configuration means: a Bayesian network for classes."""
+    if form.classes is not None:
+        return build_bnn_prior(config, form)
     prior = config.prior
     base: Prior = GPPrior(
-        features,
+        len(form.features),
         mean=tuple(prior.mean.split("+")),
         kernel=tuple(prior.kernel.split("+")),
         mean_widths=prior.mean_widths,
@@ -183,34 +186,30 @@ def build_prior(config: Config, features: int) -> Prior:
     return mixture(base, prior.members)
 
 
-def build_method(name: str, config: Config, federation: Federation) -> Method:
-    return entry(name, federation).build(config, federation)
+def build_method(name: str, config: Config, form: Form) -> Method:
+    return entry(name, form).build(config, form)
 
 
-def entry(name: str, federation: Federation) -> Entry:
+def entry(name: str, form: Form) -> Entry:
     """What a method's name stands for where the target is a number, or one of several classes."""
-    if federation.classes is None:
+    if form.classes is None:
         return METHODS[name]
     if name not in CLASSIFIERS:
         raise InputError(
-            f"{name} is not made for classes, which {federation.name} has; choose among "
+            f"{name} is not made for classes, and the target is one of several; choose among "
             f"{', '.join(CLASSIFIERS)}."
         )
     return CLASSIFIERS[name]
 
 
-def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
+def build_pacpfl(config: Config, form: Form) -> PACPFL:
     train = config.train
-    if federation.classes is None:
-        prior = build_prior(config, len(federation.features))
-    else:
-        prior = build_bnn_prior(config, federation)
     return PACPFL(
-        prior=prior,
-        clients=len(federation.existing),
+        prior=build_prior(config, form),
+        clients=form.clients,
         optimizer=build_optimizer(train),
         particles=train.particles,
-        tau=temperatures(config, federation)["tau"],
+        tau=temperatures(config, form)["tau"],
         hyper_std=train.hyper_std,
         initial_spread=train.initial_spread,
         temperature=train.temperature,
@@ -221,16 +220,16 @@ def build_pacpfl(config: Config, federation: Federation) -> PACPFL:
     )
 
 
-def build_pfedgp(config: Config, federation: Federation) -> PFedGP:
-    prior = build_prior(config, len(federation.features))
+def build_pfedgp(config: Config, form: Form) -> PFedGP:
+    prior = build_prior(config, form)
     return PFedGP(prior, build_optimizer(config.train), batch=config.train.batch)
 
 
-def simple_prior(config: Config, federation: Federation) -> GPPrior:
+def simple_prior(config: Config, form: Form) -> GPPrior:
     """What people fit to one small data set: constant mean, one length scale per feature, learned
     scale, and a wide hyper-prior of the noise to start from."""
     return GPPrior(
-        len(federation.features),
+        len(form.features),
         mean=("constant",),
         kernel=("ard",),
         learn_output_scale=True,
@@ -264,12 +263,10 @@ METHODS: dict[str, Entry] = {
     "fedavg": Entry("FedAvg", True, build_fedavg),
     "vanilla": Entry("GP per client", False, lambda c, f: build_vanilla(c, simple_prior(c, f))),
     "vanilla-deep": Entry(
-        "Deep GP per client", False, lambda c, f: build_vanilla(c, build_prior(c, len(f.features)))
+        "Deep GP per client", False, lambda c, f: build_vanilla(c, build_prior(c, f))
     ),
     "pooled": Entry("Pooled GP", False, lambda c, f: build_pooled(c, simple_prior(c, f))),
-    "pooled-deep": Entry(
-        "Pooled deep GP", False, lambda c, f: build_pooled(c, build_prior(c, len(f.features)))
-    ),
+    "pooled-deep": Entry("Pooled deep GP", False, lambda c, f: build_pooled(c, build_prior(c, f))),
     "ridge": Entry("Ridge per client", False, lambda c, f: Ridge()),
     "ard": Entry("ARD-GP per client", False, lambda c, f: ARD()),
 }
@@ -286,14 +283,21 @@ TITLES = {name: entry.title for name, entry in METHODS.items()}
 DEFAULT_TAU = 1.0
 
 
-def temperatures(config: Config, federation: Federation) -> dict[str, Any]:
-    """tau and lambda, whichever was given, and the condition of the server-level theorem.
+def temperatures(config: Config, form: Form) -> dict[str, Any]:
+    """Return tau and lambda, whichever was given, and the condition of the server-level theorem.
 
-    The theorem has one beta; that of the mean number of samples stands for it.
+    The theorem has one beta; that of the mean number of samples stands for it. Where nobody tells
+    the numbers of samples there is tau alone.
     """
-    train, clients = config.train, federation.existing
-    n, n_2 = len(clients), sum(client.later is not None for client in clients)
-    beta = train.temperature * float(np.mean([len(client.train) for client in clients]))
+    train, n, n_2 = config.train, form.clients, form.later
+    if form.sizes is None:
+        if train.lambda_ is not None:
+            raise InputError(
+                "lambda needs the number of samples of every client, and not all sites tell it; set "
+                "tau, or share_sizes = true at every site."
+            )
+        return {"tau": train.tau or DEFAULT_TAU}
+    beta = train.temperature * float(np.mean(form.sizes))
     if train.lambda_ is not None:
         lambda_ = train.lambda_
         tau = hyper.tau_from_lambda(lambda_, beta, n, n_2, train.upsilon)

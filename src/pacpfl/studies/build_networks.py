@@ -24,23 +24,21 @@ from pacpfl.priors.bnn_posterior import Inference
 from pacpfl.priors.cnn import CNN
 from pacpfl.priors.networks import MLP, Network
 from pacpfl.sections import Config, TrainConfig
-from pacpfl.types import Federation
+from pacpfl.types import Form
 
 SMALLEST = 16  # pixels; a side below this has no room for two unpadded convolutions of 5 x 5
 
 
-def build_likelihood(federation: Federation) -> Likelihood:
-    return Gaussian(1.0) if federation.classes is None else Categorical(federation.classes)
+def build_likelihood(form: Form) -> Likelihood:
+    return Gaussian(1.0) if form.classes is None else Categorical(form.classes)
 
 
-def build_network(config: Config, federation: Federation, outputs: int) -> Network:
-    network, shape = config.network, federation.shape
+def build_network(config: Config, form: Form, outputs: int) -> Network:
+    network, shape = config.network, form.shape
     if network.kind == "mlp":
-        return MLP((len(federation.features), *network.widths, outputs), network.activation)
+        return MLP((len(form.features), *network.widths, outputs), network.activation)
     if shape is None or len(shape) != 2:
-        raise InputError(
-            f'network.kind = "cnn" needs images, and {federation.name} has none; choose "mlp".'
-        )
+        raise InputError('network.kind = "cnn" needs images, which the data are not; choose "mlp".')
     first, second = network.filters
     return CNN(
         *shape,
@@ -51,9 +49,9 @@ def build_network(config: Config, federation: Federation, outputs: int) -> Netwo
     )
 
 
-def build_model(config: Config, federation: Federation) -> NetworkModel:
-    likelihood = build_likelihood(federation)
-    return NetworkModel(build_network(config, federation, likelihood.outputs), likelihood)
+def build_model(config: Config, form: Form) -> NetworkModel:
+    likelihood = build_likelihood(form)
+    return NetworkModel(build_network(config, form, likelihood.outputs), likelihood)
 
 
 def build_local(config: Config) -> LocalTraining:
@@ -61,24 +59,24 @@ def build_local(config: Config) -> LocalTraining:
     return LocalTraining(local.steps, local.learning_rate, local.optimizer, local.batch)
 
 
-def build_fedavg(config: Config, federation: Federation) -> FedAvg:
-    return FedAvg(build_model(config, federation), build_local(config))
+def build_fedavg(config: Config, form: Form) -> FedAvg:
+    return FedAvg(build_model(config, form), build_local(config))
 
 
-def build_mtl(config: Config, federation: Federation) -> MTL:
+def build_mtl(config: Config, form: Form) -> MTL:
     return MTL(
-        build_model(config, federation),
-        len(federation.existing),
+        build_model(config, form),
+        form.clients,
         build_local(config),
         config.mtl.coupling,
         config.mtl.personal_steps,
     )
 
 
-def build_maml(config: Config, federation: Federation) -> MAML:
+def build_maml(config: Config, form: Form) -> MAML:
     maml = config.maml
     return MAML(
-        build_model(config, federation),
+        build_model(config, form),
         maml.inner_steps,
         maml.inner_learning_rate,
         maml.personal_steps,
@@ -88,8 +86,8 @@ def build_maml(config: Config, federation: Federation) -> MAML:
     )
 
 
-def build_pfedbayes(config: Config, federation: Federation) -> PFedBayes:
-    model, local, own = build_model(config, federation), config.local, config.pfedbayes
+def build_pfedbayes(config: Config, form: Form) -> PFedBayes:
+    model, local, own = build_model(config, form), config.local, config.pfedbayes
     return PFedBayes(
         model.network,
         model.likelihood,
@@ -106,12 +104,12 @@ def build_pfedbayes(config: Config, federation: Federation) -> PFedBayes:
     )
 
 
-def build_pfedgp_classify(config: Config, federation: Federation) -> PFedGPClassify:
-    assert federation.classes is not None
+def build_pfedgp_classify(config: Config, form: Form) -> PFedGPClassify:
+    assert form.classes is not None
     own = config.pfedgp
     return PFedGPClassify(
-        build_network(config, federation, own.features),
-        federation.classes,
+        build_network(config, form, own.features),
+        form.classes,
         build_optimizer(config.train),
         objective=own.objective,
         tree=own.tree,
@@ -124,10 +122,10 @@ def build_pfedgp_classify(config: Config, federation: Federation) -> PFedGPClass
     )
 
 
-def build_bnn_prior(config: Config, federation: Federation) -> BNNPrior:
+def build_bnn_prior(config: Config, form: Form) -> BNNPrior:
     if config.prior.members > 1:
         raise InputError("Mixtures of Bayesian networks are not offered; set prior.members = 1.")
-    model, own = build_model(config, federation), config.bnn
+    model, own = build_model(config, form), config.bnn
     return BNNPrior(
         model.network,
         model.likelihood,
@@ -156,21 +154,21 @@ def build_inference(config: Config) -> Inference:
     )
 
 
-def build_vanilla_bnn(config: Config, federation: Federation) -> VanillaBNN:
-    return VanillaBNN(_without_federation(config, federation))
+def build_vanilla_bnn(config: Config, form: Form) -> VanillaBNN:
+    return VanillaBNN(_without_federation(config, form))
 
 
-def build_pooled_bnn(config: Config, federation: Federation) -> PooledBNN:
-    return PooledBNN(_without_federation(config, federation))
+def build_pooled_bnn(config: Config, form: Form) -> PooledBNN:
+    return PooledBNN(_without_federation(config, form))
 
 
-def _without_federation(config: Config, federation: Federation) -> BNNPrior:
+def _without_federation(config: Config, form: Form) -> BNNPrior:
     """A prior that knows no data: wide, and every layer adapts.
 
     Half a million weights against a few samples: at temperature 1 the prior drowns the data and nothing
     is learned, so the samples get the weight that a baseline worth beating needs.
     """
-    alone, model = config.alone, build_model(config, federation)
+    alone, model = config.alone, build_model(config, form)
     inference = Inference(
         alone.inference,
         alone.networks,

@@ -151,7 +151,7 @@ def privacy_of(
         )
     m = len(client.train)
     beta = trained.config.train.temperature * m
-    tau = temperatures(trained.config, trained.federation)["tau"]
+    tau = temperatures(trained.config, trained.federation.form)["tau"]
     k = trained.method.particles
     level = float(sampling_epsilon([beta], tau, width, [m], k)[0])
     return Privacy(

@@ -27,8 +27,7 @@ from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior, SampledPrior
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_prior
-from pacpfl.studies.build_networks import build_bnn_prior
-from pacpfl.types import Client, Data, Federation, Mixture, Probabilities, Samples
+from pacpfl.types import Client, Data, Mixture, Probabilities, Samples
 
 BLOCKS = (2048, 512, 128)  # rows predicted at once: few sizes, so that few programs are compiled
 ENTRIES = 1 << 25  # of the matrix between training rows and those, over all particles
@@ -83,21 +82,12 @@ def dtype_of(config: Config) -> type:
     return np.float64 if config.run.precision == "float64" else np.float32
 
 
-def prior_of(config: Config, schema: Schema) -> Prior:
-    """The family of priors that a configuration means for these features."""
-    classes = None if schema.classes is None else len(schema.classes)
-    federation = Federation("the model", (), features=schema.features, classes=classes)
-    if classes is None:
-        return build_prior(config, len(schema.features))
-    return build_bnn_prior(config, federation)
-
-
 def personalize(shared: Shared, client: str, x: np.ndarray, y: np.ndarray) -> ClientModel:
     """The model of a client from its rows (encoded by the schema, in the owner's units)."""
     samples = check_rows(shared.schema, x, y)
     unscaled = np.isin(np.array(shared.schema.features, dtype=object), shared.schema.unscaled)
     scaler = shared.scaler or fit_scaler(samples, unscaled, shared.schema.classes is not None)
-    prior = prior_of(shared.config, shared.schema)
+    prior = build_prior(shared.config, shared.schema.form)
     with precision(shared.config):
         data = to_data(scaler(samples), dtype_of(shared.config))
         particles = jax.device_put(shared.particles)

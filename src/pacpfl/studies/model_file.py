@@ -26,7 +26,8 @@ from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import SampledPrior
 from pacpfl.sections import Config, TablesConfig
-from pacpfl.studies.model import ClientModel, Shared, condition, dtype_of, precision, prior_of
+from pacpfl.studies.build import build_prior
+from pacpfl.studies.model import ClientModel, Shared, condition, dtype_of, precision
 from pacpfl.studies.own_tables import load_own
 from pacpfl.trained import load_run
 from pacpfl.types import Data
@@ -57,7 +58,7 @@ def load_model(path: Path) -> ClientModel:
     try:
         config, schema, scaler = _parse(about)
         assert scaler is not None
-        prior = prior_of(config, schema)
+        prior = build_prior(config, schema.form)
         dtype, once = dtype_of(config), set(json.loads(about["stored_once"]))
         with precision(config):
             particles = arrays[".particles"]
@@ -103,7 +104,7 @@ def load_shared(path: Path) -> Shared:
     arrays, about = _read(path, SHARED, "pacpfl fit writes one into its run folder")
     try:
         config, schema, scaler = _parse(about)
-        size = prior_of(config, schema).size
+        size = build_prior(config, schema.form).size
         particles = arrays["particles"]
         if particles.ndim != 2 or particles.shape[1] != size:
             raise ValueError(f"particles of shape {particles.shape}, not (k, {size})")

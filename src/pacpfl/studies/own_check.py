@@ -20,7 +20,7 @@ def examine(config: Config) -> list[str]:
     tables = load_own(config.tables, config.seed)
     federation = build_federation(config)
     for name in config.run.methods:
-        build_method(name, config, federation)
+        build_method(name, config, federation.form)
     lowest = min(client.train.y.min() for client in federation.existing)
     if lowest == max(client.train.y.max() for client in federation.existing):
         raise InputError(
