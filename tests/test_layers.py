@@ -52,6 +52,9 @@ RESERVED: dict[str, frozenset[str]] = {
     **dict.fromkeys(("cloudpickle", "dill", "joblib", "pickle", "shelve"), frozenset()),
 }
 
+# What lies beside the package and uses it.
+USERS = frozenset({"benchmarks", "reproduction", "scripts", "tests"})
+
 # Packages and calls that reach beyond the process. The mathematics and the methods use none.
 OUTSIDE_PACKAGES = frozenset(
     {
@@ -181,6 +184,8 @@ def violations(module: Module) -> list[str]:
         root = name.split(".")[0]
         if root == "pacpfl" and HEIGHT[part_of(name)] > HEIGHT[module.part]:
             found.append(f"{module.name}:{line} imports {name}, which is above it")
+        if root in USERS:
+            found.append(f"{module.name}:{line} imports {root}, which is a user of the package")
         if root in RESERVED and not belongs(module, RESERVED[root]):
             owners = ", ".join(sorted(RESERVED[root])) or "nobody"
             found.append(f"{module.name}:{line} imports {root}, which is for {owners}")
@@ -214,6 +219,7 @@ def test_every_module_keeps_to_its_layer() -> None:
         ("studies.tune", "from pacpfl.cli import main"),
         ("data.tables", "from pacpfl.methods.base import Method"),
         ("engine.simulate", "from pacpfl import SomethingExported"),
+        ("cli", "def reproduce():\n    from reproduction import study"),
         ("errors", "import pacpfl"),
         ("elsewhere", "x = 1"),
         ("engine.simulate", "import rich.progress"),

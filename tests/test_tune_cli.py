@@ -1,9 +1,7 @@
-"""`pacpfl tune` and `pacpfl reproduce` as people meet them: real processes, and faults in one sentence."""
+"""`pacpfl tune` as people meet it: real processes, and faults in one sentence."""
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 import signal
@@ -18,8 +16,6 @@ from patience import patience
 
 from pacpfl import cli
 from pacpfl import config as configuration
-from pacpfl.data.pvgis import as_csv
-from pacpfl.data.synthetic_weather import synthetic_weather
 
 LIMIT = patience(240)  # seconds after which a process counts as hanging
 CONFIG = """
@@ -146,79 +142,13 @@ def test_a_search_that_is_interrupted_keeps_what_it_has_and_says_how_to_go_on(st
         (["polynomial", "--method", "mtl", "--set", "roundz=3"], ["roundz"]),
         (["polynomial", "--method", "mtl", "--folds", "6"], ["6 folds"]),
         (["polynomial", "--method", "mtl", "--space", "none.toml"], ["none.toml"]),
-        (["pv-ew-610", "--method", "mtl", "--weather", "none.csv"], ["none.csv"]),
+        (
+            ["polynomial", "--method", "mtl", "--set", "data.name=pv", "--weather", "none.csv"],
+            ["none.csv"],
+        ),
     ],
 )
 def test_a_search_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path, capsys):
     out = tmp_path / "out" / "x.toml"
     assert_one_sentence(called(capsys, "tune", *arguments, "--out", str(out)), *words)
     assert not out.parent.exists()
-
-
-def test_the_data_sets_of_the_study_can_be_named():
-    from pacpfl.cli.tune import _configuration
-
-    assert _configuration("pv-s-610", ["rounds=3"]).data.samples == 610
-    assert _configuration("polynomial-opposite", []).data.opposite
-
-
-@pytest.fixture(scope="module")
-def studied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
-    """A part of the quick study."""
-    folder = tmp_path_factory.mktemp("reproduce")
-    command = ("reproduce", "regression", "--quick", "--out", "r", "--only", "polynomial,ridge")
-    return folder, finish(begin(folder, *command))
-
-
-def test_a_part_of_the_study_is_run_kept_and_shown(studied):
-    folder, ended = studied
-    assert ended.code == 0 and ended.errors == "", ended
-    lines = (folder / "r" / "outcomes.jsonl").read_text().splitlines()
-    assert [json.loads(line)["name"] for line in lines] == ["ridge"]
-    with (folder / "r" / "table.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {(r["dataset"], r["method"]) for r in rows} == {("polynomial", "ridge")}
-    assert {r["group"] for r in rows} == {"existing", "new"}
-    for name in ("report.html", "README.md", "study.json", "figures/boxes_1.png"):
-        assert (folder / "r" / name).exists()
-    assert "nothing to compare PAC-PFL with" in ended.output
-    record = json.loads((folder / "r" / "study.json").read_text())
-    assert record["command"].endswith("--only polynomial,ridge") and record["seeds"] == [0]
-
-
-def test_the_page_says_where_the_houses_stand(tmp_path, capsys):
-    pytest.importorskip("pvlib", reason="pvlib is not installed (pip install 'pacpfl[pv]')")
-    weather, out = tmp_path / "capetown.csv", tmp_path / "out"
-    weather.write_text(as_csv(synthetic_weather(-33.92, 18.42)), encoding="utf-8")
-    only = ("--quick", "--only", "pv-s-150-random,ridge", "--out", str(out))
-    ended = called(capsys, "reproduce", "regression", "--weather", str(weather), *only)
-    assert ended.code == 0, ended
-    sentence = "The houses stand at 33.92° S, 18.42° E in the weather of capetown.csv."
-    assert json.loads((out / "study.json").read_text())["notes"][0] == sentence
-    assert sentence in (out / "README.md").read_text(encoding="utf-8")
-    more = ("--quick", "--only", "polynomial,ridge", "--out", str(out))
-    assert called(capsys, "reproduce", "regression", "--weather", str(weather), *more).code == 0
-    notes = json.loads((out / "study.json").read_text())["notes"]
-    assert notes[0] == sentence, "the houses' runs are still on the page"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["regresion"], ["'regresion'", "polynomial, regression, fortnights, ablation"]),
-        (["regression", "--only", "mlt"], ["mlt", "mtl"]),
-        (["regression", "--weather", "none.csv"], ["none.csv"]),
-        (["ablation", "--only", "mtl"], ["mtl", "k1"]),
-        (["polynomial", "--jobs", "2"], ["--jobs"]),
-    ],
-)
-def test_a_study_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path, capsys):
-    out = tmp_path / "out"
-    assert_one_sentence(called(capsys, "reproduce", *arguments, "--out", str(out)), *words)
-    assert not out.exists()
-
-
-def test_time_that_is_over_leaves_the_rest_for_the_next_call(tmp_path, capsys):
-    where = ("--out", str(tmp_path / "out"))
-    ended = called(capsys, "reproduce", "ablation", "--quick", "--seconds", "0", *where)
-    assert ended.code == 0 and "28 of 28 runs are missing; the same command goes on" in ended.errors

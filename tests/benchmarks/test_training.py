@@ -14,7 +14,7 @@ import pytest
 from benchmarks import training
 from benchmarks.training import METHODS, sheet, take_turns, train_all
 from pacpfl.folder import MethodResult
-from pacpfl.studies.classification import cell_config
+from reproduction.classification import cell_config
 
 
 def test_one_works_at_a_time_and_all_in_turn() -> None:

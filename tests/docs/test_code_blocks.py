@@ -18,28 +18,28 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 import typer.main
 from patience import patience
 
 from pacpfl import config
 from pacpfl.cli.app import app
 from pacpfl.cli.common import shipped
-from pacpfl.cli_reproduce import STUDIES
 from pacpfl.errors import InputError
+from reproduction import __main__ as reproduction
 
 # Commands that are checked (options and arguments, settings, targets, extras) and not run here, and why.
 NOT_RUN = {
     "make": "sets up an environment from a package index",
     "pip install": "needs a package index",
     "pip download": "needs a package index",
-    "python scripts/reference_years.py": "needs its files; tests/data/test_reference_years.py runs it",
-    "python -m scripts.stations": "needs its files; tests/studies/test_stations.py runs it",
+    "python scripts/reference_years.py": "needs files; reproduction/tests/test_reference_years.py runs it",
+    "python -m scripts.stations": "needs files; reproduction/tests/test_stations.py runs it",
     "tensorboard": "a server, and a package of an extra",
     "mlflow": "a server, and a package of an extra",
-    "pacpfl reproduce": "minutes to hours; tests/studies runs each study with few rounds",
+    "python -m reproduction": "minutes to hours; reproduction/tests runs each with few rounds",
     "pacpfl sites": "machines of several sites",
     "pacpfl tune": "many trainings; tests/test_tune_cli.py runs it",
-    "pacpfl audit": "many trials; tests/studies/test_audit_cli.py runs it",
     "pacpfl run digits": "compiles long; tests/test_classification_cli.py runs it",
     "pacpfl run certify-": "trains for a minute; tests/studies/test_certify.py runs smaller ones",
     "pacpfl certify runs/certify-": "needs such a run",
@@ -105,7 +105,7 @@ def parsed(words: list[str]) -> Any:
     return command.make_context(words[1], rest)
 
 
-def found(words: list[str]) -> tuple[Any, list[str]]:
+def found(words: list[str], app: typer.Typer = app) -> tuple[Any, list[str]]:
     """The command that words name, through groups of commands, and what is left of them."""
     command: Any = typer.main.get_command(app)
     rest = words[1:]
@@ -121,8 +121,6 @@ def check_pacpfl(words: list[str]) -> None:
     if words[1:] in ([], ["--help"]) or words[-1] == "--help":
         return
     given = parsed(words).params
-    if words[1] == "reproduce":
-        assert given["study"] in STUDIES
     if words[1] == "run":
         base = shipped(given["dataset"]) if given["dataset"] else config.Config()
         config.override(base, list(given["settings"] or ()))
@@ -142,6 +140,9 @@ def check_other(words: list[str], root: Path) -> None:
             assert set(extras.split(",")) <= known, (
                 f"{line}: of {extras}, pyproject has no such extra"
             )
+    elif words[:3] == ["python", "-m", "reproduction"]:
+        command, rest = found(words[2:], reproduction.app)
+        command.make_context(line, rest)
     elif words[:2] == ["python", "-m"]:
         assert importlib.util.find_spec(words[2]) is not None, line
     elif words[0] == "python" and words[1].startswith("scripts/"):
@@ -333,7 +334,7 @@ FILES = "py|json|jsonl|safetensors"
 @pytest.mark.parametrize(
     "line",
     ["pacpfl fly", "pacpfl run polynomial --sat rounds=2", "pacpfl run polynomial --seed two",
-     "pacpfl run polynomials", "pacpfl run polynomial --set round=2", "pacpfl reproduce all"],
+     "pacpfl run polynomials", "pacpfl run polynomial --set round=2"],
 )  # fmt: skip
 def test_a_wrong_command_is_noticed(line):
     with pytest.raises(Exception, match=r"no|No|not|valid|assert"):

@@ -1,20 +1,14 @@
-"""Shared by the tests of the studies: compiled programs that are kept from one run to the next, and
-the Polynomial study with five seeds."""
+"""Shared by the tests of the studies: compiled programs that are kept from one run to the next."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-
-from pacpfl.cli.common import shipped
-from pacpfl.run import Watcher
-from pacpfl.studies import polynomial
-from pacpfl.studies.table import rows
 
 SETTINGS = (
     "jax_compilation_cache_dir",
@@ -43,19 +37,3 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter[str]]
         jax.config.update(name, value)
     compilation_cache.reset_cache()
     jax.monitoring.unregister_event_listener(listen)
-
-
-@pytest.fixture(scope="session")
-def polynomial_table() -> Callable[..., dict[tuple[str, str, str, str], float]]:
-    """Means over five seeds, by dataset, group, method and metric, of some methods on one data set."""
-
-    def run(dataset: str, methods: tuple[str, ...]) -> dict[tuple[str, str, str, str], float]:
-        suite = {dataset: {name: polynomial.SUITE[dataset][name] for name in methods}}
-        configs = {dataset: shipped(dataset)}
-        outcomes = polynomial.run_study(configs, range(5), Watcher(), suite=suite)
-        return {
-            (r["dataset"], r["group"], r["method"], r["metric"]): r["mean"]
-            for r in rows(outcomes, polynomial.PUBLISHED)
-        }
-
-    return run

@@ -22,9 +22,9 @@ from pacpfl.sections import Config, DataConfig, TrainConfig
 from pacpfl.studies import spaces, tune
 from pacpfl.studies.build import build_method
 from pacpfl.studies.crossval import Score
-from pacpfl.studies.regression import DATASETS, dataset_config
 from pacpfl.studies.spaces import ROWS, SPACES, Choice, Range, Widths
 from pacpfl.studies.workers import Ended, shares, work
+from reproduction.regression import DATASETS, dataset_config
 
 BASE = Config(seed=3, data=DataConfig(clients=3, new_clients=0), train=TrainConfig(tau=0.5))
 RATES: spaces.Space = {

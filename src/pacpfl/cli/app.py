@@ -12,15 +12,13 @@ import typer
 
 from pacpfl.cli.certify import certify
 from pacpfl.cli.common import console
+from pacpfl.cli.download import download
 from pacpfl.cli.own import check, compare, fit, init
 from pacpfl.cli.predict import evaluate, personalize, predict, update
 from pacpfl.cli.privacy import privacy
 from pacpfl.cli.run import run
 from pacpfl.cli.sites import add_to
 from pacpfl.cli.tune import tune
-from pacpfl.cli_audit import audit
-from pacpfl.cli_classification import download
-from pacpfl.cli_reproduce import reproduce
 from pacpfl.errors import InputError
 
 app = typer.Typer(
@@ -59,10 +57,31 @@ def version() -> None:
     print(__version__)
 
 
+ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(hidden=True, context_settings=ELSEWHERE)
+def reproduce() -> None:
+    """Name the command that reproduces the paper's studies."""
+    raise InputError(
+        "The paper's studies are no part of the package: in a clone, run `python -m reproduction "
+        "STUDY` or `make reproduce STUDY=regression`."
+    )
+
+
+@app.command(hidden=True, context_settings=ELSEWHERE)
+def audit() -> None:
+    """Name the command that audits the privacy mechanisms."""
+    raise InputError(
+        "The audit is no part of the package: in a clone, run `python -m reproduction audit MODE` "
+        "(docs/audit.md)."
+    )
+
+
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, report, reproduce, certify),
+    *(run, report, certify),
     *(init, check, fit, compare, personalize, predict, update, evaluate),
-    *(tune, audit, privacy, download),
+    *(tune, privacy, download),
 )
 for command in COMMANDS:
     app.command()(command)

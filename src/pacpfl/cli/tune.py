@@ -20,7 +20,7 @@ def tune(
     config: Annotated[
         str,
         typer.Argument(
-            help="A configuration (TOML), or a data set of the regression study such as pv-ew-610."
+            help="A configuration (TOML), or the name of a shipped one such as polynomial."
         ),
     ],
     method: Annotated[str, typer.Option(help="Whose settings: pacpfl, pfedgp, mtl, ...")],
@@ -108,7 +108,7 @@ def tune(
 
 
 def _configuration(name: str, settings: list[str]) -> Config:
-    """A file, a data set of the regression study, or a configuration that comes with the package."""
+    """A file, or a configuration that comes with the package."""
     from pacpfl import config as configuration
     from pacpfl.cli.common import shipped
 
@@ -116,11 +116,7 @@ def _configuration(name: str, settings: list[str]) -> Config:
         return configuration.override(configuration.load_file(Path(name)), settings)
     if name.endswith(".toml"):
         raise InputError(f"There is no file {name}; give a configuration that exists.")
-    try:
-        chosen = shipped(f"regression/defaults/{name}")
-    except InputError:
-        chosen = shipped(name)
-    return configuration.override(chosen, settings)
+    return configuration.override(shipped(name), settings)
 
 
 def _write(path: Path, text: str) -> None:
