@@ -21,9 +21,8 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.cnn import CNN
 from pacpfl.priors.gp import GPPrior
-from pacpfl.priors.networks import MLP
+from pacpfl.priors.networks import CNN, MLP
 from pacpfl.run import Watcher, run_method
 from pacpfl.sections import Config
 from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method, entry

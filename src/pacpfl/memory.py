@@ -1,7 +1,7 @@
 """How many clients are personalised at once, so that their networks fit into memory.
 
 What counts is the size of the activations: a convolution of 28 x 28 pixels, written as a matrix product
-(`priors.cnn`), holds a third of a megabyte for every image and network. The estimate is rough, and
+(`priors.networks`), holds a third of a megabyte for every image and network. The estimate is rough, and
 generous: it counts three times the forward pass where gradients are needed.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import jax
 
-from pacpfl.priors.cnn import CNN
-from pacpfl.priors.layers import ROWS
-from pacpfl.priors.networks import MLP, Network
+from pacpfl.priors.networks import CNN, MLP, ROWS, Network
 from pacpfl.sections import Config
 from pacpfl.studies.build_networks import build_model
 from pacpfl.types import Federation

@@ -221,7 +221,7 @@ class BNNConfig:
 
 @dataclass(frozen=True)
 class PosteriorConfig:
-    """How a client infers its own networks from a Bayesian one (priors/bnn_posterior.py).
+    """How a client infers its own networks from a Bayesian one (priors/inference.py).
 
     Training does not depend on it: a finished run that is started again with other values here is
     only personalised and measured again.

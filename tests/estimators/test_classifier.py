@@ -14,7 +14,7 @@ from pacpfl.estimators.errors import InvalidInput
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Samples
 

@@ -20,7 +20,7 @@ from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
 from pacpfl.personal import PersonalModel, mix
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Probabilities
 

@@ -12,7 +12,7 @@ import pytest
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.vanilla_bnn import PooledBNN, State, VanillaBNN
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 

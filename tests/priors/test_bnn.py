@@ -18,14 +18,12 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
-from pacpfl.priors import bnn_inference, bnn_personal, bnn_posterior
+from pacpfl.priors import inference
 from pacpfl.priors.base import SampledPrior
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_personal import BNNPosterior
-from pacpfl.priors.bnn_posterior import Inference, Problem
 from pacpfl.priors.gp import GPPrior
-from pacpfl.priors.networks import MLP
-from pacpfl.priors.wrapped import WrappedNetwork
+from pacpfl.priors.inference import BNNPosterior, Inference, Problem
+from pacpfl.priors.networks import MLP, WrappedNetwork
 from pacpfl.types import Data, Prediction, Probabilities
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -200,7 +198,7 @@ def draws_of(prior: BNNPrior, phi: np.ndarray) -> np.ndarray:
     """The networks that inference starts from, drawn from the prior."""
     mean, log_std = np.split(phi, 2)
     problem = Problem(prior.network, prior.likelihood, prior.inference, mean, np.exp(log_std))
-    return mean + np.exp(log_std) * np.asarray(bnn_personal.draws(problem, KEY))
+    return mean + np.exp(log_std) * np.asarray(inference.draws(problem, KEY))
 
 
 def test_svgd_finds_the_moments_of_the_exact_posterior() -> None:
@@ -288,7 +286,7 @@ def test_laplace_of_classes() -> None:
 
 def test_curvature_of_classes_is_the_hessian() -> None:
     logits = np.random.default_rng(6).normal(size=(2, 4))
-    root = np.asarray(bnn_inference.curvature_root(Categorical(4), jnp.asarray(logits)))
+    root = np.asarray(inference.curvature_root(Categorical(4), jnp.asarray(logits)))
     for r, row in zip(root, logits, strict=True):
         p = softmax(row)
         np.testing.assert_allclose(r @ r.T, np.diag(p) - np.outer(p, p), atol=1e-14)
@@ -430,7 +428,7 @@ def test_batches_are_unbiased_and_without_padding() -> None:
     prior, phi, data = two_layers("svgd", "all", batch=2)
     problem = Problem(prior.network, prior.likelihood, prior.inference, phi[:17], np.exp(phi[17:]))
     data = Data(*map(jnp.asarray, data))
-    target = bnn_posterior.make_target(problem, jnp.zeros((4, 0)), data, jnp.asarray(0.7))
+    target = inference.make_target(problem, jnp.zeros((4, 0)), data, jnp.asarray(0.7))
     z = np.random.default_rng(8).normal(size=(4, 17))
     batches = jnp.array(list(combinations(range(5), 2)))
     parts, whole, rows = jax.jit(
@@ -453,8 +451,8 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
     def gradient(place: jax.Array, key: jax.Array) -> jax.Array:
         return jnp.where(place > 0.5, jnp.nan, 1.0)
 
-    inference = Inference(steps=30, learning_rate=0.1, optimizer="sgd")
-    found = bnn_inference.ascend(gradient, jnp.zeros(2), inference, KEY)
+    settings = Inference(steps=30, learning_rate=0.1, optimizer="sgd")
+    found = inference.ascend(gradient, jnp.zeros(2), settings, KEY)
     assert np.isfinite(found).all() and (found > 0.5).all() and (found < 0.65).all()
 
 
@@ -526,4 +524,4 @@ def test_inferences_that_cannot_be(settings: dict[str, Any]) -> None:
 
 def test_laplace_needs_a_known_curvature() -> None:
     with pytest.raises(InputError, match="svgd"):
-        bnn_inference.curvature_root(object(), jnp.zeros((1, 1)))  # type: ignore[arg-type]
+        inference.curvature_root(object(), jnp.zeros((1, 1)))  # type: ignore[arg-type]

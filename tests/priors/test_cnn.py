@@ -9,9 +9,16 @@ import pytest
 from jax import lax
 
 from pacpfl.errors import InputError
-from pacpfl.priors.cnn import CNN
-from pacpfl.priors.layers import affine, body_size, by_rows, features, has_features, layer_sizes
-from pacpfl.priors.networks import MLP
+from pacpfl.priors.networks import (
+    CNN,
+    MLP,
+    affine,
+    body_size,
+    by_rows,
+    features,
+    has_features,
+    layer_sizes,
+)
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pacpfl.priors.noise import normal
+from pacpfl.priors.bnn import normal
 
 COUNT = 400_000
 

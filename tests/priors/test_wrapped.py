@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pacpfl.priors.cnn import CNN
-from pacpfl.priors.layers import has_features, layer_sizes
-from pacpfl.priors.wrapped import WrappedNetwork
+from pacpfl.priors.networks import CNN, WrappedNetwork, has_features, layer_sizes
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -24,7 +24,7 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_posterior import Inference
+from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.sections import Config, TrainConfig
 from pacpfl.studies import certify_average, certify_classes, gaussian_networks

@@ -33,17 +33,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood
-from pacpfl.priors import bnn_personal
+from pacpfl.priors import inference as inferences
 from pacpfl.priors.base import Block, LeftOut, Scalar
-from pacpfl.priors.bnn_personal import BNNPosterior
-from pacpfl.priors.bnn_posterior import Inference, Problem, masked_log_likelihood
-from pacpfl.priors.layers import layer_sizes
-from pacpfl.priors.networks import Network
-from pacpfl.priors.noise import normal
+from pacpfl.priors.inference import BNNPosterior, Inference, Problem, masked_log_likelihood
+from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.types import Data, Mixture, Probabilities
 
 SPREADS = ("weight", "layer")
@@ -146,13 +143,13 @@ class BNNPrior:
         key: Array | None = None,
     ) -> BNNPosterior:
         assert key is not None, "the posterior is drawn: give a key"
-        return bnn_personal.posterior(self._problem(phi), data, temperature, key)
+        return inferences.posterior(self._problem(phi), data, temperature, key)
 
     def extend(
         self, phi: Float[Array, " size"], posterior: BNNPosterior, more: Data
     ) -> BNNPosterior:
         """The posterior of both samples together; inference goes on from where it stands."""
-        return bnn_personal.extend(self._problem(phi), posterior, more)
+        return inferences.extend(self._problem(phi), posterior, more)
 
     def log_evidence_of(
         self, phi: Float[Array, " size"], posterior: BNNPosterior
@@ -164,7 +161,7 @@ class BNNPrior:
         self, phi: Float[Array, " size"], posterior: BNNPosterior, x: Float[Array, "t d"]
     ) -> Mixture | Probabilities:
         """The mixture of the posterior's networks, all with the same weight."""
-        outputs = bnn_personal.outputs(self._problem(phi), posterior.body, posterior.head, x)
+        outputs = inferences.outputs(self._problem(phi), posterior.body, posterior.head, x)
         count = outputs.shape[0]
         return self.likelihood.predict(outputs, jnp.full(count, 1 / count, outputs.dtype))
 
@@ -197,3 +194,45 @@ class BNNPrior:
 def average(log_values: Float[Array, " L"]) -> Float[Array, ""]:
     """ln of the mean of exp."""
     return logsumexp(log_values) - math.log(log_values.size)
+
+
+def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype | type) -> Float[Array, ...]:
+    """Draw standard normal numbers, millions of them in every round.
+
+    On a processor JAX's generator (threefry) takes several times as long as the rest of a normal
+    number, and a large part of such a round. There, numbers in float32 come from a hash of their
+    place: C. Wellons's `lowbias32`, a bijection of 32 bits that changes every bit of its result with a
+    probability near one half when one bit of its argument changes, once over place and first word of
+    the key and once more with the second word. Keys are JAX's own. That is enough for estimates by
+    sampling; privacy's noise comes from elsewhere (`pacpfl.privacy`). Accelerators hash threefry in no
+    time, and keep it.
+    """
+    if jnp.dtype(dtype) != jnp.float32:
+        return jax.random.normal(key, shape, dtype)
+
+    def hashed(words: UInt32[Array, " 2"]) -> Float[Array, ...]:
+        return _normal(_bits(words, math.prod(shape))).reshape(shape)
+
+    def drawn(words: UInt32[Array, " 2"]) -> Float[Array, ...]:
+        return jax.random.normal(jax.random.wrap_key_data(words), shape, dtype)
+
+    return jax.lax.platform_dependent(jax.random.key_data(key), cpu=hashed, default=drawn)
+
+
+def _bits(words: UInt32[Array, " 2"], count: int) -> UInt32[Array, " n"]:
+    place = jax.lax.iota(jnp.uint32, count)
+    return _mix(_mix(place ^ words[0]) + words[1])
+
+
+def _mix(x: UInt32[Array, " n"]) -> UInt32[Array, " n"]:
+    """lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _normal(bits: UInt32[Array, " n"]) -> Float[Array, " n"]:
+    """The upper 23 bits as the middle of one of 2^23 equal parts of (-1, 1), through the inverse of erf."""
+    middle = (bits >> 9).astype(jnp.float32) + jnp.float32(0.5)
+    uniform = middle * jnp.float32(2.0**-22) - jnp.float32(1)
+    return jnp.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform)

@@ -1,15 +1,27 @@
-"""Networks whose parameters are one flat vector, so that a particle can hold them."""
+"""Networks whose parameters are one flat vector, so that a particle can hold them.
+
+Here are the MLP, the CNN of the classification study, any equinox network (`WrappedNetwork`), and how
+a network is taken apart: how its parameters divide into layers, and what its last layer sees.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import groupby, pairwise
+from typing import Any, Protocol, runtime_checkable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+from pacpfl.errors import InputError
+
+ROWS = 512  # inputs at once where all there are may not fit into memory
+PADDINGS = ("valid", "same")
 
 
 class Network(Protocol):
@@ -83,3 +95,258 @@ class MLP:
             x = x @ weight + parameters[end : end + outputs]
             start = end + outputs
         return x
+
+
+@runtime_checkable
+class LayeredNetwork(Network, Protocol):
+    """A network that tells how many parameters each layer has, in the order in which they lie."""
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]: ...
+
+
+@runtime_checkable
+class HeadedNetwork(LayeredNetwork, Protocol):
+    """A network that ends in `affine`: its last layer can be adapted without running the others."""
+
+    def features(
+        self, body: Float[Array, " body"], x: Float[Array, "m inputs"]
+    ) -> Float[Array, "m features"]:
+        """What the last layer sees; `body` are the parameters of all layers before it."""
+        ...
+
+
+def layer_sizes(network: Network) -> tuple[int, ...]:
+    if isinstance(network, MLP):
+        return tuple((inputs + 1) * outputs for inputs, outputs in pairwise(network.sizes))
+    if isinstance(network, LayeredNetwork):
+        return network.layer_sizes
+    raise InputError(
+        f"{type(network).__name__} does not tell its layers; give it a layer_sizes property, or "
+        'choose spread = "weight" and adapt = "all".'
+    )
+
+
+def body_size(network: Network) -> int:
+    """Number of parameters before the last layer."""
+    return network.size - layer_sizes(network)[-1]
+
+
+def affine(
+    parameters: Float[Array, " p"], x: Float[Array, "*m inputs"]
+) -> Float[Array, "*m outputs"]:
+    """x W + b with the parameters as all networks here keep them: W row by row, then b.
+
+    (Taken apart by `split`, not by slices: its gradient is one concatenation instead of a sum of
+    arrays padded with zeros.)
+    """
+    inputs = x.shape[-1]
+    outputs = parameters.size // (inputs + 1)
+    weight, bias = jnp.split(parameters, [inputs * outputs])
+    return x @ weight.reshape(inputs, outputs) + bias
+
+
+def has_features(network: Network) -> bool:
+    """Whether the network can be cut before its last layer."""
+    return isinstance(network, MLP | HeadedNetwork)
+
+
+def features(
+    network: Network, body: Float[Array, " body"], x: Float[Array, "m inputs"]
+) -> Float[Array, "m features"]:
+    """What the last layer of a network that `has_features` sees."""
+    if isinstance(network, HeadedNetwork):
+        return network.features(body, x)
+    assert isinstance(network, MLP)
+    if len(network.sizes) == 2:
+        return x
+    return ACTIVATIONS[network.activation](MLP(network.sizes[:-1], network.activation)(body, x))
+
+
+def by_rows(
+    function: Callable[[Float[Array, "m inputs"]], Float[Array, "m outputs"]],
+    x: Float[Array, "m inputs"],
+) -> Float[Array, "m outputs"]:
+    """function(x), many inputs in parts: for results that need no gradient."""
+    if x.shape[0] <= ROWS:
+        return function(x)
+    return jax.lax.map(lambda row: function(row[None])[0], x, batch_size=ROWS)
+
+
+@dataclass(frozen=True)
+class CNN:
+    """The convolutional network of the classification study (McMahan et al. 2017, as in the paper).
+
+    5x5 convolution to 32 channels, 2x2 maximum, 5x5 convolution to 64, 2x2 maximum, dense layer of
+    512, output; rectified after each but the last. Rows of features are images, pixel after pixel,
+    the channels of a pixel side by side.
+
+    A convolution is written as ONE matrix product of all patches with the kernel (im2col). Under vmap
+    over weights this becomes a batched product, which processors of every kind are built for; a
+    convolution primitive would become a grouped convolution, several times slower.
+
+    `padding` "valid" (the usual one: 582,026 parameters for digits of 28 x 28) takes patches from
+    inside the image only; "same" surrounds it with zeros, which small images need. Parameters lie
+    layer by layer: kernel [side, side, in, out] row by row (dense: [in, out]), then biases [out].
+    """
+
+    height: int
+    width: int
+    outputs: int
+    channels: int = 1
+    filters: tuple[int, int] = (32, 64)
+    hidden: int = 512
+    side: int = 5
+    padding: str = "valid"
+
+    def __post_init__(self) -> None:
+        if self.padding not in PADDINGS:
+            raise InputError(
+                f"padding = {self.padding!r} is not one of {', '.join(PADDINGS)}; choose one of them."
+            )
+        if self.padding == "same" and self.side % 2 == 0:
+            raise InputError(
+                f'side = {self.side} has no middle, which padding "same" needs; choose an odd one.'
+            )
+        if min(self._grid) < 1:
+            raise InputError(
+                f"Images of {self.height} x {self.width} are too small for two convolutions of "
+                f"{self.side} x {self.side} with padding {self.padding!r}; "
+                'choose padding "same", smaller kernels, or an MLP.'
+            )
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        """Height and width after both convolutions and maxima."""
+        lost = self.side - 1 if self.padding == "valid" else 0
+        height, width = (((n - lost) // 2 - lost) // 2 for n in (self.height, self.width))
+        return height, width
+
+    @property
+    def _fans(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of each layer's matrix."""
+        first, second = self.filters
+        height, width = self._grid
+        area = self.side**2
+        return (
+            (area * self.channels, first),
+            (area * first, second),
+            (height * width * second, self.hidden),
+            (self.hidden, self.outputs),
+        )
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        return tuple((inputs + 1) * outputs for inputs, outputs in self._fans)
+
+    @property
+    def size(self) -> int:
+        return sum(self.layer_sizes)
+
+    def initial(self, key: Array) -> Float[Array, " size"]:
+        """Weights N(0, 2 / inputs) (He), of the last layer, which nothing rectifies, N(0, 1 / inputs);
+        biases 0."""
+        parts = []
+        for index, (inputs, outputs) in enumerate(self._fans):
+            last = index == len(self._fans) - 1
+            std = math.sqrt((1.0 if last else 2.0) / inputs)
+            draw = jax.random.normal(jax.random.fold_in(key, index), (inputs * outputs,))
+            parts += [std * draw, jnp.zeros(outputs)]
+        return jnp.concatenate(parts)
+
+    def __call__(
+        self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
+    ) -> Float[Array, "m outputs"]:
+        body, head = jnp.split(parameters, [self.size - self.layer_sizes[-1]])
+        return affine(head, self.features(body, x))
+
+    def features(
+        self, body: Float[Array, " body"], x: Float[Array, "m inputs"]
+    ) -> Float[Array, "m hidden"]:
+        first, second, dense = jnp.split(body, np.cumsum(self.layer_sizes[:2]))
+        values = x.reshape(x.shape[0], self.height, self.width, self.channels)
+        values = self._stage(second, self._stage(first, values))
+        return jax.nn.relu(affine(dense, values.reshape(x.shape[0], self._fans[2][0])))
+
+    def _stage(
+        self, parameters: Float[Array, " p"], images: Float[Array, "m h w c"]
+    ) -> Float[Array, "m h2 w2 o"]:
+        """Convolution, maximum, rectifier: the last two may change places, and so fewer are rectified."""
+        if self.padding == "same":
+            edge = (self.side // 2, self.side // 2)
+            images = jnp.pad(images, ((0, 0), edge, edge, (0, 0)))
+        return jax.nn.relu(maximum_of_squares(affine(parameters, patches(images, self.side))))
+
+
+def patches(images: Float[Array, "m h w c"], side: int) -> Float[Array, "m h1 w1 patch"]:
+    """Every side x side patch as one row, ordered like the kernel: by row, column, channel."""
+    height, width = images.shape[1] - side + 1, images.shape[2] - side + 1
+    shifted = [
+        images[:, down : down + height, right : right + width]
+        for down in range(side)
+        for right in range(side)
+    ]
+    return jnp.concatenate(shifted, -1)
+
+
+def maximum_of_squares(images: Float[Array, "m h w c"]) -> Float[Array, "m h2 w2 c"]:
+    """Maximum over 2 x 2 squares; a last odd row or column is left out."""
+    m, height, width, channels = images.shape
+    height, width = height // 2, width // 2
+    images = images[:, : 2 * height, : 2 * width]
+    return images.reshape(m, height, 2, width, 2, channels).max((2, 4))
+
+
+@dataclass(frozen=True)
+class WrappedNetwork:
+    """`make(key)` builds the network; it is written for ONE input, and vmapped over rows here.
+
+    `shape` is what a row of features is reshaped to before the network sees it, for instance
+    (1, 28, 28) for `eqx.nn.Conv2d`. Parameters are all floating-point arrays of the network, in the
+    order of its tree; `initial` are those that `make` gave them. A layer is a module that holds such
+    arrays itself, so the LAST layer is the last in the order of fields, not of use.
+
+    Networks that draw random numbers or keep a state (dropout, batch normalisation) do not fit: they
+    are called with nothing but the input.
+    """
+
+    make: Callable[[Array], Any]
+    shape: tuple[int, ...] | None = None
+
+    def _divided(self, key: Array) -> tuple[Any, Any]:
+        """The network's parameters, and all the rest of it."""
+        return eqx.partition(self.make(key), eqx.is_inexact_array)
+
+    def _shapes(self) -> Any:
+        """The parameters' shapes, without computing any."""
+        return eqx.filter_eval_shape(lambda key: self._divided(key)[0], jax.random.key(0))
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        leaves = jax.tree_util.tree_leaves_with_path(self._shapes())
+        return tuple(
+            sum(leaf.size for _, leaf in layer)
+            for _, layer in groupby(leaves, lambda pair: pair[0][:-1])
+        )
+
+    @property
+    def size(self) -> int:
+        return sum(self.layer_sizes)
+
+    def initial(self, key: Array) -> Float[Array, " size"]:
+        return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(self._divided(key)[0])])
+
+    def __call__(
+        self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
+    ) -> Float[Array, "m outputs"]:
+        # Only the network's structure is used, so the compiler drops the values `make` computes.
+        arrays, rest = self._divided(jax.random.key(0))
+        leaves, structure = jax.tree.flatten(arrays)
+        ends = np.cumsum([leaf.size for leaf in leaves])
+        pieces = [
+            parameters[end - leaf.size : end].reshape(leaf.shape)
+            for leaf, end in zip(leaves, ends, strict=True)
+        ]
+        network = eqx.combine(jax.tree.unflatten(structure, pieces), rest)
+        shape = x.shape[1:] if self.shape is None else self.shape
+        return jax.vmap(network)(x.reshape(x.shape[0], *shape))

@@ -20,9 +20,8 @@ from pacpfl.methods.pfedbayes import PFedBayes
 from pacpfl.methods.pfedgp_classify import PFedGPClassify
 from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_posterior import Inference
-from pacpfl.priors.cnn import CNN
-from pacpfl.priors.networks import MLP, Network
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.networks import CNN, MLP, Network
 from pacpfl.sections import Config, TrainConfig
 from pacpfl.types import Form
 

@@ -28,8 +28,8 @@ from pacpfl.errors import InputError
 from pacpfl.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.bnn_posterior import Inference
-from pacpfl.priors.layers import affine, body_size, by_rows, features, has_features
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.networks import affine, body_size, by_rows, features, has_features
 from pacpfl.types import Data
 
 ClassLossKind = Literal["zero-one", "brier", "clipped-nll"]

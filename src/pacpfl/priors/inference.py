@@ -1,0 +1,368 @@
+"""How a client infers its own networks from a Bayesian one: the tempered posterior of the weights.
+
+All inference happens in the prior's own units, z = (w - mu) / sigma, where the prior is N(0, I) and one
+step size suits every layer:
+
+    ln p(z | S) = -|z|^2 / 2 + t ln p(S | mu + sigma z) + const.
+
+Three ways lead from N(0, I) to this posterior:
+
+- `svgd` (the paper's framework): the networks start as draws of the prior and move by SVGD.
+- `variational`: the Gaussian N(m, diag(s^2)) in z that maximises t E[ln p(S | w)] - KL; the networks
+  are draws of it.
+- `laplace`: the Gaussian around the most probable z with the curvature (generalised Gauss-Newton) as
+  its precision; exact for a linear network with Gaussian noise. Costs (samples x outputs)^3, so it is
+  for small clients.
+
+With `steps=0` all of them leave draws of the prior: no personalisation.
+
+`adapt="last"`: only the last layer moves, on top of the body (all layers before it) of a network drawn
+from the prior. Its features are computed once, so hundreds of steps cost less than one pass through
+the whole network, and where clients share the draws they share the body, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, UInt32
+
+from pacpfl import svgd
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
+from pacpfl.linalg import factorise
+from pacpfl.priors.base import Scalar, random_rows
+from pacpfl.priors.networks import Network, affine, body_size, by_rows, features, has_features
+from pacpfl.tiles import matmul, transpose
+from pacpfl.types import Data
+
+KINDS = ("svgd", "variational", "laplace")
+ADAPTS = ("last", "all")
+KERNELS = ("rbf", "imq")  # of SVGD between the networks
+OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
+EVERY = slice(None)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How a client infers. `learning_rate` is in units of the prior's sigma; it falls like a cosine.
+
+    `temperature` multiplies that of the evidence. `batch` is the number of samples in a step (None:
+    all); `laplace`, whose `steps` are Newton's, always takes all.
+    """
+
+    kind: str = "svgd"
+    networks: int = 5
+    adapt: str = "last"
+    steps: int = 20
+    learning_rate: float = 0.03
+    temperature: float = 1.0
+    optimizer: str = "adam"
+    kernel: str = "rbf"
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("kind", KINDS),
+            ("adapt", ADAPTS),
+            ("optimizer", tuple(OPTIMIZERS)),
+            ("kernel", KERNELS),
+        ):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise InputError(
+                    f"{name} = {value!r} is not one of {', '.join(allowed)}; choose one of them."
+                )
+        if self.networks < 1 or self.steps < 0 or (self.batch is not None and self.batch < 1):
+            raise InputError(
+                f"networks = {self.networks}, steps = {self.steps} and batch = {self.batch} cannot be "
+                "used; give at least 1 network, no negative steps, and a batch of at least 1."
+            )
+        if not 0 <= self.temperature < math.inf or not 0 < self.learning_rate < math.inf:
+            raise InputError(
+                f"temperature = {self.temperature} and learning_rate = {self.learning_rate} cannot be "
+                "used; give a temperature that is not negative and a positive learning rate."
+            )
+
+
+class Problem(NamedTuple):
+    """One particle and how to infer from it."""
+
+    network: Network
+    likelihood: Likelihood
+    inference: Inference
+    means: Float[Array, " w"]
+    std: Float[Array, " w"]
+
+    @property
+    def fixed(self) -> int:
+        """How many of the weights do not adapt: the first ones."""
+        return body_size(self.network) if self.inference.adapt == "last" else 0
+
+
+def masked_log_likelihood(
+    likelihood: Likelihood, outputs: Float[Array, "m outputs"], data: Data
+) -> Float[Array, ""]:
+    """ln p(S | w) of the samples where the mask is true."""
+    densities = likelihood.log_density(outputs, jnp.where(data.mask, data.y, 0))
+    return jnp.where(data.mask, densities, 0).sum()
+
+
+class Target(NamedTuple):
+    """ln p(S | w)^t of n networks as a function of what adapts, in units of the prior's sigma."""
+
+    problem: Problem
+    seen: Array  # of each network, features of the samples, or else its body
+    by_features: bool
+    data: Data
+    temperature: Float[Array, ""]
+
+    def outputs(self, seen: Array, z: Float[Array, " p"], rows: Any = EVERY) -> Array:
+        fixed = self.problem.fixed
+        head = self.problem.means[fixed:] + self.problem.std[fixed:] * z
+        if self.by_features:
+            return affine(head, seen[rows])
+        return self.problem.network(jnp.concatenate([seen, head]), self.data.x[rows])
+
+    def log_likelihoods(self, z: Float[Array, "n p"], rows: Any = EVERY) -> Float[Array, " n"]:
+        """With some rows only: the batch's mean stands for the mean of all."""
+        batch = Data(*(part[rows] for part in self.data))
+        share = self.data.mask.sum() / jnp.maximum(batch.mask.sum(), 1)
+
+        def one(seen: Array, z: Array) -> Array:
+            values = self.outputs(seen, z, rows)
+            return masked_log_likelihood(self.problem.likelihood, values, batch)
+
+        scale = self.temperature * share.astype(self.temperature.dtype)
+        return scale * jax.vmap(one)(self.seen, z)
+
+    def rows(self, key: Array) -> Any:
+        """The samples of one step."""
+        batch = self.problem.inference.batch
+        if batch is None or batch >= self.data.mask.size:
+            return EVERY
+        return random_rows(key, self.data.mask, batch)
+
+
+def make_target(problem: Problem, body: Array, data: Data, temperature: Array) -> Target:
+    if not problem.fixed or not has_features(problem.network):
+        return Target(problem, body, False, data, temperature)
+    seen = jax.lax.map(
+        lambda one: by_rows(lambda x: features(problem.network, one, x), data.x), body
+    )
+    return Target(problem, seen, True, data, temperature)
+
+
+def ascend(
+    gradient: Callable[[Any, Array], Any], start: Any, inference: Inference, key: Array
+) -> Any:
+    """`steps` steps of the optimiser. A step that is not finite is not taken."""
+    if inference.steps == 0:
+        return start
+    schedule = optax.cosine_decay_schedule(inference.learning_rate, inference.steps)
+    optimizer = OPTIMIZERS[inference.optimizer](schedule)
+
+    def step(number: int, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        place, memory = carry
+        uphill = gradient(place, jax.random.fold_in(key, number))
+        finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(uphill)]))
+        change, moved = optimizer.update(jax.tree.map(jnp.negative, uphill), memory)
+        after = (optax.apply_updates(place, change), moved)
+        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, carry)
+
+    return jax.lax.fori_loop(0, inference.steps, step, (start, optimizer.init(start)))[0]
+
+
+def _svgd(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array, Array]:
+    inference = target.problem.inference
+
+    def direction(z: Array, key: Array) -> Array:
+        rows = target.rows(key)
+        likelihood = jax.grad(lambda z: target.log_likelihoods(z, rows).sum())(z)
+        return svgd.direction(z, likelihood - z, inference.kernel)
+
+    z = ascend(direction, start, inference, key)
+    return z, z
+
+
+def _variational(
+    target: Target, start: tuple[Array, Array], noise: Array, key: Array
+) -> tuple[tuple[Array, Array], Array]:
+    """KL(N(m, s^2) || N(0, 1)) = (s^2 + m^2 - 1) / 2 - ln s, summed over the weights."""
+
+    def bound(q: tuple[Array, Array], epsilon: Array, rows: Any) -> Array:
+        mean, log_std = q
+        likelihood = target.log_likelihoods(mean + jnp.exp(log_std) * epsilon, rows).mean()
+        divergence = 0.5 * (jnp.exp(2 * log_std) + mean**2 - 1) - log_std
+        return likelihood - divergence.sum()
+
+    def gradient(q: tuple[Array, Array], key: Array) -> tuple[Array, Array]:
+        row_key, noise_key = jax.random.split(key)
+        epsilon = jax.random.normal(noise_key, noise.shape, noise.dtype)
+        return jax.grad(bound)(q, epsilon, target.rows(row_key))
+
+    mean, log_std = ascend(gradient, start, target.problem.inference, key)
+    return (mean, log_std), mean + jnp.exp(log_std) * noise
+
+
+def _laplace(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array, Array]:
+    """Newton's method with the Gauss-Newton precision A = I + B^T B, then one draw for each network.
+
+    With e and v standard normal, e - B^T (I + B B^T)^-1 (B e + v) is a draw of N(0, A^-1).
+    """
+    steps = target.problem.inference.steps
+    if steps == 0:
+        return start, noise
+    sizes = jnp.append(0.5 ** jnp.arange(6.0), 0.0).astype(noise.dtype)
+
+    def one(seen: Array, z: Array, epsilon: Array, more: Array) -> tuple[Array, Array]:
+        alone = target._replace(seen=seen[None])
+
+        def log_density(z: Array) -> Array:
+            return alone.log_likelihoods(z[None])[0] - 0.5 * jnp.sum(z**2)
+
+        def newton(_: int, z: Array) -> Array:
+            """The best of several lengths of the step, none included: it never leads downhill."""
+            change = _shrink(target, seen, z)(jax.grad(log_density)(z), 0.0)
+            tried = jax.vmap(lambda size: log_density(z + size * change))(sizes)
+            best = sizes[jnp.argmax(jnp.where(jnp.isfinite(tried), tried, -jnp.inf))]
+            return z + jnp.where(best > 0, best * change, 0)
+
+        z = jax.lax.fori_loop(0, steps, newton, z)
+        return z, z + _shrink(target, seen, z)(epsilon, more)
+
+    rows = target.data.mask.size * target.problem.likelihood.outputs
+    more = jax.random.normal(key, (noise.shape[0], rows), noise.dtype)
+    return jax.vmap(one)(target.seen, start, noise, more)
+
+
+def _shrink(target: Target, seen: Array, z: Array) -> Callable[[Array, Scalar], Array]:
+    """(u, v) -> u - B^T (I + B B^T)^-1 (B u + v), which is A^-1 u for v = 0.
+
+    B = sqrt(t) R^T J, with J the outputs' Jacobian and R R^T the likelihood's curvature, has a row for
+    each sample and output: far fewer than weights.
+    """
+    jacobian = jax.jacrev(lambda z: target.outputs(seen, z))(z)
+    root = curvature_root(target.problem.likelihood, target.outputs(seen, z))
+    rows = jnp.einsum("moq,mop->mqp", root, jacobian)
+    rows = jnp.where(target.data.mask[:, None, None], rows, 0)
+    rows = jnp.sqrt(target.temperature) * rows.reshape(-1, z.size)
+    eye = jnp.eye(rows.shape[0], dtype=z.dtype)
+    inverse = factorise(matmul(rows, transpose(rows)) + eye).inverse
+
+    def shrink(vector: Array, more: Scalar) -> Array:
+        inner = matmul(inverse, matmul(rows, vector) + more)
+        return vector - matmul(transpose(rows), matmul(transpose(inverse), inner))
+
+    return shrink
+
+
+def curvature_root(
+    likelihood: Likelihood, outputs: Float[Array, "m outputs"]
+) -> Float[Array, "m outputs outputs"]:
+    """R with R R^T = the Hessian of -ln p(y | outputs) in the outputs (which does not depend on y).
+
+    Classes: diag(p) - p p^T, whose root has the columns sqrt(p_c) (e_c - p).
+    """
+    if isinstance(likelihood, Categorical):
+        p = jax.nn.softmax(outputs)
+        eye = jnp.eye(likelihood.classes, dtype=outputs.dtype)
+        return (eye - p[:, :, None]) * jnp.sqrt(p)[:, None, :]
+    if isinstance(likelihood, Gaussian):
+        return jnp.full((*outputs.shape, 1), 1 / likelihood.noise, outputs.dtype)
+    raise InputError(
+        f"The curvature of {type(likelihood).__name__} is not known; "
+        'choose the inference "svgd" or "variational".'
+    )
+
+
+# For each kind: where it starts, given draws of N(0, I), and how it goes on from there. The results are
+# where it has got to, and the networks.
+INFERENCES: dict[str, tuple[Callable[[Array], Any], Callable[..., tuple[Any, Array]]]] = {
+    "svgd": (lambda noise: noise, _svgd),
+    "variational": (
+        lambda noise: (jnp.zeros_like(noise[0]), jnp.zeros_like(noise[0])),
+        _variational,
+    ),
+    "laplace": (jnp.zeros_like, _laplace),
+}
+
+
+class BNNPosterior(NamedTuple):
+    """What one client keeps of one particle: n networks, and where inference stands."""
+
+    body: Float[Array, "n fixed"]  # weights that did not adapt
+    head: Float[Array, "n adapted"]
+    reached: Any  # z for `svgd` and `laplace`, (m, ln s) for `variational`
+    log_likelihoods: Float[Array, " n"]  # t ln p(S | w) of the draws of the prior
+    data: Data
+    temperature: Float[Array, ""]
+    seed: UInt32[Array, " 2"]
+
+
+def posterior(problem: Problem, data: Data, temperature: Scalar, key: Array) -> BNNPosterior:
+    temperature = jnp.asarray(problem.inference.temperature * temperature, problem.means.dtype)
+    return infer(problem, data, temperature, key)
+
+
+def extend(problem: Problem, before: BNNPosterior, more: Data) -> BNNPosterior:
+    data = Data(*(jnp.concatenate(pair) for pair in zip(before.data, more, strict=True)))
+    key = jax.random.wrap_key_data(before.seed)
+    return infer(problem, data, before.temperature, key, before.reached)
+
+
+def draws(problem: Problem, key: Array) -> Float[Array, "n w"]:
+    """Networks drawn from the prior, in units of its sigma."""
+    shape = (problem.inference.networks, problem.means.size)
+    return jax.random.normal(jax.random.fold_in(key, 0), shape, problem.means.dtype)
+
+
+def infer(
+    problem: Problem, data: Data, temperature: Array, key: Array, reached: Any = None
+) -> BNNPosterior:
+    """From the prior, or from where inference stood before."""
+    fixed, drawn = problem.fixed, draws(problem, key)
+    body, head = jnp.split(problem.means + problem.std * drawn, [fixed], axis=1)
+    target = make_target(problem, body, data, temperature)
+    noise = drawn[:, fixed:]
+    begin, go_on = INFERENCES[problem.inference.kind]
+    start = begin(noise) if reached is None else reached
+    reached, z = go_on(target, start, noise, jax.random.fold_in(key, 1))
+    if target.by_features:
+        log_likelihoods = target.log_likelihoods(noise)
+    else:
+        said = outputs(problem, body, head, data.x)
+        log_likelihoods = temperature * jax.vmap(
+            lambda each: masked_log_likelihood(problem.likelihood, each, data)
+        )(said)
+    adapted = problem.means[fixed:] + problem.std[fixed:] * z
+    seed = jax.random.key_data(key)
+    return BNNPosterior(body, adapted, reached, log_likelihoods, data, temperature, seed)
+
+
+def outputs(
+    problem: Problem,
+    bodies: Float[Array, "n fixed"],
+    heads: Float[Array, "n adapted"],
+    x: Float[Array, "t d"],
+) -> Float[Array, "n t outputs"]:
+    """What the networks say, one after the other: side by side they need n times the memory.
+
+    Through body and head one after the other, so that a body all clients share is not copied.
+    """
+    network = problem.network
+
+    def one(pair: tuple[Array, Array]) -> Array:
+        body, head = pair
+        if problem.fixed and has_features(network):
+            return by_rows(lambda rows: affine(head, features(network, body, rows)), x)
+        whole = jnp.concatenate(pair)
+        return by_rows(lambda rows: network(whole, rows), x)
+
+    return jax.lax.map(one, (bodies, heads))
