@@ -29,9 +29,9 @@ from benchmarks.harness import describe_machine
 from benchmarks.measure import ROOT
 from benchmarks.results import Sheet, sheet_lines, to_json
 from pacpfl import config as configuration
+from pacpfl import files
 from pacpfl.cli.common import shipped
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.sections import Config
 from pacpfl.sites import participation
 from pacpfl.sites.provision import ABOUT, Project, provision
@@ -273,8 +273,8 @@ def write(folder: Path, found: list[Sheet], machine: dict[str, Any], command: st
         lines += ["", f"## {sheet.title}", "", sheet.note, "", *sheet_lines(sheet)]
     folder.mkdir(parents=True, exist_ok=True)
     readme = folder / "README.md"
-    write_bytes_atomically(readme, ("\n".join(lines) + "\n").encode())
-    write_bytes_atomically(folder / "results.json", to_json(found, machine, command, now).encode())
+    files.write(readme, ("\n".join(lines) + "\n").encode())
+    files.write(folder / "results.json", to_json(found, machine, command, now).encode())
     return readme
 
 

@@ -78,8 +78,8 @@ def search(
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each a process.")] = 1,
 ) -> None:
     """Choose the settings of the privacy study: the same proposals for every mode."""
+    from pacpfl import files
     from pacpfl.engine import runtime
-    from pacpfl.report.page import write_whole
     from pacpfl.report.study_progress import counting
 
     runtime.configure()
@@ -103,9 +103,8 @@ def search(
                 )
             if counter.stop():
                 raise typer.Exit(130)
-            out.mkdir(parents=True, exist_ok=True)
             text = privacy_search.as_toml(found[0], tried, chosen, command)
-            write_whole(out / f"{name}.toml", text.encode())
+            files.write(out / f"{name}.toml", text.encode())
             print(f"{name}: {found[0].score:.4f}", flush=True)
 
 

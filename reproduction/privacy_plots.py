@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
-from pacpfl.errors import InputError
+from pacpfl import files
 from pacpfl.report.figures import GROUP_TITLES
-from pacpfl.report.page import Drawn, write_whole
+from pacpfl.report.page import Drawn
 from pacpfl.report.style import COLOURS, INK, Look, as_png, as_svg, drawing, grid, panels, wrapped
 from reproduction.study_folder import Study, measure, read_study
 from reproduction.study_plots import draw
@@ -32,18 +32,11 @@ def write_privacy_study(folder: Path) -> Path:
     study = read_study(folder)
     drawn = [*draw_curves(study), *draw(study)]
     page, text = render(study, drawn), markdown(study, drawn)
-    try:
-        (folder / "figures").mkdir(exist_ok=True)
-        for figure in drawn:
-            write_whole(folder / "figures" / f"{figure.name}.png", figure.png)
-            write_whole(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
-        write_whole(folder / "README.md", text.encode())
-        write_whole(folder / "report.html", page.encode())
-    except OSError as error:
-        raise InputError(
-            f"The report in {folder} cannot be written ({error.strerror or error}); "
-            "make room or make the folder writable, and ask for the report again."
-        ) from error
+    for figure in drawn:
+        files.write(folder / "figures" / f"{figure.name}.png", figure.png)
+        files.write(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
+    files.write(folder / "README.md", text.encode())
+    files.write(folder / "report.html", page.encode())
     return folder / "report.html"
 
 

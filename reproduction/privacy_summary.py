@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl import files
 from reproduction import table
 from reproduction.outcomes import Kept
 from reproduction.privacy_study import (
@@ -51,7 +51,7 @@ def write_table(folder: Path, kept: Sequence[Kept], about: Mapping[str, Any]) ->
     for row in rows:
         found = {**row, **budget(str(row["method"]))}
         writer.writerow({k: "" if _missing(v) else v for k, v in found.items()})
-    write_bytes_atomically(folder / "table.csv", text.getvalue().encode())
+    files.write(folder / "table.csv", text.getvalue().encode())
 
 
 def _missing(value: Any) -> bool:

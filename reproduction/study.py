@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pacpfl.errors import InputError
-from pacpfl.report.page import write_whole
+from pacpfl import files
 from reproduction.study_folder import (
     read_study,
 )
@@ -25,16 +24,9 @@ def write_study(folder: Path) -> Path:
     study = read_study(folder)
     drawn = draw(study)
     page, text = render(study, drawn), markdown(study, drawn)
-    try:
-        (folder / "figures").mkdir(exist_ok=True)
-        for figure in drawn:
-            write_whole(folder / "figures" / f"{figure.name}.png", figure.png)
-            write_whole(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
-        write_whole(folder / "README.md", text.encode())
-        write_whole(folder / "report.html", page.encode())
-    except OSError as error:
-        raise InputError(
-            f"The report in {folder} cannot be written ({error.strerror or error}); "
-            "make room or make the folder writable, and ask for the report again."
-        ) from error
+    for figure in drawn:
+        files.write(folder / "figures" / f"{figure.name}.png", figure.png)
+        files.write(folder / "figures" / f"{figure.name}.svg", figure.svg.encode())
+    files.write(folder / "README.md", text.encode())
+    files.write(folder / "report.html", page.encode())
     return folder / "report.html"

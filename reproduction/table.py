@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl import metrics
+from pacpfl import files, metrics
 from pacpfl.engine import runtime
-from pacpfl.engine.checkpoint import write_bytes_atomically
 
 COLUMNS = (
     *("dataset", "group", "method", "metric"),
@@ -83,14 +82,14 @@ def write_table(folder: Path, table: Sequence[Mapping[str, Any]], about: Mapping
     writer.writeheader()
     for row in table:
         writer.writerow({k: "" if _missing(v) else v for k, v in row.items()})
-    write_bytes_atomically(folder / "table.csv", text.getvalue().encode())
+    files.write(folder / "table.csv", text.getvalue().encode())
     record = {
         "machine": runtime.machine(),
         "versions": runtime.versions(),
         **about,
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
     }
-    write_bytes_atomically(
+    files.write(
         folder / "study.json", (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()
     )
 

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # From the bottom to the top. A module may import its own layer and those below it.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "types", "settings", "__version__"}),
+    frozenset({"errors", "files", "settings", "types", "__version__"}),
     frozenset(
         {
             "bounds",
@@ -103,6 +103,7 @@ REACHES_OUTSIDE = frozenset(
         "data",
         "engine",
         "estimators",
+        "files",
         "folder",
         "report",
         "run",

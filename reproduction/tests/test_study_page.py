@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 from collections import Counter
@@ -17,7 +18,6 @@ import pytest
 from matplotlib.axes import Axes
 
 from pacpfl.errors import InputError
-from pacpfl.report import page as pages
 from pacpfl.report import style
 from reproduction import study_plots
 from reproduction.study import write_study
@@ -354,14 +354,14 @@ def test_a_page_is_replaced_whole_or_not_at_all(
 ) -> None:
     folder = make_study(tmp_path / "study", changed(panels=[]))
     (folder / "report.html").write_text("the old page")
-    replaced = pages.os.replace
+    replaced = os.replace
 
     def full_disk(source: str, target: Path) -> None:
         if str(target).endswith("report.html"):
             raise OSError(28, "No space left on device")
         replaced(source, target)
 
-    monkeypatch.setattr(pages.os, "replace", full_disk)
+    monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(InputError, match="No space left on device"):
         write_study(folder)
     assert (folder / "report.html").read_text() == "the old page"

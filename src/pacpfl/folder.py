@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +13,10 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
-from pacpfl import __version__, excerpts, metrics
+from pacpfl import __version__, excerpts, files, metrics
 from pacpfl import config as configuration
 from pacpfl.config import METHODS
 from pacpfl.engine import runtime
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.engine.ledger import FILE as LEDGER
 from pacpfl.engine.ledger import start_over
@@ -69,7 +67,7 @@ def prepare(out: Path, config: Config) -> None:
                 f"{out} holds a run with another configuration; choose another folder with --out, or "
                 "start over with --fresh."
             )
-    write_bytes_atomically(path, text.encode())
+    files.write(path, text.encode())
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,9 @@ def write_folder(
 ) -> None:
     """metrics.json, clients.csv, arrays.safetensors, and last run.json, whose status says complete."""
     summary = {name: summarise(result.groups) for name, result in results.items()}
-    write_bytes_atomically(out / "metrics.json", _json(summary))
-    write_bytes_atomically(out / "clients.csv", client_rows(federation, results).encode())
-    write_bytes_atomically(out / "arrays.safetensors", save(figure_arrays(federation, results)))
+    files.write_json(out / "metrics.json", summary)
+    files.write(out / "clients.csv", client_rows(federation, results).encode())
+    files.write(out / "arrays.safetensors", save(figure_arrays(federation, results)))
     samples = [len(client.train) for client in federation.existing]
     record = {
         "dataset": config.data.name,
@@ -144,7 +142,7 @@ def write_folder(
         },
         "methods": {name: result.about for name, result in results.items()},
     }
-    write_bytes_atomically(out / "run.json", _json(record))
+    files.write_json(out / "run.json", record)
 
 
 def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str:
@@ -263,16 +261,3 @@ def band(
         f"{place}/train_y": client.personal.y,
         **{f"{place}/{name}/mean": mean[order] for name, mean in others.items()},
     }
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(_finite(value), indent=2) + "\n").encode()
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

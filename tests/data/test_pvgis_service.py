@@ -316,7 +316,7 @@ def test_a_kept_file_that_somebody_damaged_is_named(
 def test_a_folder_that_cannot_be_written(service: Service, good: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     service.answers = [sends(good)]
-    with pytest.raises(InputError, match=r"could not be kept in .*choose another folder"):
+    with pytest.raises(InputError, match=r"could not be written .*choose another folder"):
         fetch(service, tmp_path / "file" / "cache")
 
 

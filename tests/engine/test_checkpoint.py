@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +18,6 @@ from pacpfl.engine.checkpoint import (
     Checkpoint,
     load_checkpoint,
     save_checkpoint,
-    write_bytes_atomically,
 )
 from pacpfl.errors import InputError
 
@@ -114,18 +111,6 @@ def test_a_write_that_was_killed_leaves_the_old_checkpoint(path: Path) -> None:
     again = load_checkpoint(path, make().state, "me")
     assert again is not None
     assert again.round == 5
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-
-
-def test_content_is_on_disk_before_it_gets_its_name(path: Path) -> None:
-    """Else a power cut could leave the new name with empty content."""
-    events: list[str] = []
-    sync, replace = os.fsync, os.replace
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda file: (events.append("sync"), sync(file)))
-        patch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
-        write_bytes_atomically(path, b"content")
-    assert events == ["sync", "rename", "sync"]
 
 
 def test_every_truncation_is_found(path: Path) -> None:
@@ -228,38 +213,3 @@ def test_a_full_disk_leaves_the_old_checkpoint(path: Path) -> None:
     again = load_checkpoint(path, make().state, "me")
     assert again is not None
     assert again.round == 4000
-
-
-def test_a_folder_that_is_gone_is_told_in_one_sentence(path: Path) -> None:
-    with pytest.raises(InputError, match="gone"):
-        save_checkpoint(path.parent / "gone" / path.name, make(), "me")
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from pacpfl.engine.checkpoint import write_bytes_atomically
-path, number = Path(sys.argv[1]), 0
-while True:
-    write_bytes_atomically(path, bytes([number % 256]) * 2_000_000)
-    number += 1
-    print(number, flush=True)
-"""
-
-
-def test_a_real_kill_leaves_a_whole_file(path: Path) -> None:
-    """A process that does nothing but save is killed at seeded moments; each file is one content."""
-    random = np.random.default_rng(0)
-    for _ in range(2):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
-        )
-        assert writer.stdout is not None
-        for _ in range(int(random.integers(2, 6))):
-            assert writer.stdout.readline()
-        writer.kill()
-        writer.wait()
-        writer.stdout.close()
-        content = path.read_bytes()
-        assert len(content) == 2_000_000
-        assert set(content) == {content[0]}

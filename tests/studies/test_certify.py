@@ -306,7 +306,7 @@ def test_a_full_disk_leaves_the_old_file(folder: Path, monkeypatch: pytest.Monke
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pacpfl.engine.checkpoint.os.fsync", full)
+    monkeypatch.setattr("pacpfl.files.os.fsync", full)
     with pytest.raises(InputError, match="No space left"):
         certify(folder)
     assert (folder / "certificates.json").read_text() == "old"

@@ -48,6 +48,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
     """Look at tables, write a configuration for them, and tell what was guessed and why."""
+    from pacpfl import files
     from pacpfl.studies.own_data import guess
     from pacpfl.studies.own_toml import commented
 
@@ -57,7 +58,7 @@ def init(
         )
     with console.status(f"reading {folder}"):
         found = guess(folder, target, client)
-    write_text(out, commented(found))
+    files.write(out, commented(found).encode())
     for sentence in found.words:
         print(f"- {sentence}")
     print(f"Written: {out}. Next: pacpfl fit{'' if out == DEFAULT else f' {out}'}")
@@ -234,13 +235,3 @@ def run_name(source: Path | None, config: Config) -> str:
     if source is not None and source.suffix == ".toml" and source.name != DEFAULT.name:
         return source.stem
     return Path(config.tables.source).resolve().stem or "tables"
-
-
-def write_text(path: Path, text: str) -> None:
-    from pacpfl.engine.checkpoint import write_bytes_atomically
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another.") from error
-    write_bytes_atomically(path, text.encode())

@@ -165,7 +165,7 @@ def levels_of(text: str) -> list[float]:
 def _write_table(path: Path, columns: dict[str, Any]) -> None:
     import pandas as pd
 
-    from pacpfl.engine.checkpoint import write_bytes_atomically
+    from pacpfl import files
 
     frame, stream = pd.DataFrame(columns), io.BytesIO()
     if path.suffix.lower() == ".csv":
@@ -177,8 +177,4 @@ def _write_table(path: Path, columns: dict[str, Any]) -> None:
             raise InputError(
                 "Parquet needs pyarrow; pip install 'pacpfl[tables]', or write a .csv."
             ) from error
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another.") from error
-    write_bytes_atomically(path, stream.getvalue())
+    files.write(path, stream.getvalue())

@@ -58,6 +58,7 @@ def add_site(
     out: Kits = Path("kits"),
 ) -> None:
     """Make a kit for one more site; it takes part from the next segment of a running training."""
+    from pacpfl import files
     from pacpfl.sites.provision import check_name, provision, read_project
 
     project = read_project(file)
@@ -66,7 +67,7 @@ def add_site(
         raise InputError(f"There is a site {name!r} already; choose another name.")
     for kit in provision(project, out, (*_added(out), name)):
         print(kit)
-    (out / ADDED).write_text(json.dumps([*_added(out), name]))
+    files.write(out / ADDED, json.dumps([*_added(out), name]).encode())
 
 
 @sites_app.command("status")

@@ -120,12 +120,6 @@ def _configuration(name: str, settings: list[str]) -> Config:
 
 
 def _write(path: Path, text: str) -> None:
-    from pacpfl.report.page import write_whole
+    from pacpfl import files
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror or error}); choose another --out."
-        ) from error
+    files.write(path, text.encode())

@@ -11,15 +11,18 @@ import fnmatch
 import hashlib
 import http.client
 import os
+import shutil
 import time
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from pacpfl import files
 from pacpfl.errors import InputError
 
 Progress = Callable[[int, int | None], None]  # bytes received, bytes in all where that is known
@@ -115,9 +118,9 @@ def fetch(
 
 def unpack(archive: Path, pattern: str, folder: Path) -> list[Path]:
     """Take the files whose names match out of a zip archive, into `folder` itself: all, or none."""
-    finished: list[tuple[Path, Path]] = []
+    targets: list[Path] = []
     try:
-        with zipfile.ZipFile(archive) as content:
+        with ExitStack() as together, zipfile.ZipFile(archive) as content:
             # Only the last part of a name counts, so an archive cannot write outside of the folder.
             members = [
                 m
@@ -126,24 +129,16 @@ def unpack(archive: Path, pattern: str, folder: Path) -> list[Path]:
             ]
             if not members:
                 raise InputError(f"{archive} holds no file {pattern}; download it again.")
-            folder.mkdir(parents=True, exist_ok=True)
             for member in members:
-                target = folder / Path(member.filename).name
-                partial = target.with_name(f"{target.name}.partial")
-                finished.append((partial, target))
-                with content.open(member) as packed, open(partial, "wb") as file:
-                    while chunk := packed.read(_CHUNK):
-                        file.write(chunk)
-        for partial, target in finished:
-            os.replace(partial, target)
+                targets.append(folder / Path(member.filename).name)
+                file = together.enter_context(files.replacing(targets[-1]))
+                with content.open(member) as packed:
+                    shutil.copyfileobj(packed, file, _CHUNK)
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
             f"{archive} could not be unpacked into {folder} ({error}); download it again or make room."
         ) from error
-    finally:
-        for partial, _ in finished:
-            partial.unlink(missing_ok=True)
-    return sorted(target for _, target in finished)
+    return sorted(targets)
 
 
 def _receive_all(

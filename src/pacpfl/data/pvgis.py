@@ -1,24 +1,23 @@
 """Hourly weather from PVGIS, the European Commission's service: its CSV export, and the service itself.
 
 Both must be for a horizontal plane (slope 0) and whole years. What the service answers is kept in a
-folder as a CSV file of the same format, written beside its place, read back, and only then moved there:
-a cache never holds half an answer.
+folder as a CSV file of the same format, once it is known that it can be read back: a cache never holds
+half an answer.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pacpfl import files
 from pacpfl.data.weather import LIMITS, Weather, require_pvlib
 from pacpfl.errors import InputError
 
@@ -40,13 +39,19 @@ SERVER_ERROR = 500
 def read_pvgis_csv(path: Path) -> Weather:
     """The weather in a file as the PVGIS website exports it; times are UTC."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(
             f"The weather file {path} cannot be read ({error.strerror}); give a CSV file of PVGIS."
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"The weather file {path} is no text; {AGAIN}.") from error
+    return parse_pvgis(text, path)
+
+
+def parse_pvgis(text: str, path: Path) -> Weather:
+    """Return the weather in the text of such a file; errors name `path`."""
+    lines = text.splitlines()
     header = next((i for i, line in enumerate(lines) if line.startswith("time,")), None)
     if header is None:
         raise InputError(f"{path} has no line that begins with 'time,'; {AGAIN}.")
@@ -256,24 +261,11 @@ def _words(error: Exception) -> str:
 
 
 def _keep(weather: Weather, path: Path) -> Weather:
-    """Write beside its place, read back, and only then move there; returns what was read back."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(suffix=".partial", dir=path.parent)
-        partial = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as target:
-                target.write(as_csv(weather))
-            checked = read_pvgis_csv(partial)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"The weather of PVGIS could not be kept in {path.parent} ({error.strerror}); make room or "
-            "choose another folder."
-        ) from error
-    return replace(checked, source=str(path))
+    """Write the weather as a file that can be read back; return what is read back."""
+    text = as_csv(weather)
+    checked = parse_pvgis(text, path)
+    files.write(path, text.encode())
+    return checked
 
 
 def as_csv(weather: Weather) -> str:

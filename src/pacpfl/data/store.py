@@ -7,13 +7,13 @@ with `open_store` (memory-mapped) neither memory nor time grows with the number 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from pacpfl import files
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Data, Samples
 
@@ -115,11 +115,9 @@ def _write_parts(folder: Path, parts: Iterable[Samples], features: int) -> None:
             ys.write(np.ascontiguousarray(part.y, "<f4").tobytes())
             offsets.append(offsets[-1] + len(part))
             longest = max(longest, len(part))
-    (folder / "offsets.i64").write_bytes(np.asarray(offsets, "<i8").tobytes())
+    files.write(folder / "offsets.i64", np.asarray(offsets, "<i8").tobytes())
     about = {"features": features, "longest": longest, "clients": len(offsets) - 1, "version": 1}
-    temporary = folder / "store.json.partial"
-    temporary.write_text(json.dumps(about))
-    os.replace(temporary, folder / "store.json")
+    files.write_json(folder / "store.json", about)
 
 
 def open_store(folder: Path) -> ClientStore:

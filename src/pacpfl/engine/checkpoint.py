@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from pacpfl import files
 from pacpfl.errors import InputError
 
 FORMAT = "pacpfl-checkpoint-1"
@@ -24,28 +24,6 @@ class Checkpoint(NamedTuple):
     ledger: str = ""  # of a private run: the place in its ledger at which this was saved
 
 
-def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """The file holds either what it held before or all of `content`, whatever happens in between."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(
-            f"{path} could not be written ({error.strerror}); free some space or choose another "
-            "folder with --out, and start again: what was saved before is intact."
-        ) from error
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
     """`identity` names the configuration; only a run with the same one may go on from here."""
     arrays = _named(checkpoint.state) | {
@@ -54,7 +32,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
     about = {"format": FORMAT, "identity": identity, "round": str(checkpoint.round)}
     if checkpoint.ledger:
         about["ledger"] = checkpoint.ledger
-    write_bytes_atomically(path, save(arrays, about | {"digest": _digest(arrays, about)}))
+    files.write(path, save(arrays, about | {"digest": _digest(arrays, about)}))
 
 
 def load_checkpoint(path: Path, template: Any, identity: str) -> Checkpoint | None:

@@ -14,10 +14,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_bytes
 
-from pacpfl import __version__
+from pacpfl import __version__, files
 from pacpfl import config as configuration
 from pacpfl.data.standardize import Scaler
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.estimators.clients import Name, Owner
 from pacpfl.estimators.errors import InvalidInput, as_invalid_input
@@ -71,7 +70,7 @@ def save(estimator: FederatedEstimator, path: Any, clients: list[Name]) -> None:
     arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
     about = {"header": text, "digest": _digest(arrays, text)}
     with as_invalid_input():
-        write_bytes_atomically(Path(path), to_bytes(arrays, about))
+        files.write(Path(path), to_bytes(arrays, about))
 
 
 def load(kind: type[Estimator], path: Any) -> Estimator:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import tempfile
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.resources import files
+from importlib import resources
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from pacpfl.errors import InputError
+from pacpfl import files
 from pacpfl.report.cautions import CHECKED, cautions
 from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
 from pacpfl.report.compact import embedded
@@ -69,17 +67,10 @@ def write_report(run_dir: Path) -> Path:
     drawn = draw(run, certificates)
     page = render(run, drawn, certificates)
     target = run_dir / "report.html"
-    try:
-        (run_dir / "figures").mkdir(exist_ok=True)
-        for figure in drawn:
-            write_whole(run_dir / "figures" / f"{figure.name}.png", figure.png)
-            write_whole(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode())
-        write_whole(target, page.encode())
-    except OSError as error:
-        raise InputError(
-            f"The report in {run_dir} cannot be written ({error.strerror or error}); "
-            "make room or make the folder writable, and ask for the report again."
-        ) from error
+    for figure in drawn:
+        files.write(run_dir / "figures" / f"{figure.name}.png", figure.png)
+        files.write(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode())
+    files.write(target, page.encode())
     return target
 
 
@@ -138,7 +129,7 @@ def environment() -> Environment:
 
 
 def packaged(name: str) -> str:
-    return files("pacpfl.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("pacpfl.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _about(run: Run) -> list[str]:
@@ -197,18 +188,3 @@ def _plain(key: str, value: Any) -> str:
         shown = [str(item) for item in value[:LISTED]]
         return ", ".join(shown) + (f", ... ({len(value)} in all)" if len(value) > LISTED else "")
     return moment(value) if key in ("started", "finished") else str(value)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file in one step: a reader sees the old one or the new one, never a half."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

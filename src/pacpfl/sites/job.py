@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+
+from pacpfl import files
 
 CONTROLLER = "pacpfl.sites.site_server.SitesController"
 EXECUTOR = "pacpfl.sites.executor.SiteExecutor"
@@ -53,11 +53,7 @@ def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: lis
         "task_result_filters": [],
         "components": [],
     }
-    _write(job / "meta.json", meta)
-    _write(config / "config_fed_server.json", server)
-    _write(config / "config_fed_client.json", client)
+    files.write_json(job / "meta.json", meta)
+    files.write_json(config / "config_fed_server.json", server)
+    files.write_json(config / "config_fed_client.json", client)
     return job
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pacpfl import files
 from pacpfl.errors import InputError
 from pacpfl.sites.opened import Opened
 from pacpfl.sites.wire import Refused
@@ -138,18 +139,17 @@ def write_site_file(path: Path, data: Path) -> None:
     if path.exists():
         old = path.read_text(encoding="utf-8").splitlines()
         kept = [text for text in old if not text.lstrip().startswith("data")]
-        path.write_text("\n".join([line, *kept]) + "\n", encoding="utf-8")
+        files.write(path, ("\n".join([line, *kept]) + "\n").encode())
         return
     defaults = Limits()
     lines = [line, "", "[limits]"]
     for f in fields(Limits):
         value = getattr(defaults, f.name)
         lines.append(f"{f.name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files.write(path, ("\n".join(lines) + "\n").encode())
 
 
 def note_refusal(folder: Path, reason: str, asked: dict[str, Any]) -> None:
     """One line for the people at the site: when, what was asked, why not."""
     entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, **asked}
-    with open(folder / REFUSALS, "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+    files.append_line(folder / REFUSALS, entry)

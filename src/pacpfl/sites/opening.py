@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pacpfl import __version__
-from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl import __version__, files
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.secagg.errors import SecureAggregationError
@@ -113,7 +112,7 @@ class Opening:
         if stored:
             from_json(stored["form"]).agrees(one)
         form = {"form": whole._asdict(), "sizes": sizes}
-        write_bytes_atomically(self.folder / FORM, json.dumps(form).encode())
+        files.write_json(self.folder / FORM, form)
         return whole, roster, live
 
     def _stored(self) -> dict[str, Any]:

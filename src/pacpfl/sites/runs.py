@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from pacpfl import config as configuration
+from pacpfl import files
 from pacpfl.data.store import from_clients
 from pacpfl.engine.checkpoint import (
     Checkpoint,
     load_checkpoint,
     save_checkpoint,
-    write_bytes_atomically,
 )
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import to_device
@@ -47,7 +47,6 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
     """The folder that server and supervisor share for one method, and the run's name."""
     prepare(out, config)
     folder = out / "sites" / method
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / TERMS
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     name = before.get("run") or secrets.token_hex(8)
@@ -59,8 +58,8 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
         )
     wanted = asdict(Terms(name, 0, **terms)) | {"method": method}
     del wanted["segment"]
-    write_bytes_atomically(path, json.dumps(wanted, indent=2).encode())
-    write_bytes_atomically(folder / CONFIG, configuration.dump(config).encode())
+    files.write_json(path, wanted)
+    files.write(folder / CONFIG, configuration.dump(config).encode())
     return folder, name
 
 

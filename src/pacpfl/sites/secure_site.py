@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.engine.checkpoint import write_bytes_atomically
-from pacpfl.errors import InputError
+from pacpfl import files
 from pacpfl.methods.base import Method
 from pacpfl.methods.private import Private
 from pacpfl.secagg.certified import Passport, introduced
@@ -163,12 +162,7 @@ class SecureSite:
         self._check_reveals()
         counts = self._revealed()
         counts[self.run] = counts.get(self.run, 0) + 1
-        try:
-            write_bytes_atomically(self.folder / REVEALED, json.dumps(counts).encode())
-        except OSError as error:
-            raise InputError(
-                f"{REVEALED} cannot be written ({error}), so nothing is revealed; make room for it."
-            ) from error
+        files.write_json(self.folder / REVEALED, counts)
 
 
 def read_passport(kit: Path) -> Passport | None:

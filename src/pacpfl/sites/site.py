@@ -22,9 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pacpfl import __version__
+from pacpfl import __version__, files
 from pacpfl.data.store import ClientStore, from_clients
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.engine.rounds import fill, first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
@@ -246,10 +245,8 @@ class Site:
             "encoding": str(about["encoding"]),
             "pacpfl": __version__,
         }
-        write_bytes_atomically(folder / "config.toml", self._config.encode())
-        write_bytes_atomically(
-            folder / "model.json", (json.dumps(record, indent=2) + "\n").encode()
-        )
+        files.write(folder / "config.toml", self._config.encode())
+        files.write_json(folder / "model.json", record)
         return wire.empty(), {"kept": True}
 
     def _compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
@@ -318,7 +315,7 @@ class Site:
         counts = json.loads(path.read_text()) if path.exists() else {}
         self.limits.check_rounds(sum(counts.values()))
         counts[self._run] = counts.get(self._run, 0) + 1
-        write_bytes_atomically(path, json.dumps(counts).encode())
+        files.write_json(path, counts)
 
 
 def _rows(tree: Any, count: int) -> Any:

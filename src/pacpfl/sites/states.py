@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl import files
+from pacpfl.errors import InputError
 from pacpfl.sites.wire import Refused, from_wire, to_wire
 
+KIND = "pacpfl-state-1"
 NEVER = -1  # the round of a client that has not taken part yet
 
 
@@ -28,16 +28,14 @@ def path_of(folder: Path, client: int, number: int) -> Path:
 def keep(folder: Path, client: int, number: int, state: Any) -> None:
     """The state of a client after a round; on disk when this returns."""
     path = path_of(folder, client, number)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes_atomically(path, save(to_wire(state)))
+    files.save_arrays(path, KIND, to_wire(state))
 
 
 def recall(folder: Path, client: int, number: int, template: Any) -> Any:
     path = path_of(folder, client, number)
     try:
-        with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        arrays, _ = files.load_arrays(path, KIND, "start the run over with --fresh")
+    except InputError as error:
         raise Refused(f"what client {client} kept after round {number} is not here") from error
     return from_wire(arrays, template)
 
@@ -60,13 +58,11 @@ def latest(folder: Path, client: int, template: Any) -> Any:
 
 
 def save_tree(path: Path, tree: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes_atomically(path, save(to_wire(tree)))
+    files.save_arrays(path, KIND, to_wire(tree))
 
 
 def load_tree(path: Path, template: Any) -> Any:
-    with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    arrays, _ = files.load_arrays(path, KIND, "let the run across sites end again")
     return from_wire(arrays, template)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from pacpfl.engine.checkpoint import write_bytes_atomically
+from pacpfl import files
 from pacpfl.sites.gather import Reply
 
 ORDER = "segment.json"  # what the supervisor wants: which segment runs, and whether it is to end
@@ -73,7 +73,7 @@ def order(folder: Path) -> dict[str, Any]:
 
 
 def give_order(folder: Path, segment: int, end: bool = False) -> None:
-    write_bytes_atomically(folder / ORDER, json.dumps({"segment": segment, "end": end}).encode())
+    files.write_json(folder / ORDER, {"segment": segment, "end": end})
 
 
 def is_current(folder: Path, segment: int) -> bool:
@@ -83,7 +83,7 @@ def is_current(folder: Path, segment: int) -> bool:
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
     if is_current(folder, outcome.segment):
-        write_bytes_atomically(folder / OUTCOME, json.dumps(outcome._asdict()).encode())
+        files.write_json(folder / OUTCOME, outcome._asdict())
 
 
 def read_outcome(folder: Path, segment: int) -> Outcome | None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pacpfl import files
 from pacpfl.bounds.checks import not_negative, probability
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certificate import Certificate
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.studies.certify_average import AverageCertificates, certify_average
 from pacpfl.studies.certify_classes import certify_class_clients
@@ -61,7 +61,7 @@ def certify(
     clients = scaled_clients(clients, trained.config)
     document = describe(trained, clients, averages)
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    write_bytes_atomically(folder / FILE, text.encode())
+    files.write(folder / FILE, text.encode())
     return document
 
 

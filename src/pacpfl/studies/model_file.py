@@ -16,12 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from pacpfl import config as configuration
+from pacpfl import files
 from pacpfl.data.standardize import Scaler, fit_scalers
 from pacpfl.data.table_schema import Schema
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import SampledPrior
@@ -163,13 +162,8 @@ def _parse(about: dict[str, str]) -> tuple[Config, Schema, Scaler | None]:
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray], about: dict[str, str]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); choose another place."
-        ) from error
-    write_bytes_atomically(path, save(arrays, about | {"digest": _digest(arrays, about)}))
+    about = dict(about)
+    files.save_arrays(path, about.pop("format"), arrays, about)
 
 
 def _read(path: Path, form: str, way_out: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:

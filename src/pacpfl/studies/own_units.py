@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pacpfl import metrics
+from pacpfl import files, metrics
 from pacpfl.data.standardize import fit_scalers
-from pacpfl.engine.checkpoint import write_bytes_atomically
 from pacpfl.folder import MethodResult
 from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
@@ -59,7 +58,7 @@ def write_units(out: Path, rows: list[dict[str, object]], target: str) -> None:
     writer = csv.DictWriter(text, ["method", "group", "client", *FIELDS, "target"])
     writer.writeheader()
     writer.writerows({**row, "target": target} for row in rows)
-    write_bytes_atomically(out / "units.csv", text.getvalue().encode())
+    files.write(out / "units.csv", text.getvalue().encode())
 
 
 def means(rows: list[dict[str, object]]) -> dict[tuple[str, str], dict[str, tuple[float, float]]]:

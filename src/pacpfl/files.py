@@ -1,0 +1,269 @@
+"""Files are written here and nowhere else: whole or not at all, and on the disk when a call returns.
+
+A file is written under a random name of its own beside its place, synced, and only then renamed: a
+process that is killed, a full disk and two writers at once leave the old file or a new one, never a
+half. What is read back (arrays, JSON) is checked, and what is wrong with it is told in one sentence.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pacpfl.errors import InputError
+
+LEFTOVER_SECONDS = 3600.0  # no write takes as long, so what is older belongs to nobody
+
+
+def write(path: Path, content: bytes, private: bool = False) -> None:
+    """Put `content` into the file, whole or not at all.
+
+    Parameters
+    ----------
+    path
+        The file; folders above it are made.
+    content
+        All of its bytes.
+    private
+        Whether only the user may read it (0600); else the umask decides, as for every other file.
+
+    Raises
+    ------
+    InputError
+        If it could not be written; the file then holds what it held before.
+    """
+    with replacing(path, private) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of `path` when the block ends, and is deleted if it fails.
+
+    Without `private` the mode is what the umask leaves of 0666, as with `open`. A link that somebody
+    planted where the temporary file goes is not followed, because that file must be new.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise InputError(
+            f"{path} could not be written ({error.strerror or error}); make room or choose another "
+            "folder, and start again: what was there before is intact."
+        ) from error
+
+
+def save_arrays(
+    path: Path,
+    kind: str,
+    arrays: Mapping[str, np.ndarray],
+    about: Mapping[str, str] | None = None,
+    private: bool = False,
+) -> None:
+    """Write named arrays as safetensors, with what is said of them and a digest of everything.
+
+    Parameters
+    ----------
+    path, private
+        As of `write`.
+    kind
+        What the file holds and in which version, such as "pacpfl-model-1".
+    arrays
+        The arrays by name, of any shapes and types.
+    about
+        Texts by name, which `load_arrays` gives back.
+    """
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    metadata = {**(about or {}), "format": kind}
+    write(path, save(arrays, metadata | {"digest": _digest(arrays, metadata)}), private)
+
+
+def load_arrays(path: Path, kind: str, remedy: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the arrays of a file and what is said of them.
+
+    Parameters
+    ----------
+    path
+        A file that `save_arrays` wrote.
+    kind
+        The kind it must be of.
+    remedy
+        The way out, which ends every sentence about a file that cannot be used.
+
+    Returns
+    -------
+    tuple
+        The arrays by name, and the texts by name.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, of another kind or version, or not as it was saved.
+    """
+    if not path.is_file():
+        raise InputError(f"There is no file {path}; {remedy}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise damaged(path, error, remedy) from error
+    saved, (family, _, _) = about.get("format", ""), kind.rpartition("-")
+    if saved != kind and saved.rpartition("-")[0] == family:
+        raise InputError(f"{path} has the format {saved}, not the present one, {kind}; {remedy}.")
+    if saved != kind:
+        raise InputError(f"{path} is no file of the kind {family}; {remedy}.")
+    digest = about.pop("digest", None)
+    if digest != _digest(arrays, about):
+        raise damaged(path, "its content is not what was saved", remedy)
+    del about["format"]
+    return arrays, about
+
+
+def damaged(path: Path, reason: BaseException | str, remedy: str) -> InputError:
+    """Return the error that says that a file does not hold what it should, and why."""
+    words = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
+    return InputError(f"{path} is damaged ({words}); {remedy}.")
+
+
+def write_json(path: Path, value: Any, private: bool = False) -> None:
+    """Write a JSON file for people and programs: indented, numbers that are none as null."""
+    write(path, (json.dumps(finite(value), indent=2) + "\n").encode(), private)
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the object in a JSON file; InputError with `remedy` if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {path}; {remedy}.") from error
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, remedy) from error
+    if not isinstance(content, dict):
+        raise damaged(path, "it holds no JSON object", remedy)
+    return content
+
+
+def finite(value: Any) -> Any:
+    """Return the value with None for every NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def append_line(path: Path, entry: Mapping[str, Any]) -> None:
+    """Append one JSON object to a file of lines; it is on the disk when this returns.
+
+    A last line that was cut off, when a process was killed while it wrote, is removed first.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        with open(path, "a+b") as file:
+            _cut_half_line(file)
+            file.write(json.dumps(finite(entry)).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise InputError(
+            f"{path} could not be written ({error.strerror or error}); make room or choose another "
+            "folder."
+        ) from error
+
+
+def read_lines(path: Path, remedy: str) -> list[dict[str, Any]]:
+    """Return the JSON objects in a file of lines, or none where there is no file.
+
+    Only the last line may be half written, and then does not count.
+    """
+    if not path.exists():
+        return []
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {remedy}.") from error
+    return [
+        _entry(path, number, line, remedy)
+        for number, line in enumerate(_whole_lines(content), start=1)
+    ]
+
+
+def _entry(path: Path, number: int, line: bytes, remedy: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict):
+        raise damaged(path, f"line {number} is no JSON object", remedy)
+    return entry
+
+
+def _whole_lines(content: bytes) -> Sequence[bytes]:
+    return content[: content.rfind(b"\n") + 1].splitlines()
+
+
+def _cut_half_line(file: BinaryIO) -> None:
+    """Shorten a file, open for reading and appending, to its whole lines."""
+    length = file.seek(0, os.SEEK_END)
+    if not length:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read(1) != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Delete what processes that were killed long ago left of this file."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        with suppress(FileNotFoundError):
+            if time.time() - leftover.lstat().st_mtime > LEFTOVER_SECONDS:
+                leftover.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make sure that a new name in a folder outlives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) -> str:
+    """Return a hash of the arrays and of what is said about them: a changed text is damage, too."""
+    total = hashlib.sha256(repr(sorted(about.items())).encode())
+    for name in sorted(arrays):
+        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
+        total.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()
