@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.harness import describe_machine, interleave
 from benchmarks.measure import ROOT, peak_memory
 from benchmarks.results import Sheet, from_table, write_results
-from pacpfl.config import override
+from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.engine.simulate import (
@@ -38,7 +38,6 @@ from pacpfl.engine.simulate import (
     stack_rounds,
     to_device,
 )
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_method
 from pacpfl.types import Client, Federation, Samples
 

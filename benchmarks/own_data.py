@@ -21,12 +21,11 @@ import pandas as pd
 
 from benchmarks.measure import ROOT
 from benchmarks.results import Sheet
-from pacpfl.config import override
+from pacpfl.config import Config, override
 from pacpfl.data.standardize import fit_scaler
 from pacpfl.data.table_rows import read_rows
 from pacpfl.data.table_schema import Column, Schema
 from pacpfl.engine import runtime
-from pacpfl.sections import Config
 from pacpfl.studies import model, model_file
 from pacpfl.studies.build import build_prior
 from pacpfl.types import Samples

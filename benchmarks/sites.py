@@ -31,8 +31,8 @@ from benchmarks.results import Sheet, sheet_lines, to_json
 from pacpfl import config as configuration
 from pacpfl import files
 from pacpfl.cli.common import shipped
+from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.sections import Config
 from pacpfl.sites import participation
 from pacpfl.sites.provision import ABOUT, Project, provision
 from pacpfl.sites.session import Console

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl.config import override
-from pacpfl.sections import Config
+from pacpfl.config import Config, override
 from pacpfl.studies.spaces import prepare
 from reproduction.outcomes import Cell, Kept
 from reproduction.regression import DATASETS, cell_config, dataset_config

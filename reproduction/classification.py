@@ -16,11 +16,10 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from pacpfl.config import load, override
+from pacpfl.config import Config, load, override
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.workers import work
 from pacpfl.types import Federation

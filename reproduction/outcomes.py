@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.run import Watcher, run_method
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.spaces import identity
 from pacpfl.studies.workers import work

@@ -22,12 +22,12 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from pacpfl.config import SECTIONS, load, override
+from pacpfl.config import SECTIONS, Config, load, override
+from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.data.store import from_clients
 from pacpfl.errors import InputError
 from pacpfl.folder import summarise
 from pacpfl.run import Watcher, run_method
-from pacpfl.sections import CLASSIFICATION, Config
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.workers import work
 from pacpfl.types import Federation

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 
-from pacpfl.config import load, override
+from pacpfl.config import Config, load, override
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
 from pacpfl.studies.spaces import ROWS, prepare
 from reproduction.outcomes import Cell
 from reproduction.table import Published

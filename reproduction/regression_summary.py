@@ -12,8 +12,8 @@ from scipy.special import ndtr
 
 from pacpfl import metrics
 from pacpfl.data.polynomial import true_predictive
+from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
-from pacpfl.sections import PVConfig
 from pacpfl.studies.crossval import raw_federation
 from pacpfl.studies.spaces import ROWS
 from reproduction.outcomes import Kept, boxes
@@ -79,7 +79,7 @@ def floor(seeds: Sequence[int]) -> str:
     )
 
 
-def setting(houses: PVConfig, weather: Weather) -> str:
+def setting(houses: PVSettings, weather: Weather) -> str:
     """Where the houses of a study stand, in one sentence."""
     kind = {"synthetic": "synthetic weather", "pvgis": "weather from PVGIS"}
     north, east = weather.latitude, weather.longitude

@@ -96,7 +96,7 @@ def row(parameter: Any) -> str:
 
 def configuration() -> str:
     """Every key of every section, with its default."""
-    from pacpfl.sections import Config
+    from pacpfl.config import Config
 
     first = next(f for f in fields(Config) if f.name == "seed")
     parts = ["\n".join([*HEAD, key(first)])]

@@ -14,13 +14,16 @@ from safetensors.numpy import load_file
 from scipy import stats
 
 from pacpfl import config as configuration
+from pacpfl.config import Config, RunSettings
 from pacpfl.data.polynomial import polynomial
+from pacpfl.data.settings import DataSettings
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import prepare, summarise
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.run import COLLAPSED, Interrupted, Watcher, digest, diversity_in_words, run
-from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.sections import PriorConfig
 
 METRICS = (
     "rsmse", "ce", "nll", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",
@@ -28,15 +31,15 @@ METRICS = (
 )  # fmt: skip
 ROUNDS = 20
 CONFIG = Config(
-    data=DataConfig(clients=3, new_clients=2, samples=5, test_samples=6),
+    data=DataSettings(clients=3, new_clients=2, samples=5, test_samples=6),
     prior=PriorConfig(mean="linear", kernel="ard", members=2),
-    train=TrainConfig(rounds=ROUNDS, particles=2),
-    run=RunConfig(methods=("pacpfl", "vanilla", "pooled")),
+    train=TrainSettings(rounds=ROUNDS, particles=2),
+    run=RunSettings(methods=("pacpfl", "vanilla", "pooled")),
 )
 ALONE = replace(
     CONFIG,
     prior=PriorConfig(mean="constant", kernel="ard"),
-    run=RunConfig(methods=("pacpfl",), checkpoint_rounds=5),
+    run=RunSettings(methods=("pacpfl",), checkpoint_rounds=5),
 )
 
 
@@ -235,14 +238,14 @@ def test_a_stopped_run_writes_no_results_and_goes_on(alone: Path, tmp_path: Path
 
 def test_a_folder_of_another_run_is_refused_and_left_alone(alone: Path) -> None:
     before = {path: path.read_bytes() for path in alone.iterdir()}
-    for other in (replace(ALONE, seed=1), replace(ALONE, train=TrainConfig(rounds=ROUNDS + 1))):
+    for other in (replace(ALONE, seed=1), replace(ALONE, train=TrainSettings(rounds=ROUNDS + 1))):
         with pytest.raises(InputError, match=r"--out.*--fresh"):
             run(other, alone)
     assert {path: path.read_bytes() for path in alone.iterdir()} == before
 
 
 def test_settings_that_training_does_not_depend_on_may_change(alone: Path) -> None:
-    prepare(alone, replace(ALONE, run=RunConfig(checkpoint_rounds=9)))
+    prepare(alone, replace(ALONE, run=RunSettings(checkpoint_rounds=9)))
     prepare(alone, ALONE)
 
 
@@ -268,8 +271,8 @@ def test_one_client_has_a_mean_and_no_interval(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
-    one = replace(ALONE, data=DataConfig(clients=1, new_clients=0, samples=5, test_samples=6))
-    run(replace(one, train=TrainConfig(rounds=2, particles=1)), tmp_path)
+    one = replace(ALONE, data=DataSettings(clients=1, new_clients=0, samples=5, test_samples=6))
+    run(replace(one, train=TrainSettings(rounds=2, particles=1)), tmp_path)
 
     def fail(word: str) -> float:
         raise AssertionError(f"{word} is no JSON")

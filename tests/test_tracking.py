@@ -10,19 +10,22 @@ from typing import NamedTuple
 
 import pytest
 
+from pacpfl.config import Config, RunSettings
+from pacpfl.data.settings import DataSettings
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, summarise
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.report.track import Tracked, changed, tracked
 from pacpfl.run import Watcher, run
-from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.sections import PriorConfig
 
 CONFIG = Config(
     seed=3,
-    data=DataConfig(clients=2, new_clients=1, samples=5, test_samples=6),
+    data=DataSettings(clients=2, new_clients=1, samples=5, test_samples=6),
     prior=PriorConfig(mean="constant", kernel="ard"),
-    train=TrainConfig(rounds=4, particles=2),
-    run=RunConfig(methods=("pacpfl", "ridge")),
+    train=TrainSettings(rounds=4, particles=2),
+    run=RunSettings(methods=("pacpfl", "ridge")),
 )
 
 
@@ -162,5 +165,5 @@ def test_an_unknown_tracker_is_an_error(tmp_path):
 
 def test_only_what_differs_from_the_defaults_is_a_parameter():
     assert changed(Config()) == {"seed": 0, "data.name": "polynomial"}
-    other = replace(Config(), seed=4, train=TrainConfig(lambda_=2.0))
+    other = replace(Config(), seed=4, train=TrainSettings(lambda_=2.0))
     assert changed(other) == {"seed": 4, "data.name": "polynomial", "train.lambda": 2.0}

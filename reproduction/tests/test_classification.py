@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pacpfl import memory
-from pacpfl.config import CLASS_METHODS, identity, override
+from pacpfl.config import CLASS_METHODS, Config, identity, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
@@ -24,7 +24,6 @@ from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.networks import CNN, MLP
 from pacpfl.run import Watcher, run_method
-from pacpfl.sections import Config
 from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method, entry
 from pacpfl.studies.build_networks import build_model
 from pacpfl.studies.examples import DOUBTED, SURE, WRONG, examples

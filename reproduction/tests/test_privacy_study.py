@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pacpfl.config import load, override
+from pacpfl.config import Config, load, override
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
 from reproduction import privacy_search, privacy_study, privacy_summary
 from reproduction.cli_privacy_study import reproduce_privacy
 from reproduction.outcomes import Cell, Kept, read_outcomes

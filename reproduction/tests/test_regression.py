@@ -17,8 +17,9 @@ import pytest
 from matplotlib import cbook
 from scipy import stats
 
-from pacpfl.config import METHODS, override
+from pacpfl.config import METHODS, Config, RunSettings, override
 from pacpfl.data.polynomial import polynomial, true_predictive
+from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
@@ -26,7 +27,6 @@ from pacpfl.errors import InputError
 from pacpfl.folder import METRICS, MethodResult
 from pacpfl.metrics import LEVELS
 from pacpfl.run import run
-from pacpfl.sections import Config, PVConfig, RunConfig
 from pacpfl.studies.spaces import ROWS, prepare
 from pacpfl.types import Client, Federation, Samples
 from reproduction import outcomes, regression, regression_summary, table
@@ -63,7 +63,7 @@ TINY = (
 def test_where_the_houses_stand(weather: str, north: float, east: float, sentence: str):
     hours = pd.date_range("2018-06-01", periods=1, freq="h", tz="UTC")
     record = Weather("x", north, east, 10.0, hours, *np.zeros((4, 1)))
-    said = regression_summary.setting(PVConfig(weather=weather), record)
+    said = regression_summary.setting(PVSettings(weather=weather), record)
     assert said == f"The houses stand at {sentence}."
 
 
@@ -176,7 +176,7 @@ def test_the_study_and_a_run_give_the_same_numbers(row, programs, tmp_path):
     config = override(regression.cell_config("polynomial", row, "synthetic", 1), list(TINY))
     kept = outcomes.run_cell(Cell("polynomial", row, ROWS[row].method, config), lambda: False)
     method = ROWS[row].method
-    run(replace(config, run=RunConfig(methods=(method,))), tmp_path)
+    run(replace(config, run=RunSettings(methods=(method,))), tmp_path)
     measured = json.loads((tmp_path / "metrics.json").read_text())[method]
     for group in ("existing", "new"):
         for metric in METRICS:

@@ -9,13 +9,59 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pacpfl.data.settings import CLASSIFICATION, DataSettings, ImageSettings, PVSettings
+from pacpfl.data.table_settings import TableSettings
 from pacpfl.errors import InputError
-from pacpfl.sections import CLASSIFICATION, Config, PriorConfig, PVConfig, TrainConfig
-from pacpfl.settings import convert, nearest
+from pacpfl.methods.maml import MAMLSettings
+from pacpfl.methods.mtl import MTLSettings
+from pacpfl.methods.network import LocalTraining
+from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.pfedbayes import PFedBayesSettings
+from pacpfl.methods.pfedgp_classify import PFedGPSettings
+from pacpfl.methods.vanilla import AloneSettings
+from pacpfl.personal import PersonalSettings
+from pacpfl.privacy.settings import PrivacySettings
+from pacpfl.sections import BNNConfig, NetworkConfig, PosteriorConfig, PriorConfig
+from pacpfl.settings import Settings, convert, key, nearest
+
+
+@dataclass(frozen=True)
+class RunSettings(Settings):
+    methods: tuple[str, ...] = key(("pacpfl", "vanilla", "pooled"), "what to run, in this order")
+    precision: str = key("float32", "of all arithmetic", choices=("float32", "float64"))
+    checkpoint_rounds: int = key(500, "save at least every so many rounds", least=1)
+    checkpoint_minutes: float = key(1.0, "and at least every so many minutes", above=0)
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = key(
+        0, "of everything random: data, particles, choice of clients", least=0, most=2**32 - 1
+    )
+    data: DataSettings = DataSettings()
+    pv: PVSettings = PVSettings()
+    images: ImageSettings = ImageSettings()
+    tables: TableSettings = TableSettings()
+    prior: PriorConfig = PriorConfig()
+    network: NetworkConfig = NetworkConfig()
+    train: TrainSettings = TrainSettings()
+    local: LocalTraining = LocalTraining()
+    mtl: MTLSettings = MTLSettings()
+    maml: MAMLSettings = MAMLSettings()
+    bnn: BNNConfig = BNNConfig()
+    pfedbayes: PFedBayesSettings = PFedBayesSettings()
+    pfedgp: PFedGPSettings = PFedGPSettings()
+    alone: AloneSettings = AloneSettings()
+    posterior: PosteriorConfig = PosteriorConfig()
+    privacy: PrivacySettings = PrivacySettings()
+    personal: PersonalSettings = PersonalSettings()
+    run: RunSettings = RunSettings()
+
 
 METHODS = (
     *("pacpfl", "pfedgp", "pfedbayes", "mtl", "maml", "fedavg"),
@@ -24,13 +70,6 @@ METHODS = (
 # Their results depend on all clients' data, without noise.
 TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
 CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
-# Keys that identities leave out at their default, and keys that are gone with the value they always had.
-LATER: dict[type, tuple[str, ...]] = {
-    PriorConfig: ("noise_model", "noise_widths", "warp"),
-    PVConfig: ("skip",),
-    TrainConfig: ("temperature",),
-}
-GONE: dict[type, dict[str, Any]] = {TrainConfig: {"beta": None}}
 # Symbols of the paper that people will look for under their own name.
 SYMBOLS = {"beta": "train.temperature, which is beta / m_i"}
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
@@ -92,24 +131,27 @@ def dump(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def identity(config: Config, **more: Any) -> str:
-    """Names what training depends on: two runs with the same identity give the same particles."""
-    apart = {"posterior", "personal", "run"} | (
-        {"privacy"} if config.privacy.mode == "none" else set()
-    )
-    learned = [section for section in SECTIONS if section not in apart]
-    parts: dict[str, Any] = {section: told(getattr(config, section)) for section in learned}
+def identity(config: Config, sections: Iterable[str] | None = None, **more: Any) -> str:
+    """Return the name of what results depend on: equal names, equal numbers.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    sections
+        Those that the results depend on (`methods.registry` knows them for every method). By default
+        all that any training depends on: a client's inference and what a run does besides are not
+        among them, and the section of privacy only where there is some.
+    more
+        What the results depend on besides, such as the samples.
+    """
+    if sections is None:
+        apart = {"posterior", "personal", "run"}
+        apart |= {"privacy"} if config.privacy.mode == "none" else set()
+        sections = SECTIONS.keys() - apart
+    parts: dict[str, Any] = {section: asdict(getattr(config, section)) for section in sections}
     parts |= {"seed": config.seed, "precision": config.run.precision, **more}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def told(part: Any) -> dict[str, Any]:
-    """A section as identities tell it. Keys of `LATER` are left out at their default, which means
-    what was done before there were such keys, and those of `GONE` are still told: checkpoints and results
-    of other times still serve."""
-    values, usual, later = _plain(part), _plain(type(part)()), LATER.get(type(part), ())
-    kept = {name: v for name, v in values.items() if name not in later or v != usual[name]}
-    return kept | GONE.get(type(part), {})
 
 
 def check(config: Config, origin: str) -> None:
@@ -236,10 +278,6 @@ def _find(name: str, origin: str) -> tuple[str, str]:
 
 def _help(owner: type, name: str) -> str:
     return str(next(f for f in fields(owner) if f.name == name).metadata["help"])
-
-
-def _plain(part: Any) -> dict[str, Any]:
-    return {f.name: getattr(part, f.name) for f in fields(part)}
 
 
 def _toml(value: Any) -> str:

@@ -15,13 +15,12 @@ from safetensors.numpy import save
 
 from pacpfl import __version__, excerpts, files, metrics
 from pacpfl import config as configuration
-from pacpfl.config import METHODS
+from pacpfl.config import METHODS, Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.engine.ledger import FILE as LEDGER
 from pacpfl.engine.ledger import start_over
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
 from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 

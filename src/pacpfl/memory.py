@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import jax
 
+from pacpfl.config import Config
 from pacpfl.priors.networks import CNN, MLP, ROWS, Network
-from pacpfl.sections import Config
 from pacpfl.studies.build_networks import build_model
 from pacpfl.types import Federation
 

@@ -13,6 +13,7 @@ predicts with their mixture. Three ways to weigh them:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -21,9 +22,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl.priors.base import Prior, SampledPrior, Scalar
+from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities, WarpedPrediction, flattened
 
 WEIGHTS = ("uniform", "evidence", "stacking")
+
+
+@dataclass(frozen=True)
+class PersonalSettings(Settings):
+    weights: str = key(
+        "uniform",
+        "weights of the particles at a client: uniform, evidence (paper), stacking",
+        choices=WEIGHTS,
+    )
 
 
 class PersonalModel(eqx.Module):

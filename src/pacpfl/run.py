@@ -16,6 +16,7 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl import svgd
+from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.data.table_stream import release, row_blocks
 from pacpfl.engine.evaluate import evaluate
@@ -28,7 +29,6 @@ from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation, build_method, entry, temperatures
 from pacpfl.studies.protect import describe_privacy, plan_of, protect, secrecy
 from pacpfl.types import Federation

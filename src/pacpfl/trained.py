@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from pacpfl import config as configuration
+from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.ledger import FILE as LEDGER
@@ -23,7 +24,6 @@ from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.run import run_identity
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.protect import plan_of, protect
 from pacpfl.types import Federation

@@ -11,11 +11,10 @@ import pytest
 from benchmarks import classification
 from benchmarks.classification import CANDIDATES, FEDAVG, Sizes, make_federation, make_rounds
 from benchmarks.results import Sheet
-from pacpfl.config import override
+from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_method
 
 TINY = Sizes(

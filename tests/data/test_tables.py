@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from pacpfl.data.table_schema import Schema
 from pacpfl.data.table_settings import TableSettings
 from pacpfl.data.tables import Tables, load_tables
 from pacpfl.errors import InputError
-from pacpfl.sections import TablesConfig
 from pacpfl.types import Client, Federation
 
 COLOURS = ("blue", "green", "red")
@@ -62,11 +61,6 @@ def rows_of(client: Client) -> np.ndarray:
     """The numbers of all rows, in the order train, later, test."""
     parts = [part for part in (client.train, client.later, client.test) if part is not None]
     return np.concatenate([part.x[:, 0] for part in parts])
-
-
-def test_settings_and_section_have_the_same_keys() -> None:
-    ours, theirs = ({f.name: f.default for f in fields(c)} for c in (TableSettings, TablesConfig))
-    assert ours == theirs
 
 
 def test_every_cell_arrives_whatever_the_file_looks_like(folder: Path) -> None:

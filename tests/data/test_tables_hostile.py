@@ -19,7 +19,6 @@ from pacpfl.data.table_files import Table, open_tables
 from pacpfl.data.table_settings import TableSettings
 from pacpfl.data.tables import Tables, load_tables
 from pacpfl.errors import InputError
-from pacpfl.sections import TablesConfig
 from pacpfl.studies import own_tables
 from pacpfl.studies.own_data import guess
 from pacpfl.studies.own_toml import commented
@@ -75,7 +74,7 @@ def test_what_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyP
     def forbidden(path: Path, *_: object) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
-    own = TablesConfig(source=str(folder), target="y")
+    own = TableSettings(source=str(folder), target="y")
     for name in ("iterdir", "is_file"):
         with monkeypatch.context() as patch:
             patch.setattr(Path, name, forbidden)
@@ -187,7 +186,7 @@ def test_rows_that_come_or_go_while_being_read(
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "chunks", writing)
-        own = TablesConfig(source=str(folder), target="y")
+        own = TableSettings(source=str(folder), target="y")
         refused(lambda: own_tables.load_own(own, 0), "changed while it was read")
 
 

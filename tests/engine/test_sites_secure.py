@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 from local_sites import Local, federation_of, opened_for, record_of
 from toys import StatelessToy, Toy, make_store
 
+from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.ledger import FILE, open_ledger, read_ledger
@@ -37,7 +38,6 @@ from pacpfl.secagg.distributed_noise import guarantee
 from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.secagg.fixed_point import Grid
 from pacpfl.secagg.messages import Survivors
-from pacpfl.sections import Config
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Reply
 from pacpfl.sites.limits import Limits

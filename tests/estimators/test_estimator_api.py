@@ -18,10 +18,10 @@ from sklearn.preprocessing import StandardScaler
 
 import pacpfl
 from pacpfl import PACPFLRegressor
+from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.estimators.settings import Size, make_config, regression_defaults
-from pacpfl.sections import Config
 from pacpfl.studies.own_sizes import Sizes, settings_for, tau_for
 
 QUICK = {

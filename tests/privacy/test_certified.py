@@ -9,26 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from pacpfl.config import Config, RunSettings
+from pacpfl.data.settings import DataSettings
 from pacpfl.engine.ledger import FILE
 from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
-from pacpfl.sections import (
-    Config,
-    DataConfig,
-    PriorConfig,
-    PrivacyConfig,
-    RunConfig,
-    TrainConfig,
-)
+from pacpfl.sections import PriorConfig
 from pacpfl.studies import certify_average
 from pacpfl.studies.certify import certify
 
 CONFIG = Config(
-    data=DataConfig(clients=3, new_clients=1, samples=8, test_samples=6),
+    data=DataSettings(clients=3, new_clients=1, samples=8, test_samples=6),
     prior=PriorConfig(mean="linear", kernel="ard"),
-    train=TrainConfig(rounds=3, particles=2),
-    privacy=PrivacyConfig(mode="laplace", epsilon=0.9),
-    run=RunConfig(methods=("pacpfl",)),
+    train=TrainSettings(rounds=3, particles=2),
+    privacy=PrivacySettings(mode="laplace", epsilon=0.9),
+    run=RunSettings(methods=("pacpfl",)),
 )
 
 

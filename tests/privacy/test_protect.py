@@ -16,30 +16,26 @@ from safetensors import safe_open
 
 from pacpfl import cli
 from pacpfl import config as configuration
-from pacpfl.config import identity, load, override
+from pacpfl.config import Config, RunSettings, identity, load, override
+from pacpfl.data.settings import DataSettings
 from pacpfl.engine.ledger import FILE, read_ledger
 from pacpfl.errors import InputError
 from pacpfl.folder import clear
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.privacy.accounting import epsilon_spent
+from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
-from pacpfl.sections import (
-    Config,
-    DataConfig,
-    PriorConfig,
-    PrivacyConfig,
-    RunConfig,
-    TrainConfig,
-)
+from pacpfl.sections import PriorConfig
 from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.studies.protect import plan_of, protect
 
 ROUNDS = 8
 CONFIG = Config(
-    data=DataConfig(clients=5, new_clients=2, samples=6, test_samples=8),
+    data=DataSettings(clients=5, new_clients=2, samples=6, test_samples=8),
     prior=PriorConfig(mean="linear", kernel="ard"),
-    train=TrainConfig(rounds=ROUNDS, particles=2, clients_per_round=2),
-    privacy=PrivacyConfig(mode="laplace", epsilon=3.0, average=0.5),
-    run=RunConfig(methods=("pacpfl",)),
+    train=TrainSettings(rounds=ROUNDS, particles=2, clients_per_round=2),
+    privacy=PrivacySettings(mode="laplace", epsilon=3.0, average=0.5),
+    run=RunSettings(methods=("pacpfl",)),
 )
 
 
@@ -56,7 +52,7 @@ def test_the_plan_follows_the_configuration() -> None:
     assert (plan.mode, plan.sampling, plan.clients, plan.cohort) == ("laplace", "poisson", 5, 2)
     assert (plan.rounds, plan.epsilon, plan.delta) == (ROUNDS, 3.0, 0.0)
     assert epsilon_spent(plan, ROUNDS).epsilon == pytest.approx(3.0)
-    everyone = plan_of(replace(CONFIG, train=TrainConfig(rounds=ROUNDS)), 5)
+    everyone = plan_of(replace(CONFIG, train=TrainSettings(rounds=ROUNDS)), 5)
     assert everyone is not None and (everyone.sampling, everyone.cohort) == ("all", 5)
     assert plan_of(changed(mode="none", epsilon=None), 5) is None
     paper = plan_of(changed(mode="paper"), 5)
@@ -103,8 +99,8 @@ def test_what_does_not_fit_is_refused(text: str, word: str) -> None:
 
 
 def test_without_privacy_the_identity_is_what_it_was() -> None:
-    plain = replace(CONFIG, privacy=PrivacyConfig())
-    assert identity(plain) == identity(replace(plain, privacy=PrivacyConfig(clip=9.0)))
+    plain = replace(CONFIG, privacy=PrivacySettings())
+    assert identity(plain) == identity(replace(plain, privacy=PrivacySettings(clip=9.0)))
     assert identity(changed(epsilon=2.0)) != identity(CONFIG) != identity(plain)
 
 

@@ -29,8 +29,8 @@ from training import (
     wait_for,
 )
 
+from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.sections import Config
 from pacpfl.sites.provision import provision, read_project
 from pacpfl.sites.runs import prepare_run
 from pacpfl.sites.session import Console

@@ -57,11 +57,11 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     from pacpfl.data.store import from_clients
     from pacpfl.engine.ledger import FILE, read_ledger
     from pacpfl.engine.simulate import train
-    from pacpfl.sections import PrivacyConfig
+    from pacpfl.privacy.settings import PrivacySettings
     from pacpfl.studies.build import build_method
     from pacpfl.studies.protect import plan_of, protect, secrecy
 
-    privacy = PrivacyConfig(mode="gaussian", epsilon=5.0, noise_seed=4, sampling="all")
+    privacy = PrivacySettings(mode="gaussian", epsilon=5.0, noise_seed=4, sampling="all")
     config = replace(settings(ROUNDS), privacy=privacy)
     federation = build_federation(config)
     text = configuration.dump(config)

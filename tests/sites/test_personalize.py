@@ -12,10 +12,10 @@ from training import settings
 
 from pacpfl import config as configuration
 from pacpfl import run as study
+from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.errors import InputError
 from pacpfl.report.page import write_report
-from pacpfl.sections import Config
 from pacpfl.sites.limits import FILE, write_site_file
 from pacpfl.sites.opening_run import opened
 from pacpfl.sites.runs import hand_over, personalize_site, prepare_run

@@ -12,7 +12,7 @@ import pytest
 from deployment import Deployment, Running, difference, settings, simulated
 
 from pacpfl.engine.ledger import FILE, read_ledger
-from pacpfl.sections import PrivacyConfig
+from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.sites import participation
 from pacpfl.sites.provision import provision
 
@@ -105,7 +105,7 @@ def test_who_requires_it_takes_no_part_in_the_open(four: Deployment) -> None:
 
 def test_private_rounds_have_noise_from_the_sites(deployment: Deployment) -> None:
     """No server adds any; ledger and sites count the same rounds."""
-    privacy = PrivacyConfig(mode="gaussian", epsilon=8.0, clip=1.0)
+    privacy = PrivacySettings(mode="gaussian", epsilon=8.0, clip=1.0)
     config = replace(settings(3), privacy=privacy)
     running = deployment.begin(config, secure=True, quorum=2)
     assert running.finish().finished

@@ -12,10 +12,13 @@ import jax
 import numpy as np
 from patience import patience
 
+from pacpfl.config import Config, RunSettings
+from pacpfl.data.settings import DataSettings
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.engine.simulate import train
-from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.sections import PriorConfig
 from pacpfl.sites import participation
 from pacpfl.sites.opening_run import opened
 from pacpfl.sites.replay import replay
@@ -34,10 +37,10 @@ runtime.configure("float64")
 def settings(rounds: int, method: str = "pacpfl", seed: int = 3, clients: int = 6) -> Config:
     return Config(
         seed=seed,
-        data=DataConfig(clients=clients, new_clients=1, samples=8, test_samples=10),
+        data=DataSettings(clients=clients, new_clients=1, samples=8, test_samples=10),
         prior=PriorConfig(mean_widths=(8,), kernel_widths=(8,)),
-        train=TrainConfig(rounds=rounds, particles=4),
-        run=RunConfig(methods=(method,), precision="float64"),
+        train=TrainSettings(rounds=rounds, particles=4),
+        run=RunSettings(methods=(method,), precision="float64"),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pacpfl.config import override
-from pacpfl.sections import Config
+from pacpfl.config import Config, override
 from pacpfl.studies.build import build_pacpfl, temperatures
 from pacpfl.types import Client, Federation, Samples
 

@@ -16,8 +16,12 @@ from scipy.optimize import minimize
 
 from pacpfl import hyper
 from pacpfl.bounds import gaussian_process_kl, particle_cloud_kl, privacy_cost, sampling_epsilon
+from pacpfl.config import Config
+from pacpfl.data.settings import DataSettings
+from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.personal import PersonalSettings
 from pacpfl.priors.gp import GPPrior
-from pacpfl.sections import Config, DataConfig, PersonalConfig, PriorConfig, TrainConfig
+from pacpfl.sections import PriorConfig
 from pacpfl.studies import tempered
 from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.studies.certify_average import certify_average
@@ -30,10 +34,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 DELTA = 0.05
 CONFIG = Config(
     seed=3,
-    data=DataConfig(clients=4, new_clients=3, samples=12, test_samples=30),
+    data=DataSettings(clients=4, new_clients=3, samples=12, test_samples=30),
     prior=PriorConfig(mean="linear", kernel="ard", noise=0.3, noise_model="linear"),
-    train=TrainConfig(rounds=1, particles=2, tau=0.05),
-    personal=PersonalConfig(weights="evidence"),
+    train=TrainSettings(rounds=1, particles=2, tau=0.05),
+    personal=PersonalSettings(weights="evidence"),
 )
 
 
@@ -306,7 +310,7 @@ def test_taking_part_is_judged_against_priors_from_the_hyper_prior(trained: Trai
 def test_bounds_hold_for_clients_yet_to_come(oracle: SimpleNamespace, x64: None) -> None:
     """200 new clients: certain to 99.9% that bounds fail less often than delta (Clopper-Pearson)."""
     config = replace(
-        CONFIG, data=DataConfig(clients=1, new_clients=200, samples=12, test_samples=300)
+        CONFIG, data=DataSettings(clients=1, new_clients=200, samples=12, test_samples=300)
     )
     found = certify_clients(make(config), build_loss("clipped-squared", 4.0), DELTA)
     new = [c for c in found if c.group == "new"]

@@ -15,10 +15,13 @@ import pytest
 
 from pacpfl import cli
 from pacpfl import config as configuration
+from pacpfl.config import Config, RunSettings
+from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.report.terminal import standing
 from pacpfl.run import run
-from pacpfl.sections import Config, DataConfig, PriorConfig, RunConfig, TrainConfig
+from pacpfl.sections import PriorConfig
 from pacpfl.studies import certify_average
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.certify import certify
@@ -26,10 +29,10 @@ from pacpfl.trained import base_of
 from pacpfl.types import Form
 
 CONFIG = Config(
-    data=DataConfig(clients=3, new_clients=2, samples=10, test_samples=12),
+    data=DataSettings(clients=3, new_clients=2, samples=10, test_samples=12),
     prior=PriorConfig(mean="linear", kernel="ard"),
-    train=TrainConfig(rounds=3, particles=2, tau=0.05),
-    run=RunConfig(methods=("pacpfl",)),
+    train=TrainSettings(rounds=3, particles=2, tau=0.05),
+    run=RunSettings(methods=("pacpfl",)),
 )
 Command = Callable[..., tuple[int, str, str]]
 

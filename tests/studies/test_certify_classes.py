@@ -20,13 +20,13 @@ from scipy.special import expit, log_softmax, logsumexp
 from pacpfl import losses
 from pacpfl.bounds import particle_cloud_kl, privacy_cost
 from pacpfl.certificate import Privacy
+from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
-from pacpfl.sections import Config, TrainConfig
 from pacpfl.studies import certify_average, certify_classes, gaussian_networks
 from pacpfl.studies.certify_average import network_pairs
 from pacpfl.studies.certify_classes import certify_class_clients, choose
@@ -112,7 +112,7 @@ def make(new: int = 3, kind: str = "variational") -> Trained:
     method = make_method(kind)
     example = jax.tree.map(jnp.asarray, Data(existing[0].train.x, existing[0].train.y, None))  # type: ignore[arg-type]
     state = method.init(KEY, example)._replace(particles=jnp.asarray(PHI))
-    config = Config(seed=3, train=TrainConfig(particles=2, tau=0.05))
+    config = Config(seed=3, train=TrainSettings(particles=2, tau=0.05))
     return Trained(config, {}, federation, method, state.particles, np.float64, state)
 
 

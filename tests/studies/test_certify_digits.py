@@ -15,30 +15,25 @@ import pytest
 from rich.console import Console
 
 from pacpfl import config as configuration
+from pacpfl.config import Config, RunSettings
+from pacpfl.data.settings import DataSettings, ImageSettings
 from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.report.certificates import sentences
 from pacpfl.report.terminal import print_certificates
 from pacpfl.run import run
-from pacpfl.sections import (
-    Config,
-    DataConfig,
-    ImagesConfig,
-    NetworkConfig,
-    PosteriorConfig,
-    RunConfig,
-    TrainConfig,
-)
+from pacpfl.sections import NetworkConfig, PosteriorConfig
 from pacpfl.studies import certify_average, certify_classes, gaussian_networks
 from pacpfl.studies.build import build_federation
 from pacpfl.studies.certify import certify
 
 CONFIG = Config(
-    data=DataConfig(name="digits", clients=2, new_clients=2, samples=20),
-    images=ImagesConfig(test_fraction=0.05),
+    data=DataSettings(name="digits", clients=2, new_clients=2, samples=20),
+    images=ImageSettings(test_fraction=0.05),
     network=NetworkConfig(widths=(4,), activation="relu"),
-    train=TrainConfig(rounds=2, particles=2, tau=0.05),
+    train=TrainSettings(rounds=2, particles=2, tau=0.05),
     posterior=PosteriorConfig(inference="svgd", networks=2, steps=2),
-    run=RunConfig(methods=("pacpfl",)),
+    run=RunSettings(methods=("pacpfl",)),
 )
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.config import override
+from pacpfl.config import Config, override
 from pacpfl.losses import LossRange
 from pacpfl.priors.gp import GPPrior
-from pacpfl.sections import Config
 from pacpfl.studies.certify_scaling import NAME, scaling_condition, with_condition
 from pacpfl.studies.views import Views
 from pacpfl.types import Samples

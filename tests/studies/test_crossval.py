@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from pacpfl import metrics
-from pacpfl.config import override
+from pacpfl.config import Config, override
+from pacpfl.data.settings import DataSettings
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult
-from pacpfl.sections import Config, DataConfig
 from pacpfl.studies import crossval
 from pacpfl.types import Client, Federation, Samples
 
@@ -41,7 +41,7 @@ def federation(poison: float | None = None) -> Federation:
 
 
 def config(standardize: str = "client") -> Config:
-    return Config(data=DataConfig(standardize=standardize))
+    return Config(data=DataSettings(standardize=standardize))
 
 
 def of_size(count: int, times: np.ndarray | None = None) -> Client:
@@ -226,10 +226,10 @@ def test_a_feature_that_is_constant_in_a_fold_is_named():
     timed = replace(client, train=Samples(flat, client.train.y), times=np.arange(len(flat)))
     whole = replace(whole, existing=(timed,))
     with pytest.raises(InputError, match="'v'"):
-        crossval.cross_validate("ridge", replace(config(), data=DataConfig(name="pv")), whole, 5)
+        crossval.cross_validate("ridge", replace(config(), data=DataSettings(name="pv")), whole, 5)
 
 
 def test_the_raw_federation_is_in_its_own_units():
-    settings = Config(data=DataConfig(clients=2, new_clients=0, standardize="client"))
+    settings = Config(data=DataSettings(clients=2, new_clients=0, standardize="client"))
     raw = crossval.raw_federation(settings)
     assert not np.isclose(raw.existing[0].train.y.std(), 1.0, atol=1e-3)

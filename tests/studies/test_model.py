@@ -13,12 +13,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy.stats import norm
 
-from pacpfl.config import override
+from pacpfl.config import Config, override
 from pacpfl.data.standardize import Scaler
 from pacpfl.data.table_schema import Column, Schema
 from pacpfl.errors import InputError
 from pacpfl.priors.gp import GPPrior
-from pacpfl.sections import Config
 from pacpfl.studies import model_file
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.model import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pacpfl.sections import Config
+from pacpfl.config import Config
 from pacpfl.studies.own_sizes import COMPILING, Sizes, expected_seconds, settings_for
 
 

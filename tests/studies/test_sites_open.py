@@ -8,16 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pacpfl.config import Config
+from pacpfl.data.settings import DataSettings
+from pacpfl.data.table_settings import TableSettings
 from pacpfl.errors import InputError
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private
-from pacpfl.sections import Config, DataConfig, PrivacyConfig, TablesConfig, TrainConfig
+from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.sites.opening_run import opened, site_federation
 from pacpfl.sites.provision import Project, read_project
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.types import Form
 
-CONFIG = Config(data=DataConfig(clients=5, samples=8))
+CONFIG = Config(data=DataSettings(clients=5, samples=8))
 FORM = Form(("x",), clients=5)
 
 
@@ -29,7 +32,7 @@ def test_the_method_is_that_of_one_machine() -> None:
 
 
 def test_lambda_needs_sizes() -> None:
-    config = replace(CONFIG, train=TrainConfig(lambda_=20.0))
+    config = replace(CONFIG, train=TrainSettings(lambda_=20.0))
     with pytest.raises(InputError, match="share_sizes"):
         opened(config, "pacpfl").build(FORM)
     made = opened(config, "pacpfl").build(FORM._replace(sizes=(8,) * 5))
@@ -38,7 +41,7 @@ def test_lambda_needs_sizes() -> None:
 
 
 def test_a_private_run_is_private_at_both_ends() -> None:
-    config = replace(CONFIG, privacy=PrivacyConfig(mode="gaussian", epsilon=2.0, clip=0.7))
+    config = replace(CONFIG, privacy=PrivacySettings(mode="gaussian", epsilon=2.0, clip=0.7))
     known = opened(config, "pacpfl")
     assert (known.privacy, known.clip) == ("gaussian", 0.7)
     assert isinstance(known.build(FORM), Private)
@@ -50,7 +53,7 @@ def test_what_cannot_be_done_across_sites_is_said() -> None:
         opened(CONFIG, "ridge")
     with pytest.raises(InputError, match="does not learn in rounds"):
         opened(CONFIG, "nothing")
-    config = replace(CONFIG, data=DataConfig(standardize="global"))
+    config = replace(CONFIG, data=DataSettings(standardize="global"))
     with pytest.raises(InputError, match="in one place"):
         opened(config, "pacpfl")
 
@@ -61,7 +64,7 @@ def test_a_sites_tables_are_read_from_its_own_path(tmp_path: Path) -> None:
     for name in ("north", "south"):
         (tmp_path / f"{name}.csv").write_text(f"a,b\n{rows}\n")
     config = Config(
-        data=DataConfig(name="tables"), tables=TablesConfig(source="elsewhere", target="b")
+        data=DataSettings(name="tables"), tables=TableSettings(source="elsewhere", target="b")
     )
     federation = site_federation(config, tmp_path)
     assert [client.name for client in federation.existing] == ["north", "south"]
@@ -75,7 +78,7 @@ def test_a_sites_tables_are_read_from_its_own_path(tmp_path: Path) -> None:
 def test_a_site_scales_by_its_own_samples(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", x=random.normal(5, 3, (50, 2)), y=random.normal(2, 4, 50))
-    config = replace(CONFIG, data=DataConfig(standardize="client"))
+    config = replace(CONFIG, data=DataSettings(standardize="client"))
     train = site_federation(config, tmp_path).existing[0].train
     np.testing.assert_allclose([train.x.mean(), train.y.mean()], 0, atol=1e-12)
     np.testing.assert_allclose([train.x.std(0).min(), train.y.std()], 1, rtol=1e-12)

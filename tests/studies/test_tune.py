@@ -16,9 +16,10 @@ import pytest
 from patience import patience
 
 from pacpfl import config as configuration
-from pacpfl.config import METHODS, override
+from pacpfl.config import METHODS, Config, override
+from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
-from pacpfl.sections import Config, DataConfig, TrainConfig
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.studies import spaces, tune
 from pacpfl.studies.build import build_method
 from pacpfl.studies.crossval import Score
@@ -26,7 +27,7 @@ from pacpfl.studies.spaces import ROWS, SPACES, Choice, Range, Widths
 from pacpfl.studies.workers import Ended, shares, work
 from reproduction.regression import DATASETS, dataset_config
 
-BASE = Config(seed=3, data=DataConfig(clients=3, new_clients=0), train=TrainConfig(tau=0.5))
+BASE = Config(seed=3, data=DataSettings(clients=3, new_clients=0), train=TrainSettings(tau=0.5))
 RATES: spaces.Space = {
     "train.learning_rate": Range(1e-3, 1e-1),
     "prior.mean": Choice(("mlp", "linear")),

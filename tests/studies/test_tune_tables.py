@@ -15,10 +15,9 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from pacpfl import config as configuration
-from pacpfl.config import override
+from pacpfl.config import Config, override
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
 from pacpfl.studies import crossval, spaces, tune
 from pacpfl.studies.crossval import ClassScore, Score, parts
 from pacpfl.studies.own_tables import load_own

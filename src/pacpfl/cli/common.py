@@ -13,7 +13,7 @@ from rich.console import Console
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
-    from pacpfl.sections import Config
+    from pacpfl.config import Config
 
 console = Console(stderr=True, highlight=False)
 

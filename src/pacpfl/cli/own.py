@@ -13,7 +13,7 @@ from pacpfl.cli.common import console, summary, watching
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
-    from pacpfl.sections import Config
+    from pacpfl.config import Config
 
 DEFAULT = Path("pacpfl.toml")
 COMPARED = ("pacpfl", "ridge", "vanilla", "pooled", "fedavg", "pfedgp")

@@ -17,7 +17,7 @@ from pacpfl.cli.common import console
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
-    from pacpfl.sections import Config
+    from pacpfl.config import Config
 
 sites_app = typer.Typer(
     no_args_is_help=True, help="Kits for a training across sites, and its status."

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl import config as configuration
+from pacpfl.config import Config
 from pacpfl.estimators.errors import InvalidInput, as_invalid_input
-from pacpfl.sections import Config
 from pacpfl.studies.own_sizes import mean_for, tau_for
 
 # The section of every parameter that is a key of the configuration.

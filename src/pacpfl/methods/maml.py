@@ -41,9 +41,18 @@ from pacpfl.methods.network import (
     mini_batch,
     server_step,
 )
+from pacpfl.settings import Settings, key
 from pacpfl.types import Data
 
 ADAM = optax.adam(1e-3)
+
+
+@dataclass(frozen=True)
+class MAMLSettings(Settings):
+    inner_steps: int = key(1, "steps of adaptation while learning", least=1)
+    inner_learning_rate: float = key(0.05, "their size", above=0)
+    personal_steps: int = key(1, "steps of adaptation at the end", least=0)
+    first_order: bool = key(False, "leave out the second derivatives")
 
 
 class Update(NamedTuple):

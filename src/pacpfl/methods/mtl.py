@@ -45,7 +45,14 @@ from pacpfl.methods.network import (
     finite_or,
     mean_loss,
 )
+from pacpfl.settings import Settings, key
 from pacpfl.types import Data
+
+
+@dataclass(frozen=True)
+class MTLSettings(Settings):
+    coupling: float = key(0.1, "weight of the pull towards the mean of all clients", least=0)
+    personal_steps: int = key(500, "steps of a new client, which starts from the mean", least=0)
 
 
 class State(NamedTuple):

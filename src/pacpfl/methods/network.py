@@ -32,6 +32,7 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood
 from pacpfl.methods.pacpfl import subsample
 from pacpfl.priors.networks import Network
+from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
 
 FLOOR = 0.01
@@ -101,20 +102,13 @@ class NetworkPredictor(eqx.Module):
 
 
 @dataclass(frozen=True)
-class LocalTraining:
-    """How a client trains at home: plain SGD, SGD with momentum 0.9, or Adam, on mini-batches."""
+class LocalTraining(Settings):
+    """How a client trains a network at home: fedavg, mtl, pfedbayes."""
 
-    steps: int = 5
-    learning_rate: float = 0.1
-    optimizer: str = "sgd"
-    batch: int | None = None  # samples in a mini-batch, drawn anew for each step; None: all
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise InputError(
-                f"There is no local optimiser {self.optimizer!r}; choose one of "
-                f"{', '.join(OPTIMIZERS)}."
-            )
+    steps: int = key(5, "steps in a round", least=1)
+    learning_rate: float = key(0.05, "their size", above=0)
+    optimizer: str = key("sgd", "their optimiser", choices=tuple(OPTIMIZERS))
+    batch: int | None = key(None, "samples per step; unset: all", least=1)
 
     def descend(
         self,

@@ -32,7 +32,47 @@ from jaxtyping import Array, Float, Int, UInt32
 from pacpfl import hyper, svgd
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior, SampledPrior, Scalar, random_rows
+from pacpfl.settings import Settings, key
 from pacpfl.types import Data
+
+
+@dataclass(frozen=True)
+class TrainSettings(Settings):
+    rounds: int = key(1000, "T: rounds of training", least=1)
+    particles: int = key(4, "k: particles of the hyper-posterior", least=1)
+    hyper_std: float = key(1.0, "sigma_P: std of the hyper-prior", above=0)
+    initial_spread: float = key(
+        1.0,
+        "start of the particles: 1 draws from the hyper-prior, less is closer to its mean",
+        above=0,
+    )
+    tau: float | None = key(
+        None, "weight of the clients' evidence against the hyper-prior", above=0
+    )
+    lambda_: float | None = key(None, "instead of tau: lambda of the server bound", above=0)
+    upsilon: float = key(1e-4, "small constant of the server bound", above=0)
+    temperature: float = key(
+        1.0, "how much of an independent sample each one counts; beta_i is this times m_i", above=0
+    )
+    clients_per_round: int | None = key(None, "c: clients per round; unset: all", least=1)
+    batch: int | None = key(None, "b: samples per client and round; unset: all", least=1)
+    aggregation: str = key(
+        "sum",
+        "sum: estimate of the sum over all clients; mean: as printed",
+        choices=("sum", "mean"),
+    )
+    svgd_kernel: str = key(
+        "rbf",
+        "kernel between particles: rbf (paper), imq, function",
+        choices=("rbf", "imq", "function"),
+    )
+    optimizer: str = key(
+        "adam", "optimiser of the particles", choices=("adam", "sgd", "adamw", "rmsprop", "lion")
+    )
+    learning_rate: float = key(1e-2, "eta: its step size", above=0)
+    schedule: str = key(
+        "cosine", "of the step size over the rounds", choices=("constant", "cosine", "exponential")
+    )
 
 
 class State(NamedTuple):

@@ -56,12 +56,32 @@ from pacpfl.methods.network import ServerState, combine, mean_loss, mini_batch, 
 from pacpfl.priors import polya_gamma
 from pacpfl.priors.class_tree import ClassTree, class_tree
 from pacpfl.priors.networks import Network
+from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Probabilities
 
 ABSENT = 1e-6
 OBJECTIVES = ("predictive", "marginal")
 TREES = ("similarity", "number")
+
+
+@dataclass(frozen=True)
+class PFedGPSettings(Settings):
+    """pFedGP for classes: trees of binary Gaussian processes on a shared network's features."""
+
+    features: int = key(64, "outputs of the shared network", least=1)
+    objective: str = key(
+        "predictive", "what a client maximises", choices=("predictive", "marginal")
+    )
+    tree: str = key(
+        "similarity", "how classes are paired in the tree", choices=("similarity", "number")
+    )
+    iterations: int = key(10, "mean-field updates in training", least=1)
+    personal_iterations: int = key(50, "mean-field updates at the end", least=1)
+    support: int = key(0, "samples of a client that a round sees; 0: all", least=0)
+    personal_support: int = key(0, "samples that its final model keeps; 0: all", least=0)
+    kernel_variance: float = key(8.0, "variance of the kernel at the start", above=0)
+    kernel_length: float = key(1.0, "its length at the start", above=0)
 
 
 class Update(NamedTuple):

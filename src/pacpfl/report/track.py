@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pacpfl import config as configuration
+from pacpfl.config import Config
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher
-from pacpfl.sections import Config
 
 
 class Tracker(Protocol):

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from pacpfl import config as configuration
+from pacpfl.config import Config
 from pacpfl.data.site_folder import is_site_folder, read_site_folder
 from pacpfl.data.standardize import standardize
 from pacpfl.engine.simulate import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.sections import Config
 from pacpfl.sites.opened import Opened
 from pacpfl.studies.build import METHODS, build_method
 from pacpfl.studies.own_tables import load_own

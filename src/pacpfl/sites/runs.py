@@ -14,12 +14,9 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl import files
+from pacpfl.config import Config
 from pacpfl.data.store import from_clients
-from pacpfl.engine.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import to_device
 from pacpfl.errors import InputError
@@ -27,7 +24,6 @@ from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
 from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
 from pacpfl.run import matrices, run_identity
-from pacpfl.sections import Config
 from pacpfl.sites import participation, states
 from pacpfl.sites.compressed import compressed
 from pacpfl.sites.limits import FILE as SITE_FILE

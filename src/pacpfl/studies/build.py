@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pacpfl import hyper
+from pacpfl.config import Config
 from pacpfl.data.check import check_federation
 from pacpfl.data.digits import digits
 from pacpfl.data.images import Images, load_images
 from pacpfl.data.partition import by_writer, dirichlet
 from pacpfl.data.polynomial import polynomial
+from pacpfl.data.settings import PVSettings
 from pacpfl.data.standardize import standardize
 from pacpfl.errors import InputError
 from pacpfl.methods.ard import ARD
@@ -28,7 +30,6 @@ from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import mixture
 from pacpfl.priors.warped import WarpedPrior
-from pacpfl.sections import Config, PVConfig
 from pacpfl.studies.build_networks import (
     build_bnn_prior,
     build_fedavg,
@@ -90,7 +91,7 @@ def _pv(config: Config) -> Federation:
 
 
 @cache
-def load_weather(houses: PVConfig) -> Weather:
+def load_weather(houses: PVSettings) -> Weather:
     """Synthetic weather does not change with the seed of a run: the city has one past."""
     if houses.weather == "synthetic":
         from pacpfl.data.synthetic_weather import synthetic_weather

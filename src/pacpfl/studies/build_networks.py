@@ -10,19 +10,20 @@ from functools import cache
 
 import optax
 
+from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
 from pacpfl.methods.fedavg import FedAvg
 from pacpfl.methods.maml import MAML
 from pacpfl.methods.mtl import MTL
-from pacpfl.methods.network import OPTIMIZERS, LocalTraining, NetworkModel
+from pacpfl.methods.network import OPTIMIZERS, NetworkModel
+from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.pfedbayes import PFedBayes
 from pacpfl.methods.pfedgp_classify import PFedGPClassify
 from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import CNN, MLP, Network
-from pacpfl.sections import Config, TrainConfig
 from pacpfl.types import Form
 
 SMALLEST = 16  # pixels; a side below this has no room for two unpadded convolutions of 5 x 5
@@ -53,20 +54,15 @@ def build_model(config: Config, form: Form) -> NetworkModel:
     return NetworkModel(build_network(config, form, likelihood.outputs), likelihood)
 
 
-def build_local(config: Config) -> LocalTraining:
-    local = config.local
-    return LocalTraining(local.steps, local.learning_rate, local.optimizer, local.batch)
-
-
 def build_fedavg(config: Config, form: Form) -> FedAvg:
-    return FedAvg(build_model(config, form), build_local(config))
+    return FedAvg(build_model(config, form), config.local)
 
 
 def build_mtl(config: Config, form: Form) -> MTL:
     return MTL(
         build_model(config, form),
         form.clients,
-        build_local(config),
+        config.local,
         config.mtl.coupling,
         config.mtl.personal_steps,
     )
@@ -190,7 +186,7 @@ def _plain_optimizer(name: str, rate: float) -> optax.GradientTransformation:
 
 
 @cache
-def build_optimizer(train: TrainConfig) -> optax.GradientTransformation:
+def build_optimizer(train: TrainSettings) -> optax.GradientTransformation:
     rate, rounds = train.learning_rate, train.rounds
     schedule = {
         "constant": optax.constant_schedule(rate),

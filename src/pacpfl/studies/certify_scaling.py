@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pacpfl.bounds import Condition
 from pacpfl.certificate import Certificate
-from pacpfl.sections import Config
+from pacpfl.config import Config
 from pacpfl.studies.certify_average import AverageCertificates
 from pacpfl.studies.certify_clients import ClientCertificate
 

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl import metrics
+from pacpfl.config import Config
 from pacpfl.data.check import check_federation
 from pacpfl.data.standardize import fit_scalers, standardize
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.run import Watcher, run_method
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 from pacpfl.types import Client, Federation, Samples
 

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from pacpfl import metrics, predictive
+from pacpfl.config import Config
 from pacpfl.data.standardize import Scaler, fit_scaler
 from pacpfl.data.store import round_up
 from pacpfl.data.table_schema import Schema
@@ -25,7 +26,6 @@ from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior, SampledPrior
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_prior
 from pacpfl.types import Client, Data, Mixture, Probabilities, Samples
 

@@ -19,12 +19,13 @@ from safetensors import SafetensorError, safe_open
 
 from pacpfl import config as configuration
 from pacpfl import files
+from pacpfl.config import Config
 from pacpfl.data.standardize import Scaler, fit_scalers
 from pacpfl.data.table_schema import Schema
+from pacpfl.data.table_settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import SampledPrior
-from pacpfl.sections import Config, TablesConfig
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.model import ClientModel, Shared, condition, dtype_of, precision
 from pacpfl.studies.own_tables import load_own
@@ -138,7 +139,7 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
 
 def _about(config: Config, schema: Schema, scaler: Scaler | None) -> dict[str, str]:
     # Where the tables lie, and who the other clients are, is nobody's business.
-    kept = TablesConfig(source="-", target=schema.target, most=config.tables.most)
+    kept = TableSettings(source="-", target=schema.target, most=config.tables.most)
     scales = None
     if scaler is not None:
         x_mean, x_std = scaler.x_mean.tolist(), scaler.x_std.tolist()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pacpfl.config import Config
 from pacpfl.data.table_schema import describe
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.own_sizes import LARGEST, Sizes, expected_seconds, in_words
 from pacpfl.studies.own_tables import load_own

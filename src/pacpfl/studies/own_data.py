@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pacpfl.config import Config
+from pacpfl.data.settings import DataSettings
 from pacpfl.data.table_evidence import Evidence, decide_task, kind_for_learning
 from pacpfl.data.table_files import ENDINGS, Table, open_tables
 from pacpfl.data.table_scan import clients_of
@@ -20,7 +22,6 @@ from pacpfl.data.table_settings import TableSettings
 from pacpfl.data.table_split import LEAST, TRAIN, WORDS
 from pacpfl.data.table_values import numbers
 from pacpfl.errors import InputError
-from pacpfl.sections import Config, DataConfig, TablesConfig
 from pacpfl.studies.own_sizes import Sizes, settings_for
 
 TARGETS = ("y", "target", "label", "class", "outcome", "output", "response", "price", "value")
@@ -199,7 +200,7 @@ def _settle(
     kept = [rows for name, rows in seen.rows.items() if name not in small]
     if not kept:
         raise InputError(f"No client of {source} has {2 * LEAST} rows; give each client more.")
-    tables = TablesConfig(
+    tables = TableSettings(
         source=str(source),
         client=client,
         target=target,
@@ -219,7 +220,7 @@ def _settle(
         f"{len(kept)} clients with {min(kept)} to {max(kept)} rows (median {np.median(kept):g}).",
         why,
     ]
-    config = Config(seed=seed, data=DataConfig(name="tables", standardize=how), tables=tables)
+    config = Config(seed=seed, data=DataSettings(name="tables", standardize=how), tables=tables)
     config, chosen = settings_for(config, sizes)
     return Guess(config, (*words, *chosen))
 

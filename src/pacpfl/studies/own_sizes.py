@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pacpfl.config import Config, RunSettings
 from pacpfl.engine.runtime import usable_cores
-from pacpfl.sections import Config, NetworkConfig, PriorConfig, RunConfig
+from pacpfl.sections import NetworkConfig, PriorConfig
 
 # Rows, and microseconds of one particle of one client in one round on two cores (make bench).
 MEASURED = ((10, 12.0), (150, 193.0), (610, 4680.0))
@@ -77,10 +78,10 @@ def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
         tables=tables,
         prior=prior,
         train=train,
-        run=RunConfig(methods=("pacpfl", "ridge", "vanilla")),
+        run=RunSettings(methods=("pacpfl", "ridge", "vanilla")),
     )
     if _alone_seconds(config, sizes) > PATIENCE:
-        config = replace(config, run=RunConfig(methods=("pacpfl", "ridge")))
+        config = replace(config, run=RunSettings(methods=("pacpfl", "ridge")))
         words.append(
             "A Gaussian process for each client alone would take longer than all the rest: left out of "
             "run.methods."
@@ -116,7 +117,7 @@ def _for_classes(config: Config, sizes: Sizes, middle: float) -> tuple[Config, l
         train=train,
         bnn=replace(config.bnn, draws=4),
         local=replace(config.local, steps=5, learning_rate=0.1),
-        run=RunConfig(methods=("pacpfl", "fedavg", "vanilla")),
+        run=RunSettings(methods=("pacpfl", "fedavg", "vanilla")),
     )
     return config, [
         f"k = {train.particles} Bayesian networks of 32 and 16 neurons, tau = 1, {train.rounds} rounds "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,10 +9,9 @@ from pacpfl.data.table_files import opening
 from pacpfl.data.table_settings import TableSettings
 from pacpfl.data.tables import Tables, load_tables
 from pacpfl.errors import InputError
-from pacpfl.sections import TablesConfig
 
 
-def load_own(tables: TablesConfig, seed: int) -> Tables:
+def load_own(tables: TableSettings, seed: int) -> Tables:
     before = stamp(tables)
     found = _load(tables, seed, before)
     if stamp(tables) != before:  # the passes over the files may have seen different rows
@@ -24,11 +22,11 @@ def load_own(tables: TablesConfig, seed: int) -> Tables:
 
 
 @lru_cache(maxsize=1)
-def _load(tables: TablesConfig, seed: int, files: tuple[tuple[str, int, int], ...]) -> Tables:
-    return load_tables(tables.source, TableSettings(**asdict(tables)), seed)
+def _load(tables: TableSettings, seed: int, files: tuple[tuple[str, int, int], ...]) -> Tables:
+    return load_tables(tables.source, tables, seed)
 
 
-def stamp(tables: TablesConfig) -> tuple[tuple[str, int, int], ...]:
+def stamp(tables: TableSettings) -> tuple[tuple[str, int, int], ...]:
     """Name, size and time of every file: when one changes, all are read again."""
     source = Path(tables.source)
     with opening(source):

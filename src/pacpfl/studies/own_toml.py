@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from pacpfl.config import SECTIONS, dump
-from pacpfl.sections import Config
+from pacpfl.config import SECTIONS, Config, dump
 from pacpfl.studies.own_data import Guess
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from pacpfl import files, metrics
+from pacpfl.config import Config
 from pacpfl.data.standardize import fit_scalers
 from pacpfl.folder import MethodResult
-from pacpfl.sections import Config
 from pacpfl.studies.build import build_federation
 
 FIELDS = ("rmse", "width_90", "nll")

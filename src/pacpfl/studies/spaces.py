@@ -19,16 +19,16 @@ A file can take the place of these spaces, one table per row:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pacpfl.config import override, told
+from pacpfl import config as configuration
+from pacpfl.config import Config, override
+from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.errors import InputError
-from pacpfl.sections import CLASSIFICATION, Config
 from pacpfl.studies.own_tables import load_own
 
 
@@ -214,9 +214,7 @@ def complete(row: str, config: Config) -> Config:
 def identity(config: Config, *more: Any) -> str:
     """Two runs of a regression with the same identity give the same numbers."""
     set_here = [n for n in OCCASIONAL if getattr(config, n) != getattr(Config(), n)]
-    sections = {name: told(getattr(config, name)) for name in (*RELEVANT, *set_here)}
-    parts = [sections, config.seed, config.run.precision, *more]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return configuration.identity(config, (*RELEVANT, *set_here), more=more)
 
 
 def suggest(trial: Suggester, row: str, space: Space, config: Config) -> Config:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pacpfl import config as configuration
+from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.sections import Config
 from pacpfl.studies import spaces
 from pacpfl.studies.crossval import ClassScore, Score, cross_validate, folds, raw_federation
 from pacpfl.studies.own_tables import stamp
