@@ -28,6 +28,7 @@ from benchmarks.results import Sheet, from_table, write_results
 from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.simulate import (
     choose_clients,
     divide,
@@ -106,13 +107,13 @@ def make_rounds(name: str, sizes: Sizes, rounds: int) -> Callable[[], object]:
     method = build_method(kind, config, federation.form)
     store = from_clients(federation.existing)
     layout = divide(sizes.per_round, sizes.samples, 1, 4)
-    base = jax.random.key(0)
+    keys = Keys.of(0)
     example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), np.float32)))
-    state = jax.jit(method.init)(jax.random.fold_in(base, 0), example)
-    client_states = initial_client_states(method, state, store, base, np.float32)
+    state = jax.jit(method.init)(keys.start(), example)
+    client_states = initial_client_states(method, state, store, keys, np.float32)
     call = make_call(
         method,
-        base,
+        keys,
         layout,
         rounds,
         False,

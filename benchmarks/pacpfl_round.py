@@ -12,6 +12,7 @@ import optax
 
 from benchmarks.problem import Problem
 from pacpfl.data.store import from_samples
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.simulate import divide, gather_round, make_call, stack_rounds, to_device
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.gp import GPPrior
@@ -50,7 +51,7 @@ def make_round(problem: Problem, dtype: str, rounds: int = 1) -> Callable[[Any],
     )
     example = jax.tree.map(lambda a: a[0, 0], inputs.data)
     state = method.init(jax.random.key(0), example)
-    call = make_call(method, jax.random.key(0), layout, rounds, True, sizes.clients)
+    call = make_call(method, Keys.of(0), layout, rounds, True, sizes.clients)
 
     def step(particles: Any) -> Any:
         start = state._replace(particles=jax.numpy.asarray(particles, kind))

@@ -14,6 +14,7 @@ from pacpfl import config as configuration
 from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine.checkpoint import load_checkpoint
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.ledger import FILE as LEDGER
 from pacpfl.engine.ledger import RunRecord, read_ledger
 from pacpfl.engine.rounds import first_client, to_device
@@ -73,7 +74,7 @@ def load_run(folder: Path) -> Trained:
     plan = plan_of(config, store.clients)
     private = None if plan is None else protect(method, plan, config)
     made = method if private is None else private
-    template = made.init(jax.random.fold_in(jax.random.key(config.seed), 0), example)
+    template = made.init(Keys.of(config.seed).start(), example)
     name = run_identity(config, store)
     try:
         found = load_checkpoint(folder / "checkpoint.safetensors", (template, ()), name)

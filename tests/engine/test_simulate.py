@@ -22,6 +22,7 @@ from toys import StatelessToy, Toy, assert_same_tree, make_store
 from pacpfl.data.store import ClientStore
 from pacpfl.engine import simulate
 from pacpfl.engine.checkpoint import load_checkpoint
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.simulate import Progress, Saving, Trained, choose_clients, divide, train
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
@@ -84,7 +85,7 @@ def assert_close_tree(one: Any, two: Any, **tolerance: float) -> None:
 def first_memories(method: Any, store: ClientStore) -> Any:
     """What clients keep before the first round: a run of which nobody was chosen but one."""
     state = method.init(jax.random.fold_in(jax.random.key(7), 0), own_rows(store, 0))
-    return simulate.initial_client_states(method, state, store, jax.random.key(7), np.float64)
+    return simulate.initial_client_states(method, state, store, Keys.of(7), np.float64)
 
 
 @pytest.mark.parametrize("c", [5, 2])

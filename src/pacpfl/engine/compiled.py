@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pacpfl.engine.kept import kept
+from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.methods.base import Method, Together
 
@@ -24,7 +25,7 @@ ROWS = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
 
 def make_call(
     method: Method,
-    base: jax.Array,
+    keys: Keys,
     layout: Layout,
     capacity: int,
     everyone: bool,
@@ -42,7 +43,7 @@ def make_call(
     """
     compiled, mesh = _compiled(method, layout, capacity, everyone, n, longest, secret)
     # The key is an argument: as a constant it would make every seed compile anew.
-    seed = jax.random.key_data(base)
+    seed = jax.random.key_data(keys.seed)
     held = (resident, seed)
     if mesh is not None:
         everywhere, dealt = (jax.NamedSharding(mesh, spec) for spec in (EVERYWHERE, ROWS))
@@ -80,9 +81,6 @@ def _compiled(
     """The loop for one device, or for a mesh of them."""
     together = isinstance(method, Together) and method.together
 
-    def keys_of(inputs: RoundInputs, round_key: Any) -> Any:
-        return jax.vmap(lambda client: jax.random.fold_in(round_key, client))(inputs.chosen)
-
     def block_by_block(compute: Callable[[Any], Any], arguments: Any) -> Any:
         """`compute`, of a block of clients, for all of them: results along a leading axis."""
         in_blocks = jax.tree.map(
@@ -93,9 +91,7 @@ def _compiled(
             return jax.tree.map(lambda a: a[None], alone)
         return jax.lax.map(compute, in_blocks)
 
-    def updates_of_share(
-        state: Any, client_states: Any, inputs: RoundInputs, round_key: Any
-    ) -> Any:
+    def updates_of_share(state: Any, client_states: Any, inputs: RoundInputs, keys: Any) -> Any:
         own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
 
         def update(arguments: Any) -> Any:
@@ -103,11 +99,11 @@ def _compiled(
                 *arguments
             )
 
-        arguments = (own, inputs.data, keys_of(inputs, round_key))
+        arguments = (own, inputs.data, keys)
         blocks = block_by_block(update, arguments)
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
 
-    def means_of_share(state: Any, inputs: RoundInputs, round_key: Any) -> tuple[Any, Any]:
+    def means_of_share(state: Any, inputs: RoundInputs, keys: Any) -> tuple[Any, Any]:
         """Each block's mean update and weight, as if it were a client."""
         assert isinstance(method, Together)
 
@@ -115,21 +111,21 @@ def _compiled(
             data, keys, weights = arguments
             return method.mean_update(state, data, keys, weights), weights.sum()
 
-        return block_by_block(mean, (inputs.data, keys_of(inputs, round_key), inputs.weights))
+        return block_by_block(mean, (inputs.data, keys, inputs.weights))
 
     # Its shapes are asked for before it runs: so that it is traced once, not twice.
     @partial(jax.jit, inline=True)
     def one_round(
         seed: Any, noise: Any, number: Any, state: Any, client_states: Any, inputs: RoundInputs
     ) -> Any:
-        rounds_key = jax.random.fold_in(jax.random.wrap_key_data(seed), 1)
-        round_key = jax.random.fold_in(rounds_key, number)
+        keys = Keys(jax.random.wrap_key_data(seed))
+        updates_keys = jax.vmap(lambda client: keys.update(number, client))(inputs.chosen)
         if together:
-            updates, weights = means_of_share(state, inputs, round_key)
+            updates, weights = means_of_share(state, inputs, updates_keys)
             if layout.devices > 1:
                 updates, weights = average(updates, weights)
         else:
-            share = updates_of_share(state, client_states, inputs, round_key)
+            share = updates_of_share(state, client_states, inputs, updates_keys)
             if (
                 layout.devices > 1
                 and not jax.tree.leaves(share[1])
@@ -144,9 +140,7 @@ def _compiled(
                     lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
                 )
         curves = method.diagnostics(state, updates, weights)
-        server_key = jax.random.fold_in(round_key, n)
-        if secret:
-            server_key = jax.random.fold_in(jax.random.wrap_key_data(noise), number)
+        server_key = private_step(noise, number) if secret else keys.step(number, n)
         return method.server_update(state, updates, weights, server_key), client_states, curves
 
     def call(

@@ -11,6 +11,7 @@ import numpy as np
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.kept import kept
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import divide, first_client, initial_client_states, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
@@ -60,8 +61,8 @@ def evaluate(
                 raise InputError(
                     f"Client {client.name!r} has fewer than two test samples; it cannot be measured."
                 )
-    key = jax.random.fold_in(jax.random.key(seed), 2)
-    shared = shared_model(method, state, federation.existing, key, dtype)
+    keys = Keys.of(seed).evaluation()
+    shared = shared_model(method, state, federation.existing, keys.seed, dtype)
     answer = answering(method)
     results = {}
     for name, clients in groups.items():
@@ -72,10 +73,10 @@ def evaluate(
         layout = divide(len(clients), longest, matrices_per_client, np.dtype(dtype).itemsize)
         own_states = client_states if name == "existing" else ()
         if jax.tree.leaves(client_states) and name == "new":
-            own_states = initial_client_states(method, state, owners, key, dtype)
+            own_states = initial_client_states(method, state, owners, keys, dtype)
         block = min(clients_at_once or layout.block, len(clients))
         predictions, details = predict_all(
-            answer, (state, shared, key), own_states, owners, tests, dtype, block
+            answer, (state, shared, Keys.of(seed)), own_states, owners, tests, dtype, block
         )
         results[name] = measure_all(predictions, details, clients)
     return results
@@ -113,9 +114,9 @@ def answering(method: Method) -> Callable[..., Any]:
 
     # What differs from seed to seed is an argument, or every seed would compile anew.
     def one(common: Any, client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
-        state, model, key = common
+        state, model, keys = common
         if model is None:
-            model = method.personalize(state, client_state, data, jax.random.fold_in(key, client))
+            model = method.personalize(state, client_state, data, keys.personal(client))
         details = None
         if isinstance(model, PersonalModel):
             details = Details(model.weights, model.responsibilities())
@@ -126,7 +127,7 @@ def answering(method: Method) -> Callable[..., Any]:
 
 def predict_all(
     answer: Callable[..., Any],
-    common: tuple[Any, Predictor | None, jax.Array],
+    common: tuple[Any, Predictor | None, Keys],
     client_states: Any,
     owners: ClientStore,
     tests: ClientStore,

@@ -13,6 +13,7 @@ from scipy.special import bdtrc  # scipy.stats takes half a second to import
 
 from pacpfl.data.store import ClientStore
 from pacpfl.engine.kept import kept
+from pacpfl.engine.keys import Keys
 from pacpfl.methods.base import Method
 from pacpfl.types import Data
 
@@ -142,24 +143,23 @@ def stack_rounds(each: list[RoundInputs], capacity: int) -> RoundInputs:
 
 
 def initial_client_states(
-    method: Method, state: Any, store: ClientStore, base: jax.Array, dtype: type
+    method: Method, state: Any, store: ClientStore, keys: Keys, dtype: type
 ) -> Any:
     """What clients keep between rounds, leading axis n; computed only where a method keeps something."""
     one, many = _first_states(method)
-    clients_key = jax.random.fold_in(base, 3)  # 0 to 2: server, rounds, personalisation
     example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
-    if not jax.tree.leaves(jax.eval_shape(one, state, clients_key, example, 0)):
-        return one(state, clients_key, example, 0)
+    if not jax.tree.leaves(jax.eval_shape(one, state, keys, example, 0)):
+        return one(state, keys, example, 0)
     everyone = np.arange(store.clients)
-    return many(state, clients_key, store.gather(everyone, dtype), everyone)
+    return many(state, keys, store.gather(everyone, dtype), everyone)
 
 
 @kept
 def _first_states(method: Method) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """For one client, and compiled for many."""
 
-    def one(state: Any, key: Any, data: Data, client: Any) -> Any:
-        return method.init_client(state, data, jax.random.fold_in(key, client))
+    def one(state: Any, keys: Keys, data: Data, client: Any) -> Any:
+        return method.init_client(state, data, keys.start_of(client))
 
     return one, jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
 

@@ -22,6 +22,7 @@ from pacpfl.data.store import ClientStore
 from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.engine.compiled import make_call
 from pacpfl.engine.kept import kept
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.ledger import Ledger
 from pacpfl.engine.rounds import (
     RoundInputs,
@@ -123,9 +124,9 @@ def train(
     if secrecy is not None:
         plan = secrecy.plan
         slots = poisson_slots(n, plan.rate) if plan.sampling == "poisson" else plan.cohort
-    base = jax.random.key(seed)
-    state = _start(method)(jax.random.fold_in(base, 0), first_client(store, dtype))
-    client_states = initial_client_states(method, state, store, base, dtype)
+    keys = Keys.of(seed)
+    state = _start(method)(keys.start(), first_client(store, dtype))
+    client_states = initial_client_states(method, state, store, keys, dtype)
     history: dict[str, list[np.ndarray]] = {}
     start = 0
     if saving is not None:
@@ -154,7 +155,7 @@ def train(
 
     everyone = secrecy.plan.sampling == "all" if secrecy is not None else c == n
     sizes = (everyone, dtype, matrices_per_client, secrecy is not None)
-    calls = prepare(method, store, base, slots, *sizes)
+    calls = prepare(method, store, keys, slots, *sizes)
     done, count = start, 1
     compile_seconds = train_seconds = 0.0
     began = last_saved = time.monotonic()
@@ -172,7 +173,7 @@ def train(
         numbers = range(done, done + count)
         chosen = [] if everyone else [choose(number) for number in numbers]
         if any(len(clients) > calls.slots for clients in chosen):
-            calls = prepare(method, store, base, n, *sizes)
+            calls = prepare(method, store, keys, n, *sizes)
         inputs = calls.inputs(chosen)
         noise: tuple[jax.Array, ...] = ()
         if secrecy is not None:
@@ -230,7 +231,7 @@ class Calls(NamedTuple):
 def prepare(
     method: Method,
     store: ClientStore,
-    base: jax.Array,
+    keys: Keys,
     slots: int,
     everyone: bool,
     dtype: type,
@@ -250,7 +251,7 @@ def prepare(
         bytes_per_round = 1
     capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
     n = store.clients
-    call = make_call(method, base, layout, capacity, everyone, n, resident, store.longest, secret)
+    call = make_call(method, keys, layout, capacity, everyone, n, resident, store.longest, secret)
     fixed = None
     if everyone:
         fixed = to_device(stack_rounds([gather_round(store, np.arange(n), layout.slots, dtype)], 1))

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl.data.standardize import Scaler
 from pacpfl.data.store import ClientStore, from_clients
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import first_client
 from pacpfl.engine.simulate import train
 from pacpfl.estimators import persistence, words
@@ -111,7 +112,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 state = self._trained(method, store, seed)
             else:
                 example = first_client(store, self._dtype)
-                state = method.init(jax.random.fold_in(jax.random.key(seed), 0), example)
+                state = method.init(Keys.of(seed).start(), example)
                 self.history_: dict[str, np.ndarray] = {}
         self.prior_: Prior = method.prior
         self.particles_ = np.asarray(state.particles)

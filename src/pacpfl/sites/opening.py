@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from pacpfl import __version__, files
+from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.secagg.errors import SecureAggregationError
@@ -154,7 +155,7 @@ class Opening:
 
     def initial(self, method: Method, form: Form) -> Any:
         """As the simulator makes it: depends on the number of features alone."""
-        key = jax.random.fold_in(jax.random.key(self.opened.seed), 0)
+        key = Keys.of(self.opened.seed).start()
         return jax.jit(method.init)(key, example(form, self.opened.dtype))
 
     def too_few(self, count: int) -> str:

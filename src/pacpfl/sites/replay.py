@@ -15,6 +15,7 @@ import numpy as np
 
 from pacpfl.data.store import ClientStore
 from pacpfl.engine.compiled import make_call
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import (
     divide,
     first_client,
@@ -40,15 +41,15 @@ def replay(
 
     `build` makes the method for n clients; `store` holds all clients of the roster by number.
     """
-    base = jax.random.key(seed)
+    keys = Keys.of(seed)
     sizes = sorted({one.total for one in record.rounds})
     method = build(sizes[0] if sizes else store.clients)
     example = first_client(store, dtype)
-    state = jax.jit(method.init)(jax.random.fold_in(base, 0), example)
-    client_states = initial_client_states(method, state, store, base, dtype)
+    state = jax.jit(method.init)(keys.start(), example)
+    client_states = initial_client_states(method, state, store, keys, dtype)
     itemsize = jnp.zeros((), dtype).dtype.itemsize
     layout = divide(store.clients, store.longest, matrices_per_client, itemsize)
-    calls = {n: make_call(build(n), base, layout, 1, False, n, None, store.longest) for n in sizes}
+    calls = {n: make_call(build(n), keys, layout, 1, False, n, None, store.longest) for n in sizes}
     for one in record.rounds:
         chosen = np.array(one.clients, int)
         inputs = stack_rounds([gather_round(store, chosen, layout.slots, dtype)], 1)

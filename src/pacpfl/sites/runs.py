@@ -18,6 +18,7 @@ from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.engine.evaluate import evaluate
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import to_device
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
@@ -75,8 +76,7 @@ def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, For
 
 
 def template(method: Method, known: Opened, whole: Form) -> Any:
-    key = jax.random.fold_in(jax.random.key(known.seed), 0)
-    return jax.jit(method.init)(key, example(whole, known.dtype))
+    return jax.jit(method.init)(Keys.of(known.seed).start(), example(whole, known.dtype))
 
 
 def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:

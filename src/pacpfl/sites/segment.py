@@ -1,8 +1,7 @@
 """The server's side of a segment: rounds with those who answer, until the last, or until it breaks off.
 
-No network here: an `Exchange` carries the messages. Keys are those of the simulator (engine.compiled):
-the round's from (seed, round), a client's from the round's and its number, the server's from the
-round's and n. So with everybody present a run across sites is the simulator's run.
+No network here: an `Exchange` carries the messages. Keys are those of the simulator (engine.keys), so
+with everybody present a run across sites is the simulator's run.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 
 from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import choose_clients, to_device
 from pacpfl.engine.simulate import Secrecy
 from pacpfl.errors import InputError
@@ -176,10 +176,10 @@ class _Rounds:
         return Outcome(self.terms.segment, done, True, reason)
 
     def _step(self, state: Any, updates: Any, weights: Any, number: Any, noise: Any) -> Any:
-        rounds_key = jax.random.fold_in(jax.random.key(self.opened.seed), 1)
-        server_key = jax.random.fold_in(jax.random.fold_in(rounds_key, number), self.whole.clients)
-        if noise is not None:
-            server_key = jax.random.fold_in(jax.random.wrap_key_data(noise), number)
+        if noise is None:
+            server_key = Keys.of(self.opened.seed).step(number, self.whole.clients)
+        else:
+            server_key = private_step(noise, number)
         curves = self.method.diagnostics(state, updates, weights)
         return self.method.server_update(state, updates, weights, server_key), curves
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from pacpfl import __version__, files
 from pacpfl.data.store import ClientStore, from_clients
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import fill, first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
@@ -150,12 +151,11 @@ class Site:
         built = opened.build(whole)
         method = compressed(built, encoding) if self._secure is None else summed(built)
         first = int(about["seats"][self.name])
-        base = jax.random.key(opened.seed)
+        keys = Keys.of(opened.seed)
         example = first_client(store, opened.dtype)
-        start = jax.random.fold_in(base, 0)
-        self.limits.check_model(wire.count(jax.eval_shape(method.init, start, example)))
-        state = jax.jit(method.init)(start, example)
-        client_key = jax.random.fold_in(base, 3)  # as in engine.rounds
+        self.limits.check_model(wire.count(jax.eval_shape(method.init, keys.start(), example)))
+        state = jax.jit(method.init)(keys.start(), example)
+        client_key = keys.start_of(first)
         client_state = jax.eval_shape(method.init_client, state, example, client_key)
         needed = wire.needed(method, state, client_state, example, client_key)
         if self._secure is not None:
@@ -166,12 +166,10 @@ class Site:
 
         def one(state: Any, own: Any, data: Any, number: Any, client: Any) -> Any:
             traces[0] += 1
-            rounds_key = jax.random.fold_in(base, 1)
-            key = jax.random.fold_in(jax.random.fold_in(rounds_key, number), client)
-            return method.client_update(state, own, data, key)
+            return method.client_update(state, own, data, keys.update(number, client))
 
         def initial(data: Any, client: Any) -> Any:
-            return method.init_client(state, data, jax.random.fold_in(client_key, client))
+            return method.init_client(state, data, keys.start_of(client))
 
         update = jax.jit(jax.vmap(one, in_axes=(None, 0, 0, None, 0)))
         self._work = Work(

@@ -28,6 +28,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit, privacy_cost
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import ClientStore, from_samples
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import to_device
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.studies import tempered
@@ -98,7 +99,7 @@ def certify_class_clients(
     assert isinstance(prior, BNNPrior)
     family, own_kind = variational(prior), prior.inference.kind
     fit_key, pilot_key, draw_key, alone_key = jax.random.split(
-        jax.random.fold_in(jax.random.key(trained.config.seed), 3), 4
+        Keys.of(trained.config.seed).certificates(), 4
     )
     alone = hyper.sample(alone_key, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
     labels = (*TEMPERATURES, prior.inference.temperature * trained.method.temperature)
@@ -167,10 +168,9 @@ def _gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
 
 def _used(trained: Trained, loss: ClassLoss, data: Data, tests: Data, places: np.ndarray) -> Used:
     """The run's own models, with the keys that `engine.evaluate` gives the clients of a group."""
-    root = jax.random.fold_in(jax.random.key(trained.config.seed), 2)
     existing = len(trained.federation.existing)
     within = np.where(places < existing, places, places - existing)
-    keys = jax.vmap(lambda place: jax.random.fold_in(root, place))(jnp.asarray(within))
+    keys = jax.vmap(Keys.of(trained.config.seed).personal)(jnp.asarray(within))
     model = in_use(trained.method, loss, trained.state, data, tests, keys)
     weights = np.asarray(model.weights, np.float64)
     gaussians = None

@@ -23,6 +23,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.data.store import from_samples
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import to_device
 from pacpfl.losses import LossRange
 from pacpfl.studies import tempered
@@ -81,7 +82,7 @@ def certify_clients(
     tests = [client.test for client in everyone if client.test is not None]
     store = from_samples([client.personal for client in everyone])
     views = Views(method.prior, store.longest, max(map(len, tests), default=0), trained.dtype)
-    key = jax.random.fold_in(jax.random.key(trained.config.seed), 3)
+    key = Keys.of(trained.config.seed).certificates()
     alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
     noise = least_noise(method.prior, trained.particles)
     found = []

@@ -1,0 +1,63 @@
+"""Random keys by name: simulator, sites, replay and certificates ask here, and so agree bit by bit.
+
+A key depends on the seed and on what it is for alone, never on how rounds are grouped into calls, nor on
+where clients are. Only a private server's randomness comes from elsewhere (`private_step`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+# What is folded into the seed's key first. Certificates draw from the key of the clients' first states.
+START, ROUNDS, PERSONAL, CLIENTS = range(4)
+CERTIFICATES = CLIENTS
+
+
+class Keys(NamedTuple):
+    """Every random key of a run, from the key of its seed."""
+
+    seed: jax.Array
+
+    @classmethod
+    def of(cls, seed: int) -> Keys:
+        """Return the keys of the run with this seed."""
+        return cls(jax.random.key(seed))
+
+    def start(self) -> jax.Array:
+        """Return the key of the server's first state."""
+        return jax.random.fold_in(self.seed, START)
+
+    def start_of(self, client: Any) -> jax.Array:
+        """Return the key of a client's first state."""
+        return jax.random.fold_in(jax.random.fold_in(self.seed, CLIENTS), client)
+
+    def round(self, number: Any) -> jax.Array:
+        """Return the key of a round, from which those of its updates and of its step come."""
+        return jax.random.fold_in(jax.random.fold_in(self.seed, ROUNDS), number)
+
+    def update(self, number: Any, client: Any) -> jax.Array:
+        """Return the key of a client's update in a round."""
+        return jax.random.fold_in(self.round(number), client)
+
+    def step(self, number: Any, clients: Any) -> jax.Array:
+        """Return the key of the server's step in a round of a run with so many clients."""
+        return jax.random.fold_in(self.round(number), clients)
+
+    def evaluation(self) -> Keys:
+        """Return the keys by which clients are personalised: of new ones' first states as well."""
+        return Keys(jax.random.fold_in(self.seed, PERSONAL))
+
+    def personal(self, client: Any) -> jax.Array:
+        """Return the key of a client's own model; clients count from 0 within their group."""
+        return jax.random.fold_in(self.evaluation().seed, client)
+
+    def certificates(self) -> jax.Array:
+        """Return the key of what certificates draw."""
+        return jax.random.fold_in(self.seed, CERTIFICATES)
+
+
+def private_step(noise: jax.Array, number: Any) -> jax.Array:
+    """Return the key of a private server's step, from the data of a key that nobody can draw again."""
+    return jax.random.fold_in(jax.random.wrap_key_data(noise), number)
