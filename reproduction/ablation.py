@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl.config import Config, override
-from pacpfl.studies.spaces import prepare
+from pacpfl.tune.spaces import prepare
 from reproduction.outcomes import Cell, Kept
 from reproduction.regression import DATASETS, cell_config, dataset_config
 from reproduction.table import Published

@@ -21,7 +21,7 @@ from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.workers import work
+from pacpfl.tune.workers import work
 from pacpfl.types import Federation
 from reproduction.outcomes import (
     Cell,

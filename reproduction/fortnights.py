@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pacpfl.config import override
-from pacpfl.studies.spaces import ROWS
+from pacpfl.tune.spaces import ROWS
 from reproduction.outcomes import Cell, Kept
 from reproduction.regression import DATASETS, cell_config
 from reproduction.regression_summary import client_by_client, summary

@@ -24,8 +24,8 @@ from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.run import Watcher, run_method
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.spaces import identity
-from pacpfl.studies.workers import work
+from pacpfl.tune.spaces import identity
+from pacpfl.tune.workers import work
 from pacpfl.types import Federation
 from reproduction.polynomial import measures
 from reproduction.table import Outcome

@@ -20,7 +20,7 @@ import numpy as np
 from pacpfl.config import override
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.studies.workers import work
+from pacpfl.tune.workers import work
 from reproduction.privacy_study import (
     SUBJECTS,
     PrivateCell,

@@ -29,7 +29,7 @@ from pacpfl.errors import InputError
 from pacpfl.folder import summarise
 from pacpfl.run import Watcher, run_method
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.workers import work
+from pacpfl.tune.workers import work
 from pacpfl.types import Federation
 from reproduction import outcomes
 from reproduction.outcomes import Cell, Kept, Progress, append_outcome, read_outcomes

@@ -14,7 +14,7 @@ from importlib import resources
 
 from pacpfl.config import Config, load, override
 from pacpfl.errors import InputError
-from pacpfl.studies.spaces import ROWS, prepare
+from pacpfl.tune.spaces import ROWS, prepare
 from reproduction.outcomes import Cell
 from reproduction.table import Published
 

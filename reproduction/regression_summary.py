@@ -14,8 +14,8 @@ from pacpfl import metrics
 from pacpfl.data.polynomial import true_predictive
 from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
-from pacpfl.studies.crossval import raw_federation
-from pacpfl.studies.spaces import ROWS
+from pacpfl.tune.crossval import raw_federation
+from pacpfl.tune.spaces import ROWS
 from reproduction.outcomes import Kept, boxes
 from reproduction.regression import DATASETS, PUBLISHED, cell_config
 from reproduction.table import rows

@@ -34,7 +34,7 @@ from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.report.style import COLOURS, INK, MARKERS, as_png, drawing, grid, panels
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.spaces import ROWS
+from pacpfl.tune.spaces import ROWS
 from pacpfl.types import Federation
 from reproduction.fortnights import HOURS
 from reproduction.regression import cell_config

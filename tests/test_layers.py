@@ -37,7 +37,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"data", "secagg"}),
     frozenset({"methods", "personal"}),
     frozenset({"engine"}),
-    frozenset({"config", "excerpts", "folder", "memory", "run", "sections", "studies", "trained"}),
+    frozenset(
+        {"config", "excerpts", "folder", "memory", "run", "sections", "studies", "trained", "tune"}
+    ),
     frozenset({"sites"}),
     frozenset({"cli", "estimators", "report", "__main__", "__init__"}),
 )
@@ -217,14 +219,14 @@ def test_every_module_keeps_to_its_layer() -> None:
         ("hyper", "from . import personal"),
         ("methods.pacpfl", "def update():\n    from pacpfl.engine.simulate import run"),
         ("engine.simulate", "from pacpfl import studies"),
-        ("studies.tune", "from pacpfl.cli import main"),
+        ("tune.search", "from pacpfl.cli import main"),
         ("data.tables", "from pacpfl.methods.base import Method"),
         ("engine.simulate", "from pacpfl import SomethingExported"),
         ("cli", "def reproduce():\n    from reproduction import study"),
         ("errors", "import pacpfl"),
         ("elsewhere", "x = 1"),
         ("engine.simulate", "import rich.progress"),
-        ("studies.tune", "from matplotlib.figure import Figure"),
+        ("tune.search", "from matplotlib.figure import Figure"),
         ("cli", "import jinja2"),
         ("engine.checkpoint", "import pickle"),
         ("engine.simulate", "from nvflare.apis import controller"),

@@ -13,7 +13,7 @@ import pytest
 
 from pacpfl.config import override
 from pacpfl.studies.build import build_federation, load_weather
-from pacpfl.studies.spaces import ROWS
+from pacpfl.tune.spaces import ROWS
 from reproduction import fortnights, table
 from reproduction.outcomes import Kept
 from reproduction.regression import cell_config

@@ -27,7 +27,7 @@ from pacpfl.errors import InputError
 from pacpfl.folder import METRICS, MethodResult
 from pacpfl.metrics import LEVELS
 from pacpfl.run import run
-from pacpfl.studies.spaces import ROWS, prepare
+from pacpfl.tune.spaces import ROWS, prepare
 from pacpfl.types import Client, Federation, Samples
 from reproduction import outcomes, regression, regression_summary, table
 from reproduction.outcomes import (

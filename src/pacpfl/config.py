@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pacpfl.data.settings import CLASSIFICATION, DataSettings, ImageSettings, PVSettings
-from pacpfl.data.table_settings import TableSettings
+from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.maml import MAMLSettings
 from pacpfl.methods.mtl import MTLSettings

@@ -18,7 +18,7 @@ from pacpfl import config as configuration
 from pacpfl import svgd
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
-from pacpfl.data.table_stream import release, row_blocks
+from pacpfl.data.tables.stream import release, row_blocks
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.kept import kept
 from pacpfl.engine.rounds import first_client

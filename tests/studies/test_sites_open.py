@@ -10,7 +10,7 @@ import pytest
 
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
-from pacpfl.data.table_settings import TableSettings
+from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private

@@ -71,8 +71,8 @@ def tune(
 
     chosen = _configuration(config, settings or [])
     runtime.configure(chosen.run.precision)
-    from pacpfl.studies import spaces
-    from pacpfl.studies import tune as tuning
+    from pacpfl.tune import search as tuning
+    from pacpfl.tune import spaces
 
     row = spaces.row_named(method)
     chosen = spaces.prepare(row, chosen)

@@ -21,8 +21,8 @@ from pacpfl import config as configuration
 from pacpfl import files
 from pacpfl.config import Config
 from pacpfl.data.standardize import Scaler, fit_scalers
-from pacpfl.data.table_schema import Schema
-from pacpfl.data.table_settings import TableSettings
+from pacpfl.data.tables.schema import Schema
+from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import SampledPrior

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pacpfl.config import Config
-from pacpfl.data.table_schema import describe
+from pacpfl.data.tables.schema import describe
 from pacpfl.errors import InputError
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.own_sizes import LARGEST, Sizes, expected_seconds, in_words

@@ -15,12 +15,12 @@ import numpy as np
 
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
-from pacpfl.data.table_evidence import Evidence, decide_task, kind_for_learning
-from pacpfl.data.table_files import ENDINGS, Table, open_tables
-from pacpfl.data.table_scan import clients_of
-from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.table_split import LEAST, TRAIN, WORDS
-from pacpfl.data.table_values import numbers
+from pacpfl.data.tables.evidence import Evidence, decide_task, kind_for_learning
+from pacpfl.data.tables.files import ENDINGS, Table, open_tables
+from pacpfl.data.tables.scan import clients_of
+from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.tables.split import LEAST, TRAIN, WORDS
+from pacpfl.data.tables.values import numbers
 from pacpfl.errors import InputError
 from pacpfl.studies.own_sizes import Sizes, settings_for
 

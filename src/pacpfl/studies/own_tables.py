@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from pacpfl.data.table_files import opening
-from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.tables import Tables, load_tables
+from pacpfl.data.tables.files import opening
+from pacpfl.data.tables.read import Tables, load_tables
+from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 
 

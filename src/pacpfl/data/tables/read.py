@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl.data import table_values as values
-from pacpfl.data.table_evidence import decide_task, kind_for_learning
-from pacpfl.data.table_files import CHUNK, Chunk, Table, open_tables
-from pacpfl.data.table_scan import Scan, learning_columns, scan_tables
-from pacpfl.data.table_schema import Column, Schema, sort_labels
-from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.table_split import (
+from pacpfl.data.tables import values
+from pacpfl.data.tables.evidence import decide_task, kind_for_learning
+from pacpfl.data.tables.files import CHUNK, Chunk, Table, open_tables
+from pacpfl.data.tables.scan import Scan, learning_columns, scan_tables
+from pacpfl.data.tables.schema import Column, Schema, sort_labels
+from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.tables.split import (
     PARTS,
     TRAIN,
     UNUSED,
@@ -30,7 +30,7 @@ from pacpfl.data.table_split import (
     choose_new,
     split_rows,
 )
-from pacpfl.data.table_stream import Room, release, row_blocks
+from pacpfl.data.tables.stream import Room, release, row_blocks
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pacpfl.data import table_values as values
-from pacpfl.data.table_files import Chunk
+from pacpfl.data.tables import values
+from pacpfl.data.tables.files import Chunk
 from pacpfl.errors import InputError
 from pacpfl.types import Form
 

@@ -14,9 +14,9 @@ from patience import patience
 
 from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients, from_samples
-from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.table_stream import ROWS, Room
-from pacpfl.data.tables import load_tables
+from pacpfl.data.tables.read import load_tables
+from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.tables.stream import ROWS, Room
 from pacpfl.run import digest
 from pacpfl.types import Samples
 
@@ -86,9 +86,9 @@ import resource, sys
 from pathlib import Path
 from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients
-from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.table_stream import Room
-from pacpfl.data.tables import load_tables
+from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.tables.stream import Room
+from pacpfl.data.tables.read import load_tables
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,11 +19,11 @@ from pacpfl import config as configuration
 from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.studies import spaces
-from pacpfl.studies.crossval import ClassScore, Score, cross_validate, folds, raw_federation
 from pacpfl.studies.own_tables import stamp
-from pacpfl.studies.spaces import ROWS, Space
-from pacpfl.studies.workers import Ended, work
+from pacpfl.tune import spaces
+from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds, raw_federation
+from pacpfl.tune.spaces import ROWS, Space
+from pacpfl.tune.workers import Ended, work
 from pacpfl.types import Federation
 
 

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from pacpfl.data import tables as tables_module
-from pacpfl.data.table_files import Table, open_tables
-from pacpfl.data.table_settings import TableSettings
-from pacpfl.data.tables import Tables, load_tables
+from pacpfl.data.tables.files import Table, open_tables
+from pacpfl.data.tables.read import Tables, load_tables
+from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.studies import own_tables
 from pacpfl.studies.own_data import guess

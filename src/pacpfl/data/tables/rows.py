@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.data.table_files import Chunk, normalized, open_tables
-from pacpfl.data.table_scan import clients_of, nearest
-from pacpfl.data.table_schema import Schema, place
-from pacpfl.data.table_settings import TableSettings
+from pacpfl.data.tables.files import Chunk, normalized, open_tables
+from pacpfl.data.tables.scan import clients_of, nearest
+from pacpfl.data.tables.schema import Schema, place
+from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 
 

@@ -20,11 +20,12 @@ from pacpfl.config import METHODS, Config, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.studies import spaces, tune
 from pacpfl.studies.build import build_method
-from pacpfl.studies.crossval import Score
-from pacpfl.studies.spaces import ROWS, SPACES, Choice, Range, Widths
-from pacpfl.studies.workers import Ended, shares, work
+from pacpfl.tune import search as tune
+from pacpfl.tune import spaces
+from pacpfl.tune.crossval import Score
+from pacpfl.tune.spaces import ROWS, SPACES, Choice, Range, Widths
+from pacpfl.tune.workers import Ended, shares, work
 from reproduction.regression import DATASETS, dataset_config
 
 BASE = Config(seed=3, data=DataSettings(clients=3, new_clients=0), train=TrainSettings(tau=0.5))

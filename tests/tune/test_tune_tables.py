@@ -18,9 +18,10 @@ from pacpfl import config as configuration
 from pacpfl.config import Config, override
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.studies import crossval, spaces, tune
-from pacpfl.studies.crossval import ClassScore, Score, parts
 from pacpfl.studies.own_tables import load_own
+from pacpfl.tune import crossval, spaces
+from pacpfl.tune import search as tune
+from pacpfl.tune.crossval import ClassScore, Score, parts
 
 CLIENTS = 3
 

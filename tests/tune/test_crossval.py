@@ -15,7 +15,7 @@ from pacpfl.data.settings import DataSettings
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult
-from pacpfl.studies import crossval
+from pacpfl.tune import crossval
 from pacpfl.types import Client, Federation, Samples
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from pacpfl.data import table_values as values
-from pacpfl.data.table_files import Chunk
-from pacpfl.data.table_schema import place
+from pacpfl.data.tables import values
+from pacpfl.data.tables.files import Chunk
+from pacpfl.data.tables.schema import place
 from pacpfl.errors import InputError
 
 MOST_CATEGORIES = 50

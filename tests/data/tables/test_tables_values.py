@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pacpfl.data import table_values as values
+from pacpfl.data.tables import values
 
 
 @pytest.mark.parametrize(

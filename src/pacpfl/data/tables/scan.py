@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacpfl.data import table_values as values
-from pacpfl.data.table_evidence import Evidence
-from pacpfl.data.table_files import Chunk, Table
-from pacpfl.data.table_schema import cells_of, place
-from pacpfl.data.table_settings import CYCLES, TableSettings
-from pacpfl.data.table_split import WORDS
+from pacpfl.data.tables import values
+from pacpfl.data.tables.evidence import Evidence
+from pacpfl.data.tables.files import Chunk, Table
+from pacpfl.data.tables.schema import cells_of, place
+from pacpfl.data.tables.settings import CYCLES, TableSettings
+from pacpfl.data.tables.split import WORDS
 from pacpfl.errors import InputError
 
 

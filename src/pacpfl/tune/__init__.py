@@ -1,0 +1,1 @@
+"""Search for settings: spaces, cross-validation, and runs side by side."""
