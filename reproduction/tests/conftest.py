@@ -10,8 +10,7 @@ from pacpfl.cli.common import shipped
 from pacpfl.run import Watcher
 from reproduction import polynomial
 from reproduction.table import rows
-from tests.conftest import programs_compiled_once, programs_folder, x64
-from tests.studies.conftest import programs
+from tests.conftest import programs, programs_compiled_once, programs_folder, x64
 
 __all__ = ["programs", "programs_compiled_once", "programs_folder", "x64"]
 
