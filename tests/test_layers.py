@@ -112,6 +112,7 @@ REACHES_OUTSIDE = frozenset(
         "sites",
         "studies",
         "trained",
+        "tune",
     }
 )
 PRINTS = frozenset({"cli", "report"})
