@@ -54,7 +54,7 @@ LONG = (
     "test_sites_secure.py",
     "test_tune_cli.py",
     "test_sites_segment.py",
-    "test_certify_classes.py",
+    "test_certify_networks.py",
     "test_common.py",
     "test_gp.py",
     "test_polynomial_study.py",

@@ -20,11 +20,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "bounds",
-            "certificate",
             "hyper",
             "likelihoods",
             "linalg",
-            "losses",
             "metrics",
             "predictive",
             "priors",
@@ -38,7 +36,18 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"methods", "personal"}),
     frozenset({"engine"}),
     frozenset(
-        {"config", "excerpts", "folder", "memory", "run", "sections", "studies", "trained", "tune"}
+        {
+            "certify",
+            "config",
+            "excerpts",
+            "folder",
+            "memory",
+            "run",
+            "sections",
+            "studies",
+            "trained",
+            "tune",
+        }
     ),
     frozenset({"sites"}),
     frozenset({"cli", "estimators", "report", "__main__", "__init__"}),
@@ -100,6 +109,7 @@ OUTSIDE_CALLS = frozenset(
 )
 REACHES_OUTSIDE = frozenset(
     {
+        "certify",
         "cli",
         "config",
         "data",
@@ -107,6 +117,7 @@ REACHES_OUTSIDE = frozenset(
         "estimators",
         "files",
         "folder",
+        "privacy.ledger",
         "report",
         "run",
         "sites",

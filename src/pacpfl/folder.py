@@ -18,9 +18,9 @@ from pacpfl import config as configuration
 from pacpfl.config import METHODS, Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
-from pacpfl.engine.ledger import FILE as LEDGER
-from pacpfl.engine.ledger import start_over
 from pacpfl.errors import InputError
+from pacpfl.privacy.ledger import FILE as LEDGER
+from pacpfl.privacy.ledger import start_over
 from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 

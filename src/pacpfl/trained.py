@@ -15,8 +15,6 @@ from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.ledger import FILE as LEDGER
-from pacpfl.engine.ledger import RunRecord, read_ledger
 from pacpfl.engine.rounds import first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
@@ -24,6 +22,8 @@ from pacpfl.priors.base import Prior
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.mixture import MixturePrior
+from pacpfl.privacy.ledger import FILE as LEDGER
+from pacpfl.privacy.ledger import RunRecord, read_ledger
 from pacpfl.run import run_identity
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.protect import plan_of, protect

@@ -27,9 +27,9 @@ from pacpfl.bounds import (
     server_bound,
     tau_from_lambda,
 )
-from pacpfl.certificate import Candidate, Privacy, certify_client, certify_federation
+from pacpfl.bounds.losses import ZERO_ONE, LossRange, monte_carlo_upper
+from pacpfl.certify.certificate import Candidate, Privacy, certify_client, certify_federation
 from pacpfl.errors import InputError
-from pacpfl.losses import ZERO_ONE, LossRange, monte_carlo_upper
 
 FRESH = Privacy("independent", "a new client")
 PROVED = Privacy("proved", "noise of the laplace mode", 0.5, "client")

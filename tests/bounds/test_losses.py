@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from pacpfl.errors import InputError
-from pacpfl.losses import (
+from pacpfl.bounds.losses import (
     BRIER,
     ZERO_ONE,
     brier,
@@ -34,6 +33,7 @@ from pacpfl.losses import (
     monte_carlo_upper,
     zero_one,
 )
+from pacpfl.errors import InputError
 
 
 def average(loss: object, mean: float, variance: float, kinks: list[float]) -> float:

@@ -41,7 +41,7 @@ NOT_RUN = {
     "pacpfl sites": "machines of several sites",
     "pacpfl tune": "many trainings; tests/test_tune_cli.py runs it",
     "pacpfl run digits": "compiles long; tests/test_classification_cli.py runs it",
-    "pacpfl run certify-": "trains for a minute; tests/studies/test_certify.py runs smaller ones",
+    "pacpfl run certify-": "trains for a minute; tests/certify/test_certify_document.py runs smaller ones",
     "pacpfl certify runs/certify-": "needs such a run",
 }
 # Pages whose Python another test runs, because it checks more than that it runs.

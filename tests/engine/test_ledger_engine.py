@@ -14,10 +14,10 @@ from scipy import stats
 from toys import Toy, ToyState, assert_same_tree, make_store
 
 from pacpfl.engine import rounds, simulate
-from pacpfl.engine.ledger import open_ledger, read_ledger
 from pacpfl.engine.simulate import Saving, Secrecy, Trained, train
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.ledger import open_ledger, read_ledger
 from pacpfl.types import Data
 
 CLIENTS = 9

@@ -26,13 +26,13 @@ from toys import StatelessToy, Toy, make_store
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.checkpoint import load_checkpoint
-from pacpfl.engine.ledger import FILE, open_ledger, read_ledger
 from pacpfl.engine.simulate import Secrecy, train
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import State, Update
 from pacpfl.methods.private import Private, PrivateUpdate
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.privacy.clipping import AdaptiveClip
+from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
 from pacpfl.secagg.certified import Passport
 from pacpfl.secagg.distributed_noise import guarantee
 from pacpfl.secagg.errors import SecureAggregationError

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from pacpfl.certify import average
+from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
-from pacpfl.engine.ledger import FILE
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.privacy.ledger import FILE
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
 from pacpfl.sections import PriorConfig
-from pacpfl.studies import certify_average
-from pacpfl.studies.certify import certify
 
 CONFIG = Config(
     data=DataSettings(clients=3, new_clients=1, samples=8, test_samples=6),
@@ -31,9 +31,9 @@ CONFIG = Config(
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certify_average, "MOST_DRAWS", 64)
-    monkeypatch.setattr(certify_average, "BANDWIDTHS", (0.5,))
-    monkeypatch.setattr(certify_average, "PILOT_DRAWS", 4)
+    monkeypatch.setattr(average, "MOST_DRAWS", 64)
+    monkeypatch.setattr(average, "BANDWIDTHS", (0.5,))
+    monkeypatch.setattr(average, "PILOT_DRAWS", 4)
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from pacpfl import cli
 from pacpfl import config as configuration
 from pacpfl.config import Config, RunSettings, identity, load, override
 from pacpfl.data.settings import DataSettings
-from pacpfl.engine.ledger import FILE, read_ledger
 from pacpfl.errors import InputError
 from pacpfl.folder import clear
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.privacy.accounting import epsilon_spent
+from pacpfl.privacy.ledger import FILE, read_ledger
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
 from pacpfl.sections import PriorConfig

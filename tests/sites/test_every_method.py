@@ -55,8 +55,8 @@ KEEPING = ("mtl", "pfedbayes")
 def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     """With a noise seed, a private run across sites is the simulator's, too."""
     from pacpfl.data.store import from_clients
-    from pacpfl.engine.ledger import FILE, read_ledger
     from pacpfl.engine.simulate import train
+    from pacpfl.privacy.ledger import FILE, read_ledger
     from pacpfl.privacy.settings import PrivacySettings
     from pacpfl.studies.build import build_method
     from pacpfl.studies.protect import plan_of, protect, secrecy

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from deployment import Deployment, Running, difference, settings, simulated
 
-from pacpfl.engine.ledger import FILE, read_ledger
+from pacpfl.privacy.ledger import FILE, read_ledger
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.sites import participation
 from pacpfl.sites.provision import provision

@@ -53,9 +53,9 @@ def certify(
 
     if (folder / "config.toml").is_file():
         runtime.configure(configuration.load_file(folder / "config.toml").run.precision)
+    from pacpfl.certify import document as study
     from pacpfl.report.page import write_report
     from pacpfl.report.terminal import print_certificates
-    from pacpfl.studies import certify as study
 
     with console.status("certifying") as status:
         document = study.certify(

@@ -20,7 +20,7 @@ def privacy(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> No
     """
     from rich.table import Table
 
-    from pacpfl.engine.ledger import FILE, read_ledger
+    from pacpfl.privacy.ledger import FILE, read_ledger
     from pacpfl.studies.protect import formula, total
 
     if not folder.is_dir():
@@ -68,7 +68,7 @@ def number(value: float) -> str:
 
 def warn_of_earlier(folder: Path, console: Any) -> None:
     """What --fresh means where the same data were released before: one sentence."""
-    from pacpfl.engine.ledger import FILE, read_ledger
+    from pacpfl.privacy.ledger import FILE, read_ledger
 
     runs = [run for run in read_ledger(folder / FILE) if run.released]
     if runs:

@@ -23,7 +23,6 @@ from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from pacpfl.engine.compiled import make_call
 from pacpfl.engine.kept import kept
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.ledger import Ledger
 from pacpfl.engine.rounds import (
     RoundInputs,
     choose_clients,
@@ -41,6 +40,7 @@ from pacpfl.engine.rounds import (
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.ledger import Ledger
 from pacpfl.privacy.source import generator, noise_key
 
 CALL_SECONDS = 0.4  # how long one compiled call should take: what a progress bar needs

@@ -10,13 +10,13 @@ from typing import Any
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
-from pacpfl.engine.ledger import FILE, RunRecord, open_ledger, read_ledger
 from pacpfl.engine.simulate import Secrecy, Trained
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
 from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, plan_for, together
 from pacpfl.privacy.clipping import AdaptiveClip, count_std
+from pacpfl.privacy.ledger import FILE, RunRecord, open_ledger, read_ledger
 
 ADJACENCY = {
     ("client", "add-remove"): "add or remove one client",

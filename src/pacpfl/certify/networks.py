@@ -26,20 +26,16 @@ from pacpfl.bounds import ClientPremises, Condition, mixture_kl, participation
 from pacpfl.bounds.checks import probability
 from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.privacy_cost import Unit, privacy_cost
-from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import to_device
-from pacpfl.priors.bnn import BNNPrior
-from pacpfl.studies import tempered
-from pacpfl.studies.certify_clients import (
+from pacpfl.certify import gaussian_processes as tempered
+from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.certify.clients import (
     ClientCertificate,
     beta_grid,
     evidences,
     privacy_of,
     tolerated,
 )
-from pacpfl.studies.gaussian_networks import (
+from pacpfl.certify.gaussian_networks import (
     ClassLoss,
     Found,
     Gaussian,
@@ -49,6 +45,10 @@ from pacpfl.studies.gaussian_networks import (
     search,
     variational,
 )
+from pacpfl.data.store import ClientStore, from_samples
+from pacpfl.engine.keys import Keys
+from pacpfl.engine.rounds import to_device
+from pacpfl.priors.bnn import BNNPrior
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Samples
 

@@ -15,6 +15,8 @@ import pytest
 from rich.console import Console
 
 from pacpfl import config as configuration
+from pacpfl.certify import average, gaussian_networks, networks
+from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings, ImageSettings
 from pacpfl.errors import InputError
@@ -23,9 +25,7 @@ from pacpfl.report.certificates import sentences
 from pacpfl.report.terminal import print_certificates
 from pacpfl.run import run
 from pacpfl.sections import NetworkConfig, PosteriorConfig
-from pacpfl.studies import certify_average, certify_classes, gaussian_networks
 from pacpfl.studies.build import build_federation
-from pacpfl.studies.certify import certify
 
 CONFIG = Config(
     data=DataSettings(name="digits", clients=2, new_clients=2, samples=20),
@@ -42,14 +42,14 @@ def few_draws(programs: Any) -> Iterator[None]:
     """What draws are for is tested elsewhere; here there are as few as can be."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (certify_classes, "DRAWS", 64),
-            (certify_classes, "DRAWS_ALONE", 2),
-            (certify_classes, "TEMPERATURES", (0.0, 1.0)),
+            (networks, "DRAWS", 64),
+            (networks, "DRAWS_ALONE", 2),
+            (networks, "TEMPERATURES", (0.0, 1.0)),
             (gaussian_networks, "STEPS", 3),
             (gaussian_networks, "PILOT_DRAWS", 8),
-            (certify_average, "BANDWIDTHS", (0.1,)),
-            (certify_average, "PILOT_DRAWS", 2),
-            (certify_average, "MOST_NETWORK_PAIRS", 64),
+            (average, "BANDWIDTHS", (0.1,)),
+            (average, "PILOT_DRAWS", 2),
+            (average, "MOST_NETWORK_PAIRS", 64),
         ):
             patch.setattr(module, name, value)
         yield

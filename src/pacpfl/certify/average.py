@@ -24,7 +24,9 @@ import numpy as np
 
 from pacpfl.bounds import Condition, ServerPremises, new_client_bound, particle_cloud_kl
 from pacpfl.bounds.bound import Bound
-from pacpfl.certificate import (
+from pacpfl.bounds.losses import monte_carlo_upper
+from pacpfl.certify import gaussian_processes as tempered
+from pacpfl.certify.certificate import (
     CHOICES_INDEPENDENT,
     CLIENTS_INDEPENDENT,
     MONTE_CARLO_SHARE,
@@ -32,15 +34,13 @@ from pacpfl.certificate import (
     Certificate,
     certify_federation,
 )
+from pacpfl.certify.clients import beta_grid
+from pacpfl.certify.gaussian_networks import ClassLoss, drawn_risks, fit, variational
+from pacpfl.certify.gaussian_processes import TEMPERATURES, Loss
+from pacpfl.certify.views import Views
 from pacpfl.data.store import from_clients
 from pacpfl.engine.rounds import to_device
-from pacpfl.losses import monte_carlo_upper
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.studies import tempered
-from pacpfl.studies.certify_clients import beta_grid
-from pacpfl.studies.gaussian_networks import ClassLoss, drawn_risks, fit, variational
-from pacpfl.studies.tempered import TEMPERATURES, Loss
-from pacpfl.studies.views import Views
 from pacpfl.trained import Trained
 from pacpfl.types import Data
 

@@ -13,14 +13,14 @@ from typing import Any
 from pacpfl import files
 from pacpfl.bounds.checks import not_negative, probability
 from pacpfl.bounds.privacy_cost import Unit
-from pacpfl.certificate import Certificate
+from pacpfl.certify.average import AverageCertificates, certify_average
+from pacpfl.certify.certificate import Certificate
+from pacpfl.certify.clients import ClientCertificate, certify_clients
+from pacpfl.certify.gaussian_networks import ClassLoss, build_class_loss
+from pacpfl.certify.gaussian_processes import Loss, build_loss
+from pacpfl.certify.networks import certify_class_clients
+from pacpfl.certify.scaling import scaled_averages, scaled_clients
 from pacpfl.errors import InputError
-from pacpfl.studies.certify_average import AverageCertificates, certify_average
-from pacpfl.studies.certify_classes import certify_class_clients
-from pacpfl.studies.certify_clients import ClientCertificate, certify_clients
-from pacpfl.studies.certify_scaling import scaled_averages, scaled_clients
-from pacpfl.studies.gaussian_networks import ClassLoss, build_class_loss
-from pacpfl.studies.tempered import Loss, build_loss
 from pacpfl.trained import Trained, load_run
 
 FILE = "certificates.json"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from pacpfl.engine import ledger as ledgers
-from pacpfl.engine.ledger import Ledger, open_ledger, read_ledger, start_over
 from pacpfl.errors import InputError
+from pacpfl.privacy import ledger as ledgers
 from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.ledger import Ledger, open_ledger, read_ledger, start_over
 
 PLAN = Plan("laplace", "all", 4, 4, 10.0, 0.0, 2.0, 20)
 

@@ -16,17 +16,17 @@ from scipy.optimize import minimize
 
 from pacpfl import hyper
 from pacpfl.bounds import gaussian_process_kl, particle_cloud_kl, privacy_cost, sampling_epsilon
+from pacpfl.certify import gaussian_processes as tempered
+from pacpfl.certify.average import certify_average
+from pacpfl.certify.clients import NATS, beta_grid, certify_clients
+from pacpfl.certify.gaussian_processes import TEMPERATURES, Loss, build_loss
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.gp import GPPrior
 from pacpfl.sections import PriorConfig
-from pacpfl.studies import tempered
 from pacpfl.studies.build import build_federation, build_pacpfl
-from pacpfl.studies.certify_average import certify_average
-from pacpfl.studies.certify_clients import NATS, beta_grid, certify_clients
-from pacpfl.studies.tempered import TEMPERATURES, Loss, build_loss
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Federation
 

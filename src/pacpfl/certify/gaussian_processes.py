@@ -21,14 +21,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from pacpfl.errors import InputError
-from pacpfl.losses import (
+from pacpfl.bounds.losses import (
     LossRange,
     clipped_nll_range,
     clipped_squared_error_range,
     expected_clipped_gaussian_nll,
     expected_clipped_squared_error,
 )
+from pacpfl.errors import InputError
 
 TEMPERATURES = 2.0 ** np.arange(-7, 2)
 LOWEST_NLL = -1.0  # the lower clip of the negative log-likelihood: nobody is rewarded beyond it

@@ -15,6 +15,8 @@ import pytest
 
 from pacpfl import cli
 from pacpfl import config as configuration
+from pacpfl.certify import average
+from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
@@ -22,9 +24,7 @@ from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.report.terminal import standing
 from pacpfl.run import run
 from pacpfl.sections import PriorConfig
-from pacpfl.studies import certify_average
 from pacpfl.studies.build import build_prior
-from pacpfl.studies.certify import certify
 from pacpfl.trained import base_of
 from pacpfl.types import Form
 
@@ -53,16 +53,16 @@ def folder(plain: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The draws for the averages are tested elsewhere; here there are as few as can be."""
-    monkeypatch.setattr(certify_average, "MOST_DRAWS", 64)
-    monkeypatch.setattr(certify_average, "BANDWIDTHS", (0.5, 0.1))
-    monkeypatch.setattr(certify_average, "PILOT_DRAWS", 4)
+    monkeypatch.setattr(average, "MOST_DRAWS", 64)
+    monkeypatch.setattr(average, "BANDWIDTHS", (0.5, 0.1))
+    monkeypatch.setattr(average, "PILOT_DRAWS", 4)
 
 
 @pytest.fixture(scope="module")
 def document(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     copy = Path(shutil.copytree(plain, tmp_path_factory.mktemp("certified") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certify_average, "MOST_DRAWS", 64)
+        patch.setattr(average, "MOST_DRAWS", 64)
         returned = certify(copy)
     written = json.loads((copy / "certificates.json").read_text())
     assert written == json.loads(json.dumps(returned))

@@ -1,4 +1,4 @@
-"""Priors at a client's inputs, as plain float64 arrays: what `studies.tempered` starts from."""
+"""Priors at a client's inputs, as plain float64 arrays: what `certify.gaussian_processes` starts from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pacpfl.certify import gaussian_processes as tempered
+from pacpfl.certify.gaussian_processes import Spectrum
 from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.mixture import MixturePrior
-from pacpfl.studies import tempered
-from pacpfl.studies.tempered import Spectrum
 from pacpfl.trained import base_of
 from pacpfl.types import Data, Samples
 

@@ -26,9 +26,9 @@ from pacpfl.bounds import (
 )
 from pacpfl.bounds.checks import probability
 from pacpfl.bounds.checks import risk as checked_risk
+from pacpfl.bounds.losses import LossRange, monte_carlo_upper
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.errors import InputError
-from pacpfl.losses import LossRange, monte_carlo_upper
 
 # Of the failure probability, the part that pays for draws where a risk is not exact.
 MONTE_CARLO_SHARE = 0.2

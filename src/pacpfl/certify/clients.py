@@ -20,16 +20,16 @@ from pacpfl import hyper
 from pacpfl.bounds import ClientPremises, Condition, mixture_kl, participation, sampling_epsilon
 from pacpfl.bounds.checks import not_negative, probability
 from pacpfl.bounds.entropy import participation_margin
+from pacpfl.bounds.losses import LossRange
 from pacpfl.bounds.privacy_cost import Unit
-from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.certify import gaussian_processes as tempered
+from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.certify.gaussian_processes import TEMPERATURES, Loss
+from pacpfl.certify.views import Views, least_noise, weights_in_use
 from pacpfl.data.store import from_samples
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import to_device
-from pacpfl.losses import LossRange
-from pacpfl.studies import tempered
 from pacpfl.studies.build import temperatures
-from pacpfl.studies.tempered import TEMPERATURES, Loss
-from pacpfl.studies.views import Views, least_noise, weights_in_use
 from pacpfl.trained import Trained
 from pacpfl.types import Client
 

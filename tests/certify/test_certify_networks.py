@@ -17,21 +17,12 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logsumexp
 
-from pacpfl import losses
-from pacpfl.bounds import particle_cloud_kl, privacy_cost
-from pacpfl.certificate import Privacy
-from pacpfl.config import Config
-from pacpfl.errors import InputError
-from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.inference import Inference
-from pacpfl.priors.networks import MLP
-from pacpfl.studies import certify_average, certify_classes, gaussian_networks
-from pacpfl.studies.certify_average import network_pairs
-from pacpfl.studies.certify_classes import certify_class_clients, choose
-from pacpfl.studies.certify_clients import ClientCertificate, beta_grid
-from pacpfl.studies.gaussian_networks import (
+from pacpfl.bounds import losses, particle_cloud_kl, privacy_cost
+from pacpfl.certify import average, gaussian_networks, networks
+from pacpfl.certify.average import network_pairs
+from pacpfl.certify.certificate import Privacy
+from pacpfl.certify.clients import ClientCertificate, beta_grid
+from pacpfl.certify.gaussian_networks import (
     Gaussian,
     build_class_loss,
     drawn_risks,
@@ -39,6 +30,14 @@ from pacpfl.studies.gaussian_networks import (
     search,
     variational,
 )
+from pacpfl.certify.networks import certify_class_clients, choose
+from pacpfl.config import Config
+from pacpfl.errors import InputError
+from pacpfl.likelihoods import Categorical
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.networks import MLP
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Federation, Samples
 
@@ -119,9 +118,9 @@ def make(new: int = 3, kind: str = "variational") -> Trained:
 @pytest.fixture(scope="module", autouse=True)
 def few_draws(programs: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(certify_classes, "DRAWS", 400)
-        patch.setattr(certify_classes, "DRAWS_ALONE", 2)
-        patch.setattr(certify_classes, "MOST_CLIENTS", 5)
+        patch.setattr(networks, "DRAWS", 400)
+        patch.setattr(networks, "DRAWS_ALONE", 2)
+        patch.setattr(networks, "MOST_CLIENTS", 5)
         patch.setattr(gaussian_networks, "STEPS", STEPS)
         patch.setattr(gaussian_networks, "PILOT_DRAWS", 32)
         yield
@@ -315,7 +314,7 @@ class Again(NamedTuple):
     """What certify finds for the clients of a run, found again outside of it."""
 
     models: Any  # the run's own, [clients, ...]
-    choices: list[certify_classes.Choice]
+    choices: list[networks.Choice]
     posteriors: list[Gaussian]  # of each particle, [rows, clients, p]; the last row is the run's
 
 
@@ -328,7 +327,7 @@ def again(trained: Trained, few_draws: None) -> Again:
     own = [Gaussian(*(part[None, :, j] for part in models.posteriors.reached)) for j in range(2)]
     keys = jax.random.split(jax.random.fold_in(jax.random.key(3), 3), 4)
     found = search(
-        FAMILY, ZERO_ONE, trained.particles, data, certify_classes.TEMPERATURES,
+        FAMILY, ZERO_ONE, trained.particles, data, networks.TEMPERATURES,
         (keys[0], keys[1]), own,
     )  # fmt: skip
     privacies = [
@@ -355,7 +354,7 @@ def test_a_certificate_worked_from_scratch(
         given, m = certified[client.name], len(client.train)
         assert given.group == ("existing" if place < 2 else "new") and client.test is not None
         choice = again.choices[place]
-        assert given.temperature == (*certify_classes.TEMPERATURES, 1.0)[choice.row]
+        assert given.temperature == (*networks.TEMPERATURES, 1.0)[choice.row]
         for certificate, kl, test_risk, row, q in (
             (given.certificate, given.kl, given.test_risk, choice.row, choice.weights),
             (given.in_use, given.in_use_kl, given.in_use_test_risk, -1, np.array([0.5, 0.5])),
@@ -552,17 +551,17 @@ def test_the_dearest_posteriors_are_not_taken(trained: Trained) -> None:
     values, risks = pairs.judge(wrong, 0, betas, np.random.default_rng(1))
     cost = values - risks
     assert np.all(cost <= 0.5 + 1e-9) and np.any(cost > 0.4) and pairs.largest == 1.5
-    prior = certify_average.NETWORK_TEMPERATURES[0]
+    prior = average.NETWORK_TEMPERATURES[0]
     assert prior == 0.0 and np.all(cost[betas < 2] == 0)
 
 
 def test_the_averages_of_networks_worked_by_hand(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify_average, "BANDWIDTHS", (0.5, 0.1))
-    monkeypatch.setattr(certify_average, "PILOT_DRAWS", 8)
-    monkeypatch.setattr(certify_average, "MOST_NETWORK_PAIRS", 100)
-    result = certify_average.certify_average(trained, ZERO_ONE, DELTA)
+    monkeypatch.setattr(average, "BANDWIDTHS", (0.5, 0.1))
+    monkeypatch.setattr(average, "PILOT_DRAWS", 8)
+    monkeypatch.setattr(average, "MOST_NETWORK_PAIRS", 100)
+    result = average.certify_average(trained, ZERO_ONE, DELTA)
     mean, std = trained.method.hyper_prior(np.float64)
     bracket = particle_cloud_kl(trained.particles, result.bandwidth * std, mean, std)
     assert result.kl == pytest.approx(bracket.upper) and result.draws == 100

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from pacpfl.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.bounds.losses import LossRange
+from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.certify.scaling import NAME, scaling_condition, with_condition
+from pacpfl.certify.views import Views
 from pacpfl.config import Config, override
-from pacpfl.losses import LossRange
 from pacpfl.priors.gp import GPPrior
-from pacpfl.studies.certify_scaling import NAME, scaling_condition, with_condition
-from pacpfl.studies.views import Views
 from pacpfl.types import Samples
 
 TABLES = ["data.name=tables", "tables.source=-", "tables.target=y"]

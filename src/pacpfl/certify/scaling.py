@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pacpfl.bounds import Condition
-from pacpfl.certificate import Certificate
+from pacpfl.certify.average import AverageCertificates
+from pacpfl.certify.certificate import Certificate
+from pacpfl.certify.clients import ClientCertificate
 from pacpfl.config import Config
-from pacpfl.studies.certify_average import AverageCertificates
-from pacpfl.studies.certify_clients import ClientCertificate
 
 NAME = "samples not changed by their own statistics"
 

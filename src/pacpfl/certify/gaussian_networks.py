@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pacpfl.bounds.divergences import diagonal_gaussian_kl
+from pacpfl.bounds.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.errors import InputError
-from pacpfl.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
