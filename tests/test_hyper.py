@@ -13,7 +13,7 @@ from scipy import stats
 
 from pacpfl import hyper
 from pacpfl.errors import InputError
-from pacpfl.priors.base import Block
+from pacpfl.hyper import Block
 from pacpfl.priors.gp import GPPrior
 
 pytestmark = pytest.mark.usefixtures("x64")

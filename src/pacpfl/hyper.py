@@ -16,9 +16,20 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pacpfl.errors import InputError
-from pacpfl.priors.base import Block
 
 UPSILON = 1e-4  # the paper's choice
+
+
+class Block(NamedTuple):
+    """A stretch of a particle with its own hyper-prior: N(mean, std^2) on each entry.
+
+    `std` None stands for the hyper-prior's common standard deviation (the paper's sigma_P).
+    """
+
+    name: str
+    size: int
+    mean: float = 0.0
+    std: float | None = None
 
 
 class HyperPrior(NamedTuple):

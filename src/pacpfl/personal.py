@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Prior, SampledPrior, Scalar
+from pacpfl.priors.base import Prior, Scalar
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities, WarpedPrediction, flattened
 
@@ -76,13 +76,10 @@ def personal_model(
     The likelihood is taken to the power `temperature`.
     `key` is for families whose posterior is drawn; for the others it is not needed.
     """
-    if isinstance(prior, SampledPrior):
-        assert key is not None, "a posterior that is drawn needs a key"
-        posteriors = jax.vmap(lambda phi, key: prior.posterior(phi, data, temperature, key))(
-            particles, jax.random.split(key, particles.shape[0])
-        )
-    else:
-        posteriors = jax.vmap(lambda phi: prior.posterior(phi, data, temperature))(particles)
+    keys = None if key is None else jax.random.split(key, particles.shape[0])
+    posteriors = jax.vmap(lambda phi, key: prior.posterior(phi, data, temperature, key))(
+        particles, keys
+    )
     weights = particle_weights(prior, particles, posteriors, rule)
     return PersonalModel(prior, rule, particles, posteriors, weights)
 

@@ -19,9 +19,7 @@ from pacpfl.engine.rounds import first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.base import Prior
-from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
-from pacpfl.priors.mixture import MixturePrior
 from pacpfl.privacy.ledger import FILE as LEDGER
 from pacpfl.privacy.ledger import RunRecord, read_ledger
 from pacpfl.run import run_identity
@@ -66,7 +64,7 @@ def load_run(folder: Path) -> Trained:
     federation = build_federation(config)
     method = build_method("pacpfl", config, federation.form)
     assert isinstance(method, PACPFL)
-    if not isinstance(method.prior, BNNPrior):
+    if federation.classes is None:
         base_of(method.prior)
     store = from_clients(federation.existing)
     dtype = np.float64 if config.run.precision == "float64" else np.float32
@@ -95,10 +93,9 @@ def load_run(folder: Path) -> Trained:
 
 def base_of(prior: Prior) -> GPPrior:
     """The Gaussian-process family behind a prior; others have no closed form."""
-    base = prior.base if isinstance(prior, MixturePrior) else prior
-    if not isinstance(base, GPPrior):
+    if prior.gaussian is None:
         raise InputError(
-            f"There are no certificates for priors of the kind {type(base).__name__}; certify a run "
-            'with plain Gaussian processes (prior.warp = "none") or Bayesian networks.'
+            f"There are no certificates for this {type(prior).__name__}; certify a run with plain "
+            'Gaussian processes (prior.warp = "none") or Bayesian networks.'
         )
-    return base
+    return prior.gaussian

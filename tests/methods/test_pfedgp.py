@@ -13,9 +13,9 @@ import numpy as np
 import optax
 import pytest
 
+from pacpfl.hyper import Block
 from pacpfl.methods.pacpfl import PACPFL, subsample
 from pacpfl.methods.pfedgp import PFedGP, State, Update
-from pacpfl.priors.base import Block
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data
 

@@ -7,14 +7,12 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.certify import gaussian_processes as tempered
 from pacpfl.certify.gaussian_processes import Spectrum
 from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
-from pacpfl.priors.mixture import MixturePrior
 from pacpfl.trained import base_of
 from pacpfl.types import Data, Samples
 
@@ -52,13 +50,6 @@ class Views:
         return jax.device_put(np.pad(samples.x, padding).astype(self.dtype))
 
 
-def _members(prior: Prior, phi: jax.Array) -> tuple[jax.Array, jax.Array]:
-    if isinstance(prior, MixturePrior):
-        log_weights, members = prior.split(phi)
-        return jnp.exp(log_weights), members
-    return jnp.ones(1, phi.dtype), phi[None]
-
-
 @partial(jax.jit, static_argnums=0)
 def _seen(prior: Prior, particles: jax.Array, x: jax.Array) -> Any:
     base = base_of(prior)
@@ -67,7 +58,7 @@ def _seen(prior: Prior, particles: jax.Array, x: jax.Array) -> Any:
         return base.mean_function(part, x), base.covariance(part, x), base.noise_std(part, x)
 
     def particle(phi: jax.Array) -> Any:
-        weights, members = _members(prior, phi)
+        weights, members = prior.parts(phi)
         return weights, *jax.vmap(member)(members)
 
     return jax.vmap(particle)(particles)
@@ -81,7 +72,7 @@ def _crossed(prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array
         cross, noise = base.covariance(part, others, x), base.noise_std(part, others)
         return base.mean_function(part, others), cross, base.variance(part, others), noise
 
-    return jax.vmap(lambda phi: jax.vmap(member)(_members(prior, phi)[1]))(particles)
+    return jax.vmap(lambda phi: jax.vmap(member)(prior.parts(phi)[1]))(particles)
 
 
 def _flat(parts: Any) -> list[np.ndarray]:
@@ -101,8 +92,6 @@ def weights_in_use(
 
 def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
     """The smallest noise std that each component has at any input, [k * members]."""
-    if isinstance(prior, MixturePrior):
-        particles = jax.vmap(lambda phi: prior.split(phi)[1])(particles).reshape(
-            -1, prior.base.size
-        )
-    return np.asarray(jax.vmap(base_of(prior).least_noise)(particles), np.float64)
+    base = base_of(prior)
+    members = jax.vmap(lambda phi: prior.parts(phi)[1])(particles).reshape(-1, base.size)
+    return np.asarray(jax.vmap(base.least_noise)(members), np.float64)

@@ -49,7 +49,7 @@ from pacpfl.estimators.settings import (
 )
 from pacpfl.methods.pacpfl import PACPFL, State
 from pacpfl.personal import PersonalModel
-from pacpfl.priors.base import Prior, SampledPrior
+from pacpfl.priors.base import Prior
 from pacpfl.studies.build import build_pacpfl
 from pacpfl.types import Client, Data, Federation, Samples
 
@@ -116,8 +116,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 self.history_: dict[str, np.ndarray] = {}
         self.prior_: Prior = method.prior
         self.particles_ = np.asarray(state.particles)
-        drawn = isinstance(method.prior, SampledPrior)
-        self._draw_seed = np.asarray(state.seed) if drawn else None
+        self._draw_seed = np.asarray(state.seed) if method.prior.draws else None
         if not np.isfinite(self.particles_).all():
             raise InvalidInput(
                 f"{type(self).__name__}: training did not stay finite; lower learning_rate or tau."
@@ -125,7 +124,6 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, method: PACPFL, store: ClientStore, seed: int) -> State:
         config = self.config_
-        held = 0 if isinstance(method.prior, SampledPrior) else self._matrices
         with watching(self.verbose) as progress:
             trained = train(
                 method,
@@ -134,7 +132,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 clients_per_round=config.train.clients_per_round,
                 seed=seed,
                 dtype=self._dtype,
-                matrices_per_client=held,
+                matrices_per_client=method.particles * method.prior.matrices,
                 progress=progress,
             )
         self.history_ = trained.history
@@ -291,20 +289,14 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         return Data(*jax.device_put((x, y, np.arange(rows) < len(samples))))
 
     def _check_room(self, data: Data, group: Name | None) -> None:
-        if isinstance(self.prior_, SampledPrior):
-            return
         config, rows = self.config_, data.mask.size
-        if self._matrices * rows**2 * np.dtype(self._dtype).itemsize > LARGEST_FACTOR:
+        matrices = config.train.particles * self.prior_.matrices
+        if matrices * rows**2 * np.dtype(self._dtype).itemsize > LARGEST_FACTOR:
             raise InvalidInput(
                 f"Client {group!r} has {rows} rows, too many for exact Gaussian processes with "
                 f"{config.train.particles} particles; divide it into several clients, give it fewer "
                 "rows, or lower particles."
             )
-
-    @property
-    def _matrices(self) -> int:
-        """Kernel matrices of a client: one for each base prior of each particle."""
-        return int(self.config_.train.particles * self.config_.prior.members)
 
     @property
     def _dtype(self) -> type:

@@ -22,6 +22,7 @@ Where this departs from the printed algorithm, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -31,7 +32,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from pacpfl import hyper, svgd
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import Prior, SampledPrior, Scalar, random_rows
+from pacpfl.priors.base import Prior, Scalar, random_rows
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data
 
@@ -114,18 +115,18 @@ class PACPFL:
         """phi_1, ..., phi_k drawn from the hyper-prior, or where the family wants to start."""
         prior, dtype = self.prior, example.x.dtype
         particle_key, reference_key = jax.random.split(key)
-        seed: Any = ()
-        if isinstance(prior, SampledPrior):
-            keys = jax.random.split(particle_key, self.particles)
-            particles = jax.vmap(lambda key: prior.initial(key, dtype))(keys)
-            seed = self._next_seed(key)
-        else:
-            particles = hyper.sample(
-                particle_key, self.hyper_prior(dtype), self.particles, self.initial_spread
-            )
+        particles = prior.start(
+            particle_key, self.hyper_prior(dtype), self.particles, self.initial_spread
+        )
         references = jax.random.normal(reference_key, (self.references, example.x.shape[-1]), dtype)
         optimizer = jax.vmap(self.optimizer.init)(particles)
-        return State(particles, optimizer, references, jnp.zeros(self.particles, jnp.int32), seed)
+        return State(
+            particles,
+            optimizer,
+            references,
+            jnp.zeros(self.particles, jnp.int32),
+            self._next_seed(key),
+        )
 
     def init_client(self, state: State, data: Data, key: Array) -> tuple[()]:
         return ()
@@ -150,7 +151,7 @@ class PACPFL:
     def together(self) -> bool:
         """One gradient of the clients' sum adds up what networks get from all samples in one product
         each; with ten samples per client a round is 1.6 times faster for it."""
-        return not isinstance(self.prior, SampledPrior)
+        return self.prior.together
 
     def mean_update(
         self, state: State, data: Data, keys: Array, weights: Float[Array, " c"]
@@ -159,32 +160,27 @@ class PACPFL:
         if len(weights) == 1:  # 5% faster without the axis of clients, with 610 samples
             alone = jax.tree.map(lambda a: a[0], data)
             return self.client_update(state, (), alone, keys[0])[0]
-        prior = self.prior
-        assert not isinstance(prior, SampledPrior)
         batches, temperatures, samples = jax.vmap(self._batch)(data, keys)
+        noise = jax.vmap(lambda key: self.noise(state, key, data.x.dtype))(keys)  # [c, k, ...]
         shares = weights / weights.sum()
 
-        def mean(phi: Array) -> tuple[Array, Array]:
-            log_evidence = jax.vmap(lambda batch, t: prior.log_evidence(phi, batch, t))(
-                batches, temperatures
-            )
+        def mean(phi: Array, noise: Any) -> tuple[Array, Array]:
+            one = partial(self.prior.log_evidence, phi)
+            log_evidence = jax.vmap(one)(batches, temperatures, noise)
             return jnp.sum(shares * log_evidence), log_evidence
 
-        gradients, log_evidence = jax.vmap(jax.grad(mean, has_aux=True))(state.particles)
+        each = jax.vmap(jax.grad(mean, has_aux=True), in_axes=(0, 1))
+        gradients, log_evidence = each(state.particles, noise)
         return Update(gradients, jnp.sum(shares * log_evidence.mean(0) / samples))
 
     def _evidence(
         self, state: State, batch: Data, temperature: Scalar, key: Array
     ) -> tuple[Float[Array, " k"], Float[Array, "k size"]]:
         """ln Z and its gradient, of every particle."""
-        prior = self.prior
-        if not isinstance(prior, SampledPrior):
-            return jax.vmap(
-                jax.value_and_grad(lambda phi: prior.log_evidence(phi, batch, temperature))
-            )(state.particles)
-        keys = jax.random.split(self._draw_key(state, key), self.particles)
-        noise = jax.vmap(lambda key: prior.draw(key, batch.x.dtype))(keys)
-        one = jax.value_and_grad(lambda phi, e: prior.log_evidence(phi, batch, temperature, e))
+        noise = self.noise(state, key, batch.x.dtype)
+        one = jax.value_and_grad(lambda phi, e: self.prior.log_evidence(phi, batch, temperature, e))
+        if self.together:
+            return jax.vmap(one)(state.particles, noise)
         # All clients' images already fill a CPU's caches; particles side by side take 1.3 x longer.
         return jax.lax.platform_dependent(
             state.particles,
@@ -194,13 +190,18 @@ class PACPFL:
         )
 
     def _draw_key(self, state: State, key: Array) -> Array:
-        """What the clients of a round draw with: all the same, or each their own."""
-        if isinstance(self.prior, SampledPrior) and self.prior.noise == "shared":
+        """The key that the clients of a round draw with: the same for all, or each their own."""
+        if self.prior.draws == "shared":
             return jax.random.wrap_key_data(state.seed)
         return jax.random.fold_in(key, 1)
 
-    def _next_seed(self, key: Array) -> UInt32[Array, " 2"]:
-        return jax.random.key_data(jax.random.fold_in(key, 2))
+    def noise(self, state: State, key: Array, dtype: Any) -> Any:
+        """What each particle's estimate of the evidence needs."""
+        keys = jax.random.split(self._draw_key(state, key), self.particles)
+        return jax.vmap(lambda key: self.prior.draw(key, dtype))(keys)
+
+    def _next_seed(self, key: Array) -> UInt32[Array, " 2"] | tuple[()]:
+        return jax.random.key_data(jax.random.fold_in(key, 2)) if self.prior.draws else ()
 
     def server_update(
         self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
@@ -230,7 +231,7 @@ class PACPFL:
             jax.tree.map(keep, optimizer, state.optimizer),
             state.references,
             state.skipped + ~finite,
-            self._next_seed(key) if isinstance(self.prior, SampledPrior) else (),
+            self._next_seed(key),
         )
 
     def _ascend(self, particle: Array, step: Array, optimizer: Any) -> tuple[Array, Any]:
@@ -244,7 +245,7 @@ class PACPFL:
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
         """Q* is made for clients who take the optimal posterior of the same temperature."""
-        drawn = self._draw_key(state, key) if isinstance(self.prior, SampledPrior) else None
+        drawn = self._draw_key(state, key)
         return personal_model(
             self.prior, state.particles, data, self.mixture_weights, self.temperature, drawn
         )

@@ -65,8 +65,8 @@ class Pooled(Alone):
         return self._fit_sparse(starts, data)
 
     def _fit_sparse(self, starts: Float[Array, "starts size"], data: Data) -> SparseModel:
-        prior = self.prior
-        if not isinstance(prior, GPPrior):
+        prior = self.prior.gaussian
+        if prior is None or prior is not self.prior:
             raise InputError(
                 f"A pooled model of {len(data.mask)} samples needs inducing points, which only a "
                 'single Gaussian process of the plain target has: set members = 1 and warp = "none", or '

@@ -33,7 +33,6 @@ from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
-from pacpfl.priors.bnn import BNNPrior
 from pacpfl.privacy import mechanisms
 from pacpfl.privacy.accounting import Plan
 from pacpfl.privacy.clipping import AdaptiveClip, next_clip, sum_multiplier
@@ -120,12 +119,10 @@ class Private:
         twice the clip, or none where the sample is not in the batch.
         """
         method, prior = self.method, self.method.prior
-        assert isinstance(prior, BNNPrior)
         batch = data if method.batch is None else subsample(key, data, method.batch)
         share = data.mask.sum() / batch.mask.sum()
         temperature = (method.temperature * share).astype(data.x.dtype)
-        keys = jax.random.split(method._draw_key(state.inner, key), method.particles)
-        noise = jax.vmap(lambda key: prior.draw(key, batch.x.dtype))(keys)
+        noise = method.noise(state.inner, key, batch.x.dtype)
 
         def add(total: Any, sample: Data) -> tuple[Any, None]:
             one = jax.tree.map(lambda a: a[None], sample)
@@ -204,16 +201,9 @@ class Private:
 
 
 def check_decomposes(prior: Prior) -> None:
-    """Per-sample clipping asks for an evidence that is a sum over samples."""
-    if isinstance(prior, BNNPrior) and (prior.objective == "elbo" or prior.samples == 1):
-        return
-    if isinstance(prior, BNNPrior):
-        why = "the evidence from several draws weighs whole networks by all samples together"
-        way = "set bnn.objective to elbo or bnn.draws to 1, or "
-    else:
-        why = "the evidence of a Gaussian process couples all samples through the kernel matrix"
-        way = ""
-    raise InputError(
-        f"unit = sample cannot be had here: {why}, so no single sample's gradient can be clipped; "
-        f"{way}choose unit = client, which protects every sample as well."
-    )
+    """Check that the evidence is a sum over samples, as per-sample clipping needs."""
+    if prior.coupling:
+        raise InputError(
+            f"unit = sample cannot be had here: {prior.coupling}, so no single sample's gradient can be "
+            "clipped; choose unit = client, which protects every sample as well."
+        )

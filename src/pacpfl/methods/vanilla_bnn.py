@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 from jaxtyping import Array, Float
 
+from pacpfl import hyper
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import SampledPrior
+from pacpfl.priors.base import Prior
 from pacpfl.types import Data
 
 
@@ -37,15 +37,15 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class VanillaBNN:
-    prior: SampledPrior
+    prior: Prior
     particles: int = 1  # independent initial values, as of an ensemble
 
     central: ClassVar[bool] = False
     averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
-        keys = jax.random.split(key, self.particles)
-        return State(jax.vmap(lambda key: self.prior.initial(key, example.x.dtype))(keys))
+        around = hyper.hyper_prior(self.prior.blocks, 1.0, example.x.dtype)
+        return State(self.prior.start(key, around, self.particles))
 
     def init_client(self, state: State, data: Data, key: Array) -> tuple[()]:
         return ()

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from pacpfl.hyper import Block, HyperPrior, sample
 from pacpfl.types import Data
 
+if TYPE_CHECKING:
+    from pacpfl.priors.gp import GPPrior
+
 Scalar = Float[Array, ""] | float
-
-
-class Block(NamedTuple):
-    """A stretch of a particle with its own hyper-prior: N(mean, std^2) on each entry.
-
-    `std` None stands for the hyper-prior's common standard deviation (the paper's sigma_P).
-    """
-
-    name: str
-    size: int
-    mean: float = 0.0
-    std: float | None = None
+Draws = Literal["", "shared", "own"]
 
 
 class LeftOut(NamedTuple):
@@ -33,7 +26,11 @@ class LeftOut(NamedTuple):
 
 
 class Prior(Protocol):
-    """A family P_phi of priors, phi in R^size. All functions are for one particle; vmap adds more."""
+    """A family P_phi of priors, phi in R^size. All functions are for one particle; vmap adds more.
+
+    A family with closed forms draws nothing: its noise is `()`, and it needs no key. Such families
+    inherit what they have in common from `ClosedForm`.
+    """
 
     @property
     def blocks(self) -> tuple[Block, ...]: ...
@@ -43,13 +40,59 @@ class Prior(Protocol):
 
     @property
     def components(self) -> int:
-        """How many hypotheses a prediction of one particle is a mixture of."""
+        """The number of hypotheses that a prediction of one particle is a mixture of."""
+        ...
+
+    @property
+    def draws(self) -> Draws:
+        """What an estimate of the evidence draws: nothing, what all clients of a round share (the
+        server sends a seed), or what each client draws by itself."""
+        ...
+
+    @property
+    def together(self) -> bool:
+        """Whether many particles and clients are fast side by side, as small matrices are. Where one
+        client's samples fill a processor already, as with networks, each has its own turn."""
+        ...
+
+    @property
+    def matrices(self) -> int:
+        """The number of matrices of samples by samples that one particle holds for a client."""
+        ...
+
+    @property
+    def coupling(self) -> str:
+        """Why the evidence is no sum over samples; empty where it is."""
+        ...
+
+    @property
+    def gaussian(self) -> GPPrior | None:
+        """The family whose members `parts` are, if these are Gaussian processes of the target."""
+        ...
+
+    def parts(
+        self, phi: Float[Array, " size"]
+    ) -> tuple[Float[Array, " members"], Float[Array, "members base"]]:
+        """The weights and the parameters of what the particle mixes."""
+        ...
+
+    def start(
+        self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
+    ) -> Float[Array, "count size"]:
+        """Where training begins; `spread` scales how far draws lie from the hyper-prior's mean."""
+        ...
+
+    def draw(self, key: Array, dtype: Any) -> Any:
+        """What one estimate of the evidence needs, whatever the particle."""
         ...
 
     def log_evidence(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0, noise: Any = ()
     ) -> Float[Array, ""]:
-        """ln Z: the log expectation under P_phi of the likelihood to the power `temperature`."""
+        """ln Z: the log expectation under P_phi of the likelihood to the power `temperature`.
+
+        Given the `noise` of `draw` it is deterministic, so that it has a gradient.
+        """
         ...
 
     def log_evidence_of(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, ""]:
@@ -57,8 +100,14 @@ class Prior(Protocol):
         ...
 
     def posterior(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
-    ) -> Any: ...
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        key: Array | None = None,
+    ) -> Any:
+        """P_phi conditioned on the data; `key` is for families that draw."""
+        ...
 
     def predict(self, phi: Float[Array, " size"], posterior: Any, x: Float[Array, "t d"]) -> Any:
         """A `Mixture` (observation noise included), or `Probabilities` of classes."""
@@ -81,40 +130,35 @@ class Prior(Protocol):
         ...
 
 
-@runtime_checkable
-class SampledPrior(Prior, Protocol):
-    """A family whose evidence and posterior are estimated from draws: they need `noise` and `key`."""
+class ClosedForm:
+    """What families have in common whose evidence and posterior are exact: nothing is drawn."""
+
+    draws: Draws = ""
+    together = True
+    coupling = "the evidence of a Gaussian process couples all samples through the kernel matrix"
+    gaussian: GPPrior | None = None
 
     @property
-    def noise(self) -> str:
-        """shared: in one round all clients try the same hypotheses; own: each draws its own."""
-        ...
+    def blocks(self) -> tuple[Block, ...]:
+        raise NotImplementedError
 
-    def initial(self, key: Array, dtype: Any) -> Float[Array, " size"]:
-        """Where a particle starts: no draw of the hyper-prior."""
-        ...
+    @property
+    def size(self) -> int:
+        return sum(block.size for block in self.blocks)
 
-    def draw(self, key: Array, dtype: Any) -> Array:
-        """What one estimate of the evidence needs, whatever the particle."""
-        ...
+    def parts(
+        self, phi: Float[Array, " size"]
+    ) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
+        return jnp.ones(1, phi.dtype), phi[None]
 
-    def log_evidence(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        noise: Array | None = None,
-    ) -> Float[Array, ""]:
-        """The estimate of ln Z from this `noise`: deterministic, so that it has a gradient."""
-        ...
+    def start(
+        self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
+    ) -> Float[Array, "count size"]:
+        """Draws of the hyper-prior."""
+        return sample(key, around, count, spread)
 
-    def posterior(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        key: Array | None = None,
-    ) -> Any: ...
+    def draw(self, key: Array, dtype: Any) -> tuple[()]:
+        return ()
 
 
 def random_rows(key: Array, mask: Bool[Array, " m"], size: int) -> Int[Array, " size"]:

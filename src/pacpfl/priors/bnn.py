@@ -36,9 +36,10 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, UInt32
 
 from pacpfl.errors import InputError
+from pacpfl.hyper import Block, HyperPrior
 from pacpfl.likelihoods import Likelihood
 from pacpfl.priors import inference as inferences
-from pacpfl.priors.base import Block, LeftOut, Scalar
+from pacpfl.priors.base import Draws, LeftOut, Scalar
 from pacpfl.priors.inference import BNNPosterior, Inference, Problem, masked_log_likelihood
 from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.types import Data, Mixture, Probabilities
@@ -79,9 +80,26 @@ class BNNPrior:
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} = {getattr(self, name)} must be a positive number.")
 
+    together = False
+    matrices = 0
+    gaussian = None
+
     @property
     def components(self) -> int:
         return self.inference.networks
+
+    @property
+    def draws(self) -> Draws:
+        return "shared" if self.noise == "shared" else "own"
+
+    @property
+    def coupling(self) -> str:
+        if self.objective == "elbo" or self.samples == 1:
+            return ""
+        return (
+            "the evidence from several draws weighs whole networks by all samples together (with "
+            "bnn.objective = elbo, or bnn.draws = 1, it does not)"
+        )
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -105,6 +123,18 @@ class BNNPrior:
             )
         return means, std
 
+    def parts(
+        self, phi: Float[Array, " size"]
+    ) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
+        return jnp.ones(1, phi.dtype), phi[None]
+
+    def start(
+        self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
+    ) -> Float[Array, "count size"]:
+        """Means where training of a network starts, whatever the spread."""
+        keys = jax.random.split(key, count)
+        return jax.vmap(lambda key: self.initial(key, around.means.dtype))(keys)
+
     def initial(self, key: Array, dtype: Any) -> Float[Array, " size"]:
         means = self.network.initial(key).astype(dtype)
         spreads = self.size - means.size
@@ -123,9 +153,11 @@ class BNNPrior:
         phi: Float[Array, " size"],
         data: Data,
         temperature: Scalar = 1.0,
-        noise: Float[Array, "L w"] | None = None,
+        noise: Float[Array, "L w"] | tuple[()] = (),
     ) -> Float[Array, ""]:
-        assert noise is not None, "the evidence is estimated from noise: give what `draw` gives"
+        assert not isinstance(noise, tuple), (
+            "the evidence is estimated from noise: give what `draw` gives"
+        )
         means, std = self.moments(phi)
         each = jax.vmap(lambda epsilon: self.log_likelihood(means + std * epsilon, data))(noise)
         return (

@@ -36,8 +36,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl import tiles
+from pacpfl.hyper import Block
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import Block, LeftOut, Scalar
+from pacpfl.priors.base import ClosedForm, LeftOut, Scalar
 from pacpfl.priors.kernels import Embedded, similarity
 from pacpfl.priors.networks import MLP
 from pacpfl.tiles import matmul, transpose
@@ -58,7 +59,7 @@ class GPPosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GPPrior:
+class GPPrior(ClosedForm):
     """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned.
 
     `noise` and `noise_spread` centre the hyper-prior of the noise: sigma = softplus(raw), with
@@ -79,6 +80,11 @@ class GPPrior:
     noise_widths: tuple[int, ...] = (8,)
 
     components = 1
+    matrices = 1
+
+    @property
+    def gaussian(self) -> GPPrior:  # type: ignore[override]
+        return self
 
     @property
     def mean_network(self) -> MLP:
@@ -120,10 +126,6 @@ class GPPrior:
             *changes,
             noise,
         )
-
-    @property
-    def size(self) -> int:
-        return sum(block.size for block in self.blocks)
 
     def split(self, phi: Float[Array, " size"]) -> dict[str, Array]:
         """The particle's blocks by name."""
@@ -209,16 +211,20 @@ class GPPrior:
         ]
 
     def log_evidence(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        noise: tuple[()] = (),
     ) -> Float[Array, ""]:
         """ln Z of the samples where the mask is true, with the likelihood to the power t:
 
         -1/2 r^T A^-1 r - 1/2 ln|A| - m/2 ln 2pi + m ln c_t,   A = K + s^2/t I,  r = y - m(X).
         """
-        noise = self.noise_variance(phi, data.x)
-        residual, block = self._masked(phi, data, noise / temperature)
+        variance = self.noise_variance(phi, data.x)
+        residual, block = self._masked(phi, data, variance / temperature)
         density = gaussian_log_density(tiles.build(len(residual), block), residual)
-        return density + self._constant(noise, data.mask, temperature)
+        return density + self._constant(variance, data.mask, temperature)
 
     def log_evidence_of(
         self, phi: Float[Array, " size"], posterior: GPPosterior
@@ -258,7 +264,11 @@ class GPPrior:
         return residual, block
 
     def posterior(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        key: Array | None = None,
     ) -> GPPosterior:
         temperature = jnp.asarray(temperature, phi.dtype)
         noise = self.noise_variance(phi, data.x) / temperature

@@ -21,7 +21,9 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Block, LeftOut, Prior, Scalar
+from pacpfl.hyper import Block
+from pacpfl.priors.base import ClosedForm, LeftOut, Prior, Scalar
+from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data, Mixture, flattened
 
 
@@ -31,7 +33,7 @@ class MixturePosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MixturePrior:
+class MixturePrior(ClosedForm):
     """K members of `base` (any family whose predictions are Gaussian mixtures)."""
 
     base: Prior
@@ -42,6 +44,14 @@ class MixturePrior:
         return self.members * self.base.components
 
     @property
+    def matrices(self) -> int:
+        return self.members * self.base.matrices
+
+    @property
+    def gaussian(self) -> GPPrior | None:  # type: ignore[override]
+        return self.base.gaussian
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
         names = [
             block._replace(name=f"{j}.{block.name}")
@@ -50,10 +60,6 @@ class MixturePrior:
         ]
         return (Block("logits", self.members, 0.0, 1.0), *names)
 
-    @property
-    def size(self) -> int:
-        return self.members * (1 + self.base.size)
-
     def split(
         self, phi: Float[Array, " size"]
     ) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
@@ -61,15 +67,29 @@ class MixturePrior:
         logits, rest = phi[: self.members], phi[self.members :]
         return jax.nn.log_softmax(logits), rest.reshape(self.members, self.base.size)
 
+    def parts(
+        self, phi: Float[Array, " size"]
+    ) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
+        log_weights, members = self.split(phi)
+        return jnp.exp(log_weights), members
+
     def log_evidence(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        noise: tuple[()] = (),
     ) -> Float[Array, ""]:
         log_weights, members = self.split(phi)
         each = jax.vmap(lambda p: self.base.log_evidence(p, data, temperature))(members)
         return logsumexp(log_weights + each)
 
     def posterior(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        key: Array | None = None,
     ) -> MixturePosterior:
         _, members = self.split(phi)
         return self._weigh(

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl import warp
-from pacpfl.priors.base import Block, LeftOut, Prior, Scalar
+from pacpfl.hyper import Block
+from pacpfl.priors.base import ClosedForm, LeftOut, Prior, Scalar
 from pacpfl.types import Data, WarpedPrediction
 
 # Targets are standardised: the warp bends within them, and is a line at the centre of the hyper-prior.
@@ -37,7 +38,7 @@ class WarpedPosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WarpedPrior:
+class WarpedPrior(ClosedForm):
     """`base`, a family with closed-form evidence and Gaussian predictions, of a warped target."""
 
     base: Prior
@@ -47,12 +48,12 @@ class WarpedPrior:
         return self.base.components
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
-        return (*BLOCKS, *self.base.blocks)
+    def matrices(self) -> int:
+        return self.base.matrices
 
     @property
-    def size(self) -> int:
-        return len(BLOCKS) + self.base.size
+    def blocks(self) -> tuple[Block, ...]:
+        return (*BLOCKS, *self.base.blocks)
 
     def split(self, phi: Float[Array, " size"]) -> tuple[warp.Warp, Float[Array, " base"]]:
         """The warp, which has no scale of its own (the base's noise and kernel do), and the base's."""
@@ -61,7 +62,11 @@ class WarpedPrior:
         return bend, phi[len(BLOCKS) :]
 
     def log_evidence(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        noise: tuple[()] = (),
     ) -> Float[Array, ""]:
         bend, base = self.split(phi)
         evidence = self.base.log_evidence(base, warped(bend, data), temperature)
@@ -75,7 +80,11 @@ class WarpedPrior:
         return self.base.log_evidence_of(base, posterior.base) + posterior.temperature * slopes
 
     def posterior(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0
+        self,
+        phi: Float[Array, " size"],
+        data: Data,
+        temperature: Scalar = 1.0,
+        key: Array | None = None,
     ) -> WarpedPosterior:
         bend, base = self.split(phi)
         return WarpedPosterior(

@@ -25,7 +25,7 @@ from pacpfl.data.tables.schema import Schema
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import Prior, SampledPrior
+from pacpfl.priors.base import Prior
 from pacpfl.studies.build import build_prior
 from pacpfl.types import Client, Data, Mixture, Probabilities, Samples
 
@@ -113,9 +113,9 @@ def personalize(shared: Shared, client: str, x: np.ndarray, y: np.ndarray) -> Cl
 
 def draw_key(shared: Shared, client: str, prior: Prior) -> jax.Array | None:
     """As in training: the draws that all clients share, or the client's own."""
-    if not isinstance(prior, SampledPrior):
+    if not prior.draws:
         return None
-    if prior.noise == "shared" and shared.seed is not None:
+    if prior.draws == "shared" and shared.seed is not None:
         return jax.random.wrap_key_data(jax.device_put(shared.seed))
     own = jax.random.fold_in(jax.random.key(shared.config.seed), zlib.crc32(client.encode()))
     return jax.random.fold_in(own, 1)

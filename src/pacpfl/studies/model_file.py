@@ -25,7 +25,6 @@ from pacpfl.data.tables.schema import Schema
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
-from pacpfl.priors.base import SampledPrior
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.model import ClientModel, Shared, condition, dtype_of, precision
 from pacpfl.studies.own_tables import load_own
@@ -68,7 +67,7 @@ def load_model(path: Path) -> ClientModel:
                 jax.ShapeDtypeStruct((rows,), dtype),  # type: ignore[arg-type]
                 jax.ShapeDtypeStruct((rows,), bool),  # type: ignore[arg-type]
             )
-            key = jax.random.key(0) if isinstance(prior, SampledPrior) else None
+            key = jax.random.key(0)
             template = jax.eval_shape(
                 lambda phis, data, key: condition(
                     prior, config.personal.weights, phis, data, config.train.temperature, key
