@@ -285,7 +285,7 @@ def test_where_the_evidence_does_not_decompose_it_says_why() -> None:
     with pytest.raises(InputError, match=r"kernel matrix.*unit = client"):
         Private(replace(PLAIN, prior=GPPrior(1)), PER_SAMPLE, 1.0)
     several = replace(BAYES, prior=replace(NETWORK, objective="evidence"))
-    with pytest.raises(InputError, match=r"bnn.objective to elbo.*unit = client"):
+    with pytest.raises(InputError, match=r"bnn.objective = elbo.*unit = client"):
         Private(several, PER_SAMPLE, 1.0)
     Private(
         replace(BAYES, prior=replace(NETWORK, objective="evidence", samples=1)), PER_SAMPLE, 1.0
