@@ -14,7 +14,7 @@ from benchmarks.problem import Problem
 from pacpfl.data.store import from_samples
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.simulate import divide, gather_round, make_call, stack_rounds, to_device
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Samples
 
@@ -33,10 +33,12 @@ def make_method(problem: Problem) -> PACPFL:
         prior,
         clients=sizes.clients,
         optimizer=optax.sgd(problem.learning_rate),
-        particles=sizes.particles,
-        tau=problem.tau,
-        hyper_std=problem.hyper_prior_std,
-        aggregation="mean",
+        settings=TrainSettings(
+            particles=sizes.particles,
+            tau=problem.tau,
+            hyper_std=problem.hyper_prior_std,
+            aggregation="mean",
+        ),
     )
 
 

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
-from pacpfl.methods.pacpfl import PACPFL, Update
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings, Update
 from pacpfl.methods.private import Private
 from pacpfl.priors.gp import GPPrior
 from pacpfl.privacy import mechanisms
@@ -171,7 +171,7 @@ def demonstrate(
     store = from_clients(federation.existing)
     data = jax.tree.map(jnp.asarray, store.gather(np.arange(clients), np.float32))
     prior = GPPrior(1, mean=("mlp",), kernel=("ard",), mean_widths=(8,))
-    method = PACPFL(prior, clients, optax.sgd(1e-3), particles=2)
+    method = PACPFL(prior, clients, optax.sgd(0.001), TrainSettings(particles=2))
     canary = canary_like(jax.tree.map(lambda a: a[0], data))
     opposite = canary._replace(y=-canary.y) if plan.adjacency == "replace" else None
     return audit_training(

@@ -13,7 +13,7 @@ import pytest
 
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private
 from pacpfl.priors.gp import GPPrior
 from pacpfl.privacy.accounting import plan_for
@@ -21,7 +21,12 @@ from pacpfl.types import Data
 from reproduction import audit_training as audit
 
 ROUNDS, CLIENTS, TRIALS = 3, 3, 400
-METHOD = PACPFL(GPPrior(1, mean=("linear",), kernel=("ard",)), CLIENTS, optax.sgd(0.01), 1)
+METHOD = PACPFL(
+    GPPrior(1, mean=("linear",), kernel=("ard",)),
+    CLIENTS,
+    optax.sgd(0.01),
+    TrainSettings(particles=1),
+)
 
 
 @pytest.fixture(scope="module")

@@ -193,15 +193,9 @@ def test_settings_reach_the_baselines() -> None:
     ]
     config, toy = override(Config(), settings), federation()
     bayes: Any = build_method("pfedbayes", config, toy.form)
-    assert (bayes.local_steps, bayes.batch, bayes.zeta, bayes.beta) == (7, 3, 2.0, 0.5)
-    assert (bayes.samples, bayes.draws, bayes.personal_steps) == (2, 6, 8)
+    assert (bayes.local, bayes.settings) == (config.local, config.pfedbayes)
     gp: Any = build_method("pfedgp", config, toy.form)
-    assert (gp.network.sizes[-1], gp.tree, gp.support, gp.personal_support) == (
-        9,
-        "number",
-        4,
-        None,
-    )
+    assert (gp.network.sizes[-1], gp.settings) == (9, config.pfedgp)
     for name in ("vanilla", "pooled"):
         alone: Any = build_method(name, config, toy.form)
         assert alone.central == (name == "pooled")

@@ -165,14 +165,14 @@ def describe(
     value = float(mean)
     at_start = float(trained.history["diversity"][0])
     return {
-        "particles": method.particles,
+        "particles": method.settings.particles,
         "components": method.prior.components,
         "dimension": method.prior.size,
         **temperatures(config, federation.form),
-        "aggregation": method.aggregation,
-        "svgd_kernel": method.svgd_kernel,
+        "aggregation": method.settings.aggregation,
+        "svgd_kernel": method.settings.svgd_kernel,
         "mixture_weights": method.mixture_weights,
-        "diversity": diversity_in_words(method.particles, value, at_start),
+        "diversity": diversity_in_words(method.settings.particles, value, at_start),
         "skipped_steps": int(np.sum(state.skipped)),
     }, {"diversity/pairwise": pairwise}
 

@@ -46,7 +46,7 @@ def make(config: Config = CONFIG, federation: Federation | None = None) -> Train
     federation = build_federation(config) if federation is None else federation
     method = build_pacpfl(config, federation.form)
     prior = method.hyper_prior(np.float64)
-    drawn = hyper.sample(jax.random.key(1), prior, method.particles)
+    drawn = hyper.sample(jax.random.key(1), prior, method.settings.particles)
     particles = prior.means + 0.4 * (drawn - prior.means)
     return Trained(config, {}, federation, method, particles, np.float64)
 

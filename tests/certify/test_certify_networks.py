@@ -100,7 +100,7 @@ def make_client(name: str, samples: int, seed: int) -> Client:
 @cache
 def make_method(kind: str) -> PACPFL:
     """One object of each kind, so that its programs are compiled once."""
-    return PACPFL(small_prior(kind), 2, optax.adam(0.1), particles=2, tau=0.05)
+    return PACPFL(small_prior(kind), 2, optax.adam(0.1), TrainSettings(particles=2, tau=0.05))
 
 
 def make(new: int = 3, kind: str = "variational") -> Trained:

@@ -25,7 +25,7 @@ from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.simulate import Progress, Saving, Trained, choose_clients, divide, train
 from pacpfl.errors import InputError
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data
 
@@ -103,7 +103,7 @@ def test_training_equals_a_plain_loop(c: int) -> None:
 
 def test_pacpfl_with_clients_of_unequal_size_equals_a_plain_loop_without_padding() -> None:
     prior = GPPrior(2, mean=("linear",), kernel=("ard",))
-    method = PACPFL(prior, 3, optax.adam(0.05), particles=2)
+    method = PACPFL(prior, 3, optax.adam(0.05), TrainSettings(particles=2))
     store = make_store((2, 5, 5))
     trained = run(method, store, rounds=2)
     state, _, curves = plain_loop(method, store, 2, 3, [()] * 3)

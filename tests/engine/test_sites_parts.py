@@ -15,7 +15,7 @@ import pytest
 from toys import StatelessToy, Toy
 
 from pacpfl.errors import InputError
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior
 from pacpfl.sites import participation, states, wire
 from pacpfl.sites.compressed import Carried, Compressed, decode, decoded, encode
@@ -51,7 +51,7 @@ def test_a_tree_survives_the_wire() -> None:
 def test_only_what_a_client_reads_is_needed() -> None:
     """Spoiling what is not needed changes no update; spoiling what is needed does."""
     prior = GPPrior(2, mean=("constant",), kernel=("ard",))
-    method = PACPFL(prior, 3, optax.adam(0.1), particles=2)
+    method = PACPFL(prior, 3, optax.adam(0.1), TrainSettings(particles=2))
     state = method.init(jax.random.key(0), DATA)
     needed = wire.needed(method, state, (), DATA, jax.random.key(1))
     assert needed == {"value.particles"}

@@ -20,7 +20,7 @@ from pacpfl.data.store import ClientStore
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.simulate import train
 from pacpfl.methods.base import Method
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior
 from pacpfl.sites import participation
 from pacpfl.sites.compressed import Compressed
@@ -54,7 +54,7 @@ def wide() -> ClientStore:
 
 def gaussian(n: int) -> Method:
     prior = GPPrior(2, mean=("constant",), kernel=("ard",))
-    return PACPFL(prior, n, optax.adam(0.05), particles=2)
+    return PACPFL(prior, n, optax.adam(0.05), TrainSettings(particles=2))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pacpfl.data.store import from_samples
 from pacpfl.engine.simulate import train
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
@@ -52,7 +52,7 @@ def test_probabilities_are_those_of_the_functional_api(fitted, x64):
     x, y, groups = table()
     scaled, numbers = (x - x.mean(0)) / x.std(0), np.searchsorted(NAMES, y).astype(float)
     prior = BNNPrior(MLP((2, 6, 3)), Categorical(3), inference=Inference(networks=2, steps=5))
-    method = PACPFL(prior, 2, optax.adam(0.05), particles=2)
+    method = PACPFL(prior, 2, optax.adam(0.05), TrainSettings(particles=2))
     own = {
         name: Samples(scaled[groups == name], numbers[groups == name]) for name in ("one", "two")
     }

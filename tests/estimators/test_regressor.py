@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import RBF
 from pacpfl import PACPFLRegressor, predictive
 from pacpfl.data.store import from_samples
 from pacpfl.engine.simulate import train
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.personal import personal_model
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data, Samples
@@ -66,7 +66,10 @@ def functional(x64) -> dict[str, tuple]:
     }
     prior = GPPrior(2, mean=("linear",), kernel=("ard",), noise_spread=0.4)
     method = PACPFL(
-        prior, 3, optax.adam(RATE), particles=2, tau=0.5, hyper_std=0.7, temperature=0.8
+        prior,
+        3,
+        optax.adam(RATE),
+        TrainSettings(particles=2, tau=0.5, hyper_std=0.7, temperature=0.8),
     )
     store = from_samples([Samples(*pair) for pair in scaled.values()])
     trained = train(method, store, rounds=ROUNDS, seed=SEED, dtype=np.float64)

@@ -18,14 +18,14 @@ from pacpfl.likelihoods import Gaussian
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
 from pacpfl.methods.fedavg import FedAvg
-from pacpfl.methods.maml import MAML
-from pacpfl.methods.mtl import MTL
+from pacpfl.methods.maml import MAML, MAMLSettings
+from pacpfl.methods.mtl import MTL, MTLSettings
 from pacpfl.methods.network import LocalTraining, NetworkModel
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.pfedgp import PFedGP
 from pacpfl.methods.pooled import Pooled
 from pacpfl.methods.ridge import Ridge
-from pacpfl.methods.vanilla import Vanilla
+from pacpfl.methods.vanilla import AloneSettings, Vanilla
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Prediction
@@ -39,16 +39,16 @@ KEY = jax.random.key(0)
 AT = np.linspace(-2, 2, 5)[:, None]
 LINE = NetworkModel(MLP((1, 1)), Gaussian(0.3))
 METHODS: dict[str, Method] = {
-    "pacpfl": PACPFL(PRIOR, CLIENTS, optax.adam(0.02), particles=2, references=4),
-    "vanilla": Vanilla(PRIOR, steps=80, restarts=2),
-    "pooled": Pooled(PRIOR, steps=80),
-    "pooled-inducing": Pooled(PRIOR, steps=80, inducing=5, exact_limit=0),
+    "pacpfl": PACPFL(PRIOR, CLIENTS, optax.adam(0.02), TrainSettings(particles=2), references=4),
+    "vanilla": Vanilla(PRIOR, AloneSettings(steps=80, restarts=2)),
+    "pooled": Pooled(PRIOR, AloneSettings(steps=80)),
+    "pooled-inducing": Pooled(PRIOR, AloneSettings(steps=80, inducing=5), exact_limit=0),
     "pfedgp": PFedGP(PRIOR, optax.adam(0.02)),
     "ridge": Ridge(),
     "ard": ARD(steps=80),
     "fedavg": FedAvg(LINE, LocalTraining(5, 0.1), finetune_steps=20),
-    "mtl": MTL(LINE, CLIENTS, LocalTraining(5, 0.1), coupling=0.1, personal_steps=20),
-    "maml": MAML(LINE, inner_learning_rate=0.1, personal_steps=20),
+    "mtl": MTL(LINE, CLIENTS, LocalTraining(5, 0.1), MTLSettings(coupling=0.1, personal_steps=20)),
+    "maml": MAML(LINE, MAMLSettings(inner_learning_rate=0.1, personal_steps=20)),
 }
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -195,7 +195,10 @@ def test_local_fits_reach_the_evidence_that_scipy_reaches(
     name: str, oracle: SimpleNamespace
 ) -> None:
     """From the same starting points, by another optimiser; the best of the starts is kept."""
-    many = {"vanilla": Vanilla(PRIOR, 400, 0.05, restarts=3), "pooled": Pooled(PRIOR, 400, 0.05)}
+    many = {
+        "vanilla": Vanilla(PRIOR, AloneSettings(steps=400, learning_rate=0.05, restarts=3)),
+        "pooled": Pooled(PRIOR, AloneSettings(steps=400, learning_rate=0.05)),
+    }
     method, data = many[name], client(0)
     x, y = (np.asarray(part)[: LENGTHS[0]] for part in (data.x, data.y))
     starts = hyper.sample(KEY, hyper.hyper_prior(PRIOR.blocks, 0.5, jnp.float64), method.restarts)

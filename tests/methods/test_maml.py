@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from pacpfl.likelihoods import Categorical, Gaussian
-from pacpfl.methods.maml import MAML
+from pacpfl.methods.maml import MAML, MAMLSettings
 from pacpfl.methods.network import NetworkModel, ServerState
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
@@ -25,11 +25,12 @@ KEY = jax.random.key(0)
 START = np.array([0.4, -0.7, 0.2])
 LINEAR = MAML(
     NetworkModel(MLP((FEATURES, 1)), Gaussian(NOISE)),
-    inner_learning_rate=ALPHA,
+    MAMLSettings(inner_learning_rate=ALPHA),
     server_optimizer=optax.sgd(0.3),
 )
 DEEP = MAML(
-    NetworkModel(MLP((FEATURES, 3, 3)), Categorical(3)), inner_steps=3, inner_learning_rate=0.7
+    NetworkModel(MLP((FEATURES, 3, 3)), Categorical(3)),
+    MAMLSettings(inner_steps=3, inner_learning_rate=0.7),
 )
 # Called a few times on a few numbers: compiling is what takes time.
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -88,7 +89,7 @@ def test_the_gradient_goes_through_the_inner_steps(
     inner_steps: int, oracle: SimpleNamespace
 ) -> None:
     """Against differences, for a network whose curvature matters; padding included."""
-    method = replace(DEEP, inner_steps=inner_steps)
+    method = replace(DEEP, settings=replace(DEEP.settings, inner_steps=inner_steps))
     w = np.random.default_rng(1).normal(size=method.model.network.size)
     update, _ = update_client(method, server(w, method), (), LABELLED, KEY)
     expected = oracle.central_differences(
@@ -102,7 +103,9 @@ def test_the_gradient_goes_through_the_inner_steps(
 def test_the_first_order_gradient_is_that_of_the_loss_where_adaptation_ends(
     inner_steps: int, oracle: SimpleNamespace
 ) -> None:
-    method = replace(DEEP, inner_steps=inner_steps, first_order=True)
+    method = replace(
+        DEEP, settings=replace(DEEP.settings, inner_steps=inner_steps, first_order=True)
+    )
     loss = jax.jit(method.model.loss)
     adapted = np.random.default_rng(1).normal(size=method.model.network.size)
     update, _ = update_client(method, server(adapted, method), (), LABELLED, KEY)
@@ -118,7 +121,7 @@ def test_the_first_order_gradient_is_that_of_the_loss_where_adaptation_ends(
 @pytest.mark.parametrize("inner_steps", [1, 2])
 def test_the_meta_optimum_of_quadratics(inner_steps: int) -> None:
     """sum_i A_i (w - w_i) = 0 with A_i = (I - alpha H_i)^2K H_i, clients counting alike."""
-    method = replace(LINEAR, inner_steps=inner_steps)
+    method = replace(LINEAR, settings=replace(LINEAR.settings, inner_steps=inner_steps))
     state = compiled_play(method, 1500, jnp.ones(CLIENTS))
     shrinks = [np.linalg.matrix_power(np.eye(3) - ALPHA * h, 2 * inner_steps) for h in H]
     a = np.array([shrink @ h for shrink, h in zip(shrinks, H, strict=True)])
@@ -168,12 +171,12 @@ def test_inner_and_outer_batch_are_drawn_independently() -> None:
 
 
 def test_personal_models_take_inner_steps_on_all_samples() -> None:
-    method = replace(LINEAR, personal_steps=5, batch=2)
+    method = replace(LINEAR, batch=2, settings=replace(LINEAR.settings, personal_steps=5))
     models = jax.jit(jax.vmap(lambda d: method.personalize(server(START), (), d, KEY)))(DATA)
     for i in range(CLIENTS):
         shrink = np.linalg.matrix_power(np.eye(3) - ALPHA * H[i], 5)
         expected = BEST[i] + shrink @ (START - BEST[i])
         np.testing.assert_allclose(models.parameters[i], expected, rtol=1e-11)
-    too_fast = replace(method, inner_learning_rate=1e200)
+    too_fast = replace(method, settings=replace(method.settings, inner_learning_rate=1e200))
     model = too_fast.personalize(server(START), (), jax.tree.map(lambda a: a[0], DATA), KEY)
     np.testing.assert_array_equal(model.parameters, START)

@@ -20,8 +20,8 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.base import Method
 from pacpfl.methods.fedavg import FedAvg
-from pacpfl.methods.maml import MAML
-from pacpfl.methods.mtl import MTL
+from pacpfl.methods.maml import MAML, MAMLSettings
+from pacpfl.methods.mtl import MTL, MTLSettings
 from pacpfl.methods.network import (
     FLOOR,
     LocalTraining,
@@ -48,8 +48,12 @@ def make_methods(model: NetworkModel) -> dict[str, Method]:
     local = LocalTraining(4, 0.3)
     return {
         "fedavg": FedAvg(model, local, finetune_steps=2),
-        "mtl": MTL(model, CLIENTS, local, coupling=0.1, personal_steps=240),
-        "maml": MAML(model, 2, 0.2, personal_steps=3, server_optimizer=optax.adam(0.1)),
+        "mtl": MTL(model, CLIENTS, local, MTLSettings(coupling=0.1, personal_steps=240)),
+        "maml": MAML(
+            model,
+            MAMLSettings(inner_steps=2, inner_learning_rate=0.2, personal_steps=3),
+            server_optimizer=optax.adam(0.1),
+        ),
     }
 
 
@@ -254,7 +258,7 @@ def test_the_server_takes_no_step_without_clients_or_towards_infinity() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(InputError, match=r"no local optimiser 'sdg'; choose one of sgd, momentum"):
+    with pytest.raises(InputError, match=r"'sdg' is not one of sgd, momentum, adam; did you mean"):
         LocalTraining(optimizer="sdg")
     wrong = NetworkModel(MLP((FEATURES, 4)), Categorical(CLASSES))
     for method in make_methods(wrong).values():
@@ -268,7 +272,8 @@ def test_states_keep_their_shapes_in_the_precision_of_the_data(name: str) -> Non
     method: Any = METHODS[name]
     optimizer = "adam" if name.endswith("classes") else "momentum"
     if name.startswith("maml"):
-        method = replace(method, batch=3, local_steps=2, first_order=optimizer == "adam")
+        settings = replace(method.settings, first_order=optimizer == "adam")
+        method = replace(method, settings=settings, batch=3, local_steps=2)
     else:
         method = replace(method, local=LocalTraining(2, 0.1, optimizer, batch=3))
     assert hash(method) == hash(replace(method)) and method == replace(method)

@@ -16,7 +16,7 @@ from scipy import stats
 
 from benchmarks.problem import Sizes, make_problem, reference_round, svgd_direction
 from pacpfl import hyper, svgd
-from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
+from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, subsample
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data
 
@@ -26,7 +26,9 @@ PRIOR = GPPrior(1, ("linear",), ("ard",))
 CLIENTS, SLOTS, PARTICLES = 4, 6, 3
 LENGTHS = np.array([6, 4, 5, 3])
 KEY = jax.random.key(0)
-METHOD = PACPFL(PRIOR, CLIENTS, optax.sgd(0.01), PARTICLES, tau=0.2, hyper_std=0.7)
+METHOD = PACPFL(
+    PRIOR, CLIENTS, optax.sgd(0.01), TrainSettings(particles=PARTICLES, tau=0.2, hyper_std=0.7)
+)
 ALL = np.ones(CLIENTS)
 
 update_server = jax.jit(PACPFL.server_update, static_argnums=0)
@@ -49,7 +51,7 @@ def make_state(method: PACPFL = METHOD) -> State:
     example = Data(jnp.zeros((SLOTS, 1)), jnp.zeros(SLOTS), jnp.ones(SLOTS, bool))
     state = method.init(jax.random.key(1), example)
     particles = np.random.default_rng(1).normal(size=(PARTICLES, PRIOR.size)) * 0.5
-    return state._replace(particles=jnp.asarray(particles[: method.particles]))
+    return state._replace(particles=jnp.asarray(particles[: method.settings.particles]))
 
 
 def make_updates(seed: int = 2) -> Update:
@@ -77,7 +79,11 @@ def test_a_round_is_that_of_the_reference() -> None:
         2, mean_widths=(3,), kernel_widths=(3,), noise=float(np.log(2)), noise_spread=0.8
     )
     method = PACPFL(
-        prior, 3, optax.sgd(0.05), 3, tau=0.6, hyper_std=0.8, aggregation="mean", references=4
+        prior,
+        3,
+        optax.sgd(0.05),
+        TrainSettings(particles=3, tau=0.6, hyper_std=0.8, aggregation="mean"),
+        references=4,
     )
     assert prior.size == problem.sizes.dimension
     data = Data(*map(jnp.asarray, (problem.x, problem.y, np.ones((3, 5), bool))))
@@ -120,7 +126,7 @@ def test_a_round_with_the_sum_unequal_clients_and_blocks(oracle: SimpleNamespace
 
 
 def test_one_particle_is_plain_gradient_ascent() -> None:
-    method = replace(METHOD, particles=1)
+    method = replace(METHOD, settings=replace(METHOD.settings, particles=1))
     state, updates = make_state(method), make_updates()
     updates = updates._replace(gradients=updates.gradients[:, :1])
     after = update_server(method, state, updates, ALL, KEY)
@@ -132,9 +138,17 @@ def test_one_particle_is_plain_gradient_ascent() -> None:
 def test_the_sum_is_n_times_the_mean() -> None:
     state, updates = make_state(), make_updates()
     by_sum = update_server(METHOD, state, updates, ALL, KEY)
-    printed = replace(METHOD, aggregation="mean", tau=METHOD.tau * CLIENTS)
+    printed = replace(
+        METHOD, settings=replace(METHOD.settings, aggregation="mean", tau=METHOD.tau * CLIENTS)
+    )
     by_mean = update_server(printed, state, updates, ALL, KEY)
-    literal = update_server(replace(METHOD, aggregation="mean"), state, updates, ALL, KEY)
+    literal = update_server(
+        replace(METHOD, settings=replace(METHOD.settings, aggregation="mean")),
+        state,
+        updates,
+        ALL,
+        KEY,
+    )
     np.testing.assert_allclose(by_sum.particles, by_mean.particles, rtol=1e-12)
     assert np.abs(by_sum.particles - literal.particles).max() > 1e-4
 
@@ -181,7 +195,7 @@ def test_a_gradient_that_is_not_finite_costs_its_particle_one_step(bad: float) -
         np.testing.assert_array_equal(new[1], old[1])
         assert np.isfinite(new).all() and not np.array_equal(new[0], old[0])
     rest = jnp.array([0, 2])
-    pair = replace(method, particles=2)
+    pair = replace(method, settings=replace(method.settings, particles=2))
     alone = update_server(
         pair,
         State(*jax.tree.map(lambda a: a[rest], state[:2]), state.references, state.skipped[rest]),
@@ -221,7 +235,9 @@ def test_mini_batches_and_temperature(
     batch: int | None, temperature: float, oracle: SimpleNamespace
 ) -> None:
     """Z_beta(P, batch): the batch's mean loss gets beta = t m, its likelihoods beta / b."""
-    method = replace(METHOD, batch=batch, temperature=temperature)
+    method = replace(
+        METHOD, settings=replace(METHOD.settings, batch=batch, temperature=temperature)
+    )
     state, key, client = make_state(), jax.random.key(5), 2
     data = jax.tree.map(lambda a: jnp.asarray(a[client]), make_clients())
     seen = data if batch is None else subsample(key, data, batch)
@@ -239,7 +255,10 @@ def test_mini_batches_and_temperature(
 
 def test_clients_personalise_at_the_temperature_of_the_training(oracle: SimpleNamespace) -> None:
     """Q* is optimal for clients whose posterior has the temperature of its evidence."""
-    method, state = replace(METHOD, temperature=0.3), make_state()
+    method, state = (
+        replace(METHOD, settings=replace(METHOD.settings, temperature=0.3)),
+        make_state(),
+    )
     data = jax.tree.map(lambda a: jnp.asarray(a[2]), make_clients())
     mask = np.asarray(data.mask)
     x, y = np.asarray(data.x)[mask], np.asarray(data.y)[mask]
@@ -255,7 +274,9 @@ def test_clients_personalise_at_the_temperature_of_the_training(oracle: SimpleNa
 def test_the_mean_at_once_is_the_mean_of_all_updates(batch: int | None, temperature: float) -> None:
     """Clients of different size and weight, one of them absent, each with its own mini-batch; and one
     client alone."""
-    method = replace(METHOD, batch=batch, temperature=temperature)
+    method = replace(
+        METHOD, settings=replace(METHOD.settings, batch=batch, temperature=temperature)
+    )
     state, data, weights = make_state(), make_clients(), np.array([1.0, 0.5, 0.0, 2.0])
     keys = jax.random.split(KEY, CLIENTS)
 
@@ -303,7 +324,7 @@ def test_small_clients_give_all_they_have(size: int) -> None:
 
 
 def test_particles_start_from_the_hyper_prior_and_references_from_no_data() -> None:
-    many = replace(METHOD, particles=2000)
+    many = replace(METHOD, settings=replace(METHOD.settings, particles=2000))
     example = Data(jnp.full((SLOTS, 1), 5.0), jnp.full(SLOTS, 5.0), jnp.ones(SLOTS, bool))
     state = many.init(jax.random.key(7), example)
     prior = many.hyper_prior(jnp.float64)
@@ -325,7 +346,7 @@ def test_diagnostics() -> None:
 
 def test_function_kernel_compares_predictions_at_the_references() -> None:
     """The step is SVGD's with the prior's own fingerprint at the inputs the state carries."""
-    method = replace(METHOD, svgd_kernel="function")
+    method = replace(METHOD, settings=replace(METHOD.settings, svgd_kernel="function"))
     state, updates = make_state(method), make_updates()
     found = update_server(method, state, updates, ALL, KEY)
     prior = method.hyper_prior(jnp.float64)

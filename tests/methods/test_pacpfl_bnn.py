@@ -17,7 +17,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from benchmarks.problem import svgd_direction
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
+from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, subsample
 from pacpfl.personal import PersonalModel, mix
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
@@ -38,9 +38,7 @@ METHOD = PACPFL(
     PRIOR,
     CLIENTS,
     optax.sgd(0.01),
-    PARTICLES,
-    tau=0.3,
-    hyper_std=0.7,
+    TrainSettings(particles=PARTICLES, tau=0.3, hyper_std=0.7),
     mixture_weights="evidence",
     references=4,
 )
@@ -149,7 +147,11 @@ def test_padding_changes_nothing(method: PACPFL) -> None:
 
 def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
     """The mean loss of the batch gets beta = t m: its likelihoods are raised to t m / b."""
-    method = replace(METHOD, batch=2, temperature=1.4, prior=replace(PRIOR, objective="elbo"))
+    method = replace(
+        METHOD,
+        prior=replace(PRIOR, objective="elbo"),
+        settings=replace(METHOD.settings, batch=2, temperature=1.4),
+    )
     state, _, _ = play(METHOD, make_clients(), KEY)
     data = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
     key = jax.random.key(3)
@@ -269,7 +271,7 @@ def test_it_learns_what_clients_have_in_common() -> None:
         *map(np.stack, zip(*[make(6) for _ in range(12)], strict=True)), np.ones((12, 6), bool)
     )
     prior = BNNPrior(MLP((2, 16, 2), "relu"), Categorical(2), inference=Inference(networks=3))
-    method = PACPFL(prior, 12, optax.adam(0.02), 2, references=4)
+    method = PACPFL(prior, 12, optax.adam(0.02), TrainSettings(particles=2), references=4)
 
     x, y = make(400)
     few = Data(x[:6], y[:6], np.ones(6, bool))

@@ -9,13 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy import integrate, stats
 from scipy.special import expit, log_expit
 
 from pacpfl.likelihoods import Categorical, Gaussian
-from pacpfl.methods.pfedbayes import PFedBayes, Update, WeightDistribution, divergence
+from pacpfl.methods.network import LocalTraining, NetworkModel
+from pacpfl.methods.pfedbayes import (
+    PFedBayes,
+    PFedBayesSettings,
+    Update,
+    WeightDistribution,
+    divergence,
+)
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
@@ -24,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 # Called a few times on a few numbers: compiling is what takes time.
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 KEY = jax.random.key(0)
-ADAM = optax.adam(0.02)
+RATES = {"learning_rate": 0.02, "shared_learning_rate": 0.02}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,8 +69,16 @@ def expectation(function: Callable[[float], float], mean: float, std: float) -> 
 X = np.array([[-1.2], [0.4], [1.0], [2.0], [9.0], [9.0]])
 Y = np.array([0.0, 1.0, 0.0, 1.0, 5.0, 5.0])
 DATA = Data(X, Y, np.arange(6) < 4)
-TOY = PFedBayes(OneWeight(), Categorical(2), ADAM, ADAM, local_steps=3, zeta=2.5)
+TOY = PFedBayes(
+    NetworkModel(OneWeight(), Categorical(2)),
+    LocalTraining(3),
+    PFedBayesSettings(zeta=2.5, **RATES),
+)
 OWN, SHARED = gaussian(0.7, 0.5), gaussian(-0.2, 0.8)
+
+
+def tuned(method: PFedBayes, **changes: Any) -> PFedBayes:
+    return replace(method, settings=replace(method.settings, **changes))
 
 
 def negative_log_likelihood(w: float) -> float:
@@ -89,7 +103,7 @@ def test_objective_is_the_papers() -> None:
     expected = expectation(negative_log_likelihood, 0.7, 0.5) + 2.5 * float(divergence(OWN, SHARED))
     spread = expectation(lambda w: negative_log_likelihood(w) ** 2, 0.7, 0.5)
     error = np.sqrt(spread - expectation(negative_log_likelihood, 0.7, 0.5) ** 2) / np.sqrt(40_000)
-    method = replace(TOY, samples=40_000)
+    method = tuned(TOY, draws=40_000)
     found = float(compiled(method.objective)(OWN, SHARED, DATA, KEY))
     assert abs(found - expected) < 4 * error < 0.05
 
@@ -97,7 +111,7 @@ def test_objective_is_the_papers() -> None:
 def test_a_batch_stands_for_all_samples() -> None:
     """m / b times its likelihood: right on average over batches, with weights that do not vary."""
     own = gaussian(0.7, 1e-9)
-    method = replace(TOY, batch=1)
+    method = replace(TOY, local=LocalTraining(3, batch=1))
     each = jax.vmap(method.objective, (None, None, None, 0))
     values = np.asarray(compiled(each)(own, own, DATA, jax.random.split(KEY, 4000)))
     assert len(np.unique(values.round(6))) == 4
@@ -109,10 +123,8 @@ def test_personal_optimum_of_a_conjugate_problem() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(12, 1))
     data = Data(x, 1.5 * x[:, 0] + 0.5 * rng.normal(size=12), np.ones(12, bool))
-    rate = optax.adam(optax.exponential_decay(0.05, 300, 0.2))
-    method = PFedBayes(
-        OneWeight(1), Gaussian(0.5), rate, ADAM, zeta=2.0, samples=8, personal_steps=1200
-    )
+    settings = PFedBayesSettings(learning_rate=3e-3, zeta=2.0, draws=16, personal_steps=4000)
+    method = PFedBayes(NetworkModel(OneWeight(1), Gaussian(0.5)), settings=settings)
     state = method.init(KEY, data)._replace(shared=gaussian(0.3, 0.6))
     model = compiled(lambda s, d: method.personalize(s, s.shared, d, KEY))(state, data)
     precision = 1 / 0.6**2 + np.sum(x**2) / (2.0 * 0.25)
@@ -123,9 +135,9 @@ def test_personal_optimum_of_a_conjugate_problem() -> None:
 
 def test_one_round_by_hand() -> None:
     """Plain gradient steps: q against its objective with z as it was, then z towards the new q."""
-    rate, zeta = 0.01, TOY.zeta
-    steps = optax.sgd(rate)
-    method = replace(TOY, optimizer=steps, shared_optimizer=steps, local_steps=2)
+    rate, zeta = 0.01, TOY.settings.zeta
+    plain = tuned(TOY, optimizer="sgd", learning_rate=rate, shared_learning_rate=rate)
+    method = replace(plain, local=LocalTraining(2))
     state = method.init(KEY, DATA)._replace(shared=SHARED)
     update, own = compiled(method.client_update)(state, OWN, DATA, KEY)
     q, z = (np.array([d.mean[0], d.raw[0]]) for d in (OWN, SHARED))
@@ -153,7 +165,7 @@ def test_one_round_by_hand() -> None:
 
 
 def test_the_server_mixes_means_and_leaves_out_what_is_not_finite() -> None:
-    method = replace(TOY, beta=0.4)
+    method = tuned(TOY, mixing=0.4)
     state = method.init(KEY, DATA)._replace(shared=SHARED)
     means, raws = np.array([[1.0], [np.nan], [3.0]]), np.array([[0.5], [0.1], [-0.7]])
     updates = Update(
@@ -197,7 +209,7 @@ def test_padding_changes_nothing() -> None:
 
 
 def test_predictions_are_the_mixture_over_the_weights() -> None:
-    method = replace(TOY, draws=20_000, personal_steps=0)
+    method = tuned(TOY, networks=20_000, personal_steps=0)
     state = method.init(KEY, DATA)
     at = np.array([[-1.0], [0.5], [3.0]])
     predict = compiled(lambda own: method.personalize(state, own, DATA, KEY)(at).log_probabilities)
@@ -217,10 +229,11 @@ def test_clients_who_disagree_each_get_their_own_model() -> None:
     y = (x[..., 0] > 0).astype(float)
     y[1] = 1 - y[1]
     clients = Data(jnp.asarray(x), jnp.asarray(y), jnp.ones((4, 20), bool))
-    fast = optax.adam(0.05)
-    method = PFedBayes(
-        MLP((2, 6, 2)), Categorical(2), fast, fast, local_steps=10, personal_steps=20, draws=8
+    settings = PFedBayesSettings(
+        learning_rate=0.05, shared_learning_rate=0.05, personal_steps=20, networks=8
     )
+    model = NetworkModel(MLP((2, 6, 2)), Categorical(2))
+    method = PFedBayes(model, LocalTraining(10), settings)
     train = jax.tree.map(lambda a: a[:3], clients)
 
     def run() -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -247,7 +260,7 @@ def test_clients_who_disagree_each_get_their_own_model() -> None:
 
 
 def test_shapes_and_precision_are_those_of_the_data() -> None:
-    method = PFedBayes(MLP((1, 3, 2)), Categorical(2), ADAM, ADAM)
+    method = PFedBayes(NetworkModel(MLP((1, 3, 2)), Categorical(2)))
     for double in (False, True):
         with jax.enable_x64(double):
             dtype = jnp.float64 if double else jnp.float32
@@ -265,4 +278,4 @@ def test_shapes_and_precision_are_those_of_the_data() -> None:
             assert own.mean.shape == own.raw.shape == (14,)
     assert hash(method) == hash(replace(method)) and method.central is False
     std = method.init(KEY, DATA).shared.std
-    np.testing.assert_allclose(std, method.initial_std, rtol=1e-6)
+    np.testing.assert_allclose(std, method.settings.initial_std, rtol=1e-6)

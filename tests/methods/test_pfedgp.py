@@ -14,7 +14,7 @@ import optax
 import pytest
 
 from pacpfl.hyper import Block
-from pacpfl.methods.pacpfl import PACPFL, subsample
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings, subsample
 from pacpfl.methods.pfedgp import PFedGP, State, Update
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data
@@ -113,7 +113,13 @@ class Flat(GPPrior):
         return tuple(block._replace(std=1e9) for block in GPPrior.blocks.fget(self))  # type: ignore[attr-defined]
 
 
-WIDE = PACPFL(Flat(1, ("linear",), ("ard",)), CLIENTS, optax.sgd(1.0), 1, references=2)
+WIDE = PACPFL(
+    Flat(1, ("linear",), ("ard",)),
+    CLIENTS,
+    optax.sgd(1.0),
+    TrainSettings(particles=1),
+    references=2,
+)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +136,9 @@ def test_it_is_pacpfl_with_one_particle_and_a_flat_hyper_prior(
 ) -> None:
     """Six rounds with tau = 1, somebody absent in each, end at the same parameters."""
     data = make_clients()
-    wide = replace(WIDE, optimizer=optimizer, aggregation=aggregation)
+    wide = replace(
+        WIDE, optimizer=optimizer, settings=replace(WIDE.settings, aggregation=aggregation)
+    )
     narrow = replace(METHOD, optimizer=same)
     example = jax.tree.map(lambda a: jnp.asarray(a[0]), data)
     one = wide.init(KEY, example)._replace(particles=jnp.asarray(PHI)[None])

@@ -13,7 +13,7 @@ import pytest
 
 from pacpfl.errors import InputError
 from pacpfl.methods.pooled import Pooled, SparseModel
-from pacpfl.methods.vanilla import minimise, minimise_from_all
+from pacpfl.methods.vanilla import AloneSettings, minimise, minimise_from_all
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 PRIOR = GPPrior(1, ("constant",), ("ard",), learn_output_scale=True, noise_spread=0.5)
 KEY = jax.random.key(0)
-SPARSE = Pooled(PRIOR, steps=150, learning_rate=0.1, inducing=8, exact_limit=20)
+SPARSE = Pooled(PRIOR, AloneSettings(steps=150, learning_rate=0.1, inducing=8), exact_limit=20)
 AT = np.linspace(-1.8, 1.8, 7)[:, None]
 
 # Compiled once and called a few times on a few numbers.

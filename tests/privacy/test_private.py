@@ -15,7 +15,7 @@ import pytest
 
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.pacpfl import Update as PlainUpdate
 from pacpfl.methods.private import Private, PrivateUpdate
 from pacpfl.priors.bnn import BNNPrior
@@ -27,7 +27,12 @@ from pacpfl.types import Data
 
 CLIENTS, SAMPLES, K = 6, 4, 2
 SILENT = Plan("gaussian", "all", CLIENTS, CLIENTS, 1e-12, 1e-5)
-PLAIN = PACPFL(GPPrior(1, mean=("linear",), kernel=("ard",)), CLIENTS, optax.sgd(1e-2), particles=K)
+PLAIN = PACPFL(
+    GPPrior(1, mean=("linear",), kernel=("ard",)),
+    CLIENTS,
+    optax.sgd(0.01),
+    TrainSettings(particles=K),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,7 +103,7 @@ def test_noise_on_the_sum_and_the_divisor(mode: str, data: Data) -> None:
     """One particle, plain steps: it moves by eta (score + tau n/c (sum + noise)); c is the expected
     cohort, whoever takes part."""
     n, c, z, clip, eta, tau = CLIENTS, 3, 2.0, 0.5, 1e-2, 0.7
-    inner = replace(PLAIN, particles=1, tau=tau)
+    inner = replace(PLAIN, settings=replace(PLAIN.settings, particles=1, tau=tau))
     private = Private(inner, Plan(mode, "poisson", n, c, z, 1e-5), clip)  # type: ignore[arg-type]
     state = start(private, data)
     size = inner.prior.size
@@ -211,7 +216,7 @@ def test_the_clip_adapts_and_pays_with_noise_on_the_sum(data: Data) -> None:
 NETWORK = BNNPrior(
     MLP((1, 2)), Categorical(2), samples=2, objective="elbo", noise="own", initial_std=0.1
 )
-BAYES = PACPFL(NETWORK, CLIENTS, optax.sgd(1e-2), particles=K)
+BAYES = PACPFL(NETWORK, CLIENTS, optax.sgd(0.01), TrainSettings(particles=K))
 PER_SAMPLE = replace(SILENT, unit="sample")
 
 
@@ -224,7 +229,7 @@ def labels(data: Data) -> Data:
 def test_samples_without_a_clip_add_up_to_the_usual_gradient(
     labels: Data, batch: int | None, index: int
 ) -> None:
-    plain = replace(BAYES, batch=batch)
+    plain = replace(BAYES, settings=replace(BAYES.settings, batch=batch))
     private = Private(plain, PER_SAMPLE, 1e9)
     state = start(private, labels)
 
@@ -242,7 +247,7 @@ def test_each_sample_is_clipped_and_one_changes_the_sum_by_two_clips(
     labels: Data, batch: int | None
 ) -> None:
     limit = 0.05
-    plain = replace(BAYES, batch=batch)
+    plain = replace(BAYES, settings=replace(BAYES.settings, batch=batch))
     private = Private(plain, PER_SAMPLE, limit)
     state = start(private, labels)
     one = client(labels, 0)

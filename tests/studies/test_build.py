@@ -26,7 +26,7 @@ def test_beta_is_the_temperature_times_the_mean_number_of_samples() -> None:
     assert (found["beta"], found["n_2"], found["lambda_condition"]) == (10.0, 1, True)
     assert found["tau"] == pytest.approx(6 / (6 + 10 * 3 * 1.5))
     method = build_pacpfl(config, federation.form)
-    assert (method.temperature, method.tau) == (0.5, found["tau"])
+    assert (method.settings.temperature, method.tau) == (0.5, found["tau"])
     again = override(Config(), [f"train.tau={found['tau']}", "train.temperature=0.5"])
     again = override(again, ["train.upsilon=0.5"])
     assert temperatures(again, federation.form)["lambda"] == pytest.approx(6)

@@ -98,7 +98,7 @@ def certify_clients(
                 method.mixture_weights,
                 trained.particles,
                 to_device(data),
-                method.temperature,
+                method.settings.temperature,
             )
             found.append(
                 _certify(
@@ -153,7 +153,7 @@ def privacy_of(
     m = len(client.train)
     beta = trained.config.train.temperature * m
     tau = temperatures(trained.config, trained.federation.form)["tau"]
-    k = trained.method.particles
+    k = trained.method.settings.particles
     level = float(sampling_epsilon([beta], tau, width, [m], k)[0])
     return Privacy(
         "assumed",
@@ -200,7 +200,7 @@ def _certify(
     certificate = certify_client(name, loss.range, options, **spend, posterior="tempered posterior")
     chosen = certificate.betas.index(certificate.beta)
     place = int(best.place[chosen])
-    run = np.array([trained.method.temperature])
+    run = np.array([trained.method.settings.temperature])
     used = used.astype(np.float64) / used.sum(dtype=np.float64)
     used_kl = float(mixture_kl(used, prior, tempered.divergence(spectrum, run)[0]))
     own = tempered.at_samples(spectrum, run)

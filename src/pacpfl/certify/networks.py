@@ -102,7 +102,7 @@ def certify_class_clients(
         Keys.of(trained.config.seed).certificates(), 4
     )
     alone = hyper.sample(alone_key, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    labels = (*TEMPERATURES, prior.inference.temperature * trained.method.temperature)
+    labels = (*TEMPERATURES, prior.inference.temperature * trained.method.settings.temperature)
     members = [(group, c) for group, cs in trained.federation.groups().items() for c in cs]
     found: list[ClientCertificate] = []
     for places, data, tests in _blocks(trained, members):

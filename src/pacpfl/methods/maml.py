@@ -49,6 +49,8 @@ ADAM = optax.adam(1e-3)
 
 @dataclass(frozen=True)
 class MAMLSettings(Settings):
+    """Beside [train], whose optimiser is the server's, and whose batch the clients'."""
+
     inner_steps: int = key(1, "steps of adaptation while learning", least=1)
     inner_learning_rate: float = key(0.05, "their size", above=0)
     personal_steps: int = key(1, "steps of adaptation at the end", least=0)
@@ -63,10 +65,7 @@ class Update(NamedTuple):
 @dataclass(frozen=True)
 class MAML:
     model: NetworkModel
-    inner_steps: int = 1
-    inner_learning_rate: float = 0.01
-    personal_steps: int = 1
-    first_order: bool = False
+    settings: MAMLSettings = MAMLSettings()
     batch: int | None = None
     local_steps: int = 1
     local_learning_rate: float = 0.01  # of meta-steps at the client; of no effect with one
@@ -89,16 +88,18 @@ class MAML:
 
         def step(_: Any, adapted: Parameters) -> Parameters:
             gradient = jax.grad(self.model.loss)(adapted, data)
-            if self.first_order:
+            if self.settings.first_order:
                 gradient = jax.lax.stop_gradient(gradient)
-            return adapted - self.inner_learning_rate * gradient
+            return adapted - self.settings.inner_learning_rate * gradient
 
         return jax.lax.fori_loop(0, steps, step, parameters)
 
     def adapted_loss(self, parameters: Parameters, data: Data, key: Array) -> Float[Array, ""]:
         """F_i, estimated from two batches."""
         inner_key, outer_key = jax.random.split(key)
-        adapted = self.adapt(parameters, mini_batch(inner_key, data, self.batch), self.inner_steps)
+        adapted = self.adapt(
+            parameters, mini_batch(inner_key, data, self.batch), self.settings.inner_steps
+        )
         return self.model.loss(adapted, mini_batch(outer_key, data, self.batch))
 
     def client_update(
@@ -126,7 +127,7 @@ class MAML:
     def personalize(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> NetworkPredictor:
-        adapted = self.adapt(state.parameters, data, self.personal_steps)
+        adapted = self.adapt(state.parameters, data, self.settings.personal_steps)
         return self.model.predictor(finite_or(adapted, state.parameters), data)
 
     def diagnostics(

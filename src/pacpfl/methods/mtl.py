@@ -51,6 +51,8 @@ from pacpfl.types import Data
 
 @dataclass(frozen=True)
 class MTLSettings(Settings):
+    """Beside [local], which says how the clients train."""
+
     coupling: float = key(0.1, "weight of the pull towards the mean of all clients", least=0)
     personal_steps: int = key(500, "steps of a new client, which starts from the mean", least=0)
 
@@ -75,8 +77,7 @@ class MTL:
     model: NetworkModel
     clients: int  # n
     local: LocalTraining
-    coupling: float  # from 0 to infinity, both included
-    personal_steps: int
+    settings: MTLSettings = MTLSettings()
 
     central: ClassVar[bool] = False
     averages: ClassVar[bool] = False
@@ -89,7 +90,7 @@ class MTL:
 
     def backward(self, state: State) -> Callable[[Parameters], Parameters]:
         """u -> (u + r v) / (1 + r), the proximal step of the penalty; exact for r = 0 and infinity."""
-        own = 1 / (1 + self.local.learning_rate * self.coupling)
+        own = 1 / (1 + self.local.learning_rate * self.settings.coupling)
         return lambda forward: own * forward + (1 - own) * state.mean
 
     def client_update(
@@ -116,7 +117,7 @@ class MTL:
         if not isinstance(client_state, ClientState):
             client_state = self.init_client(state, data, key)
         backward = self.backward(state)
-        missing = jnp.maximum(self.personal_steps - client_state.steps, 0)
+        missing = jnp.maximum(self.settings.personal_steps - client_state.steps, 0)
         forward, _ = self.local.descend(
             self.model.loss, client_state.forward, data, key, missing, backward
         )

@@ -22,7 +22,7 @@ Where this departs from the printed algorithm, and why:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -36,9 +36,13 @@ from pacpfl.priors.base import Prior, Scalar, random_rows
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data
 
+DEFAULT_TAU = 1.0
+
 
 @dataclass(frozen=True)
 class TrainSettings(Settings):
+    """How PAC-PFL trains; the optimiser is that of every method whose server has one."""
+
     rounds: int = key(1000, "T: rounds of training", least=1)
     particles: int = key(4, "k: particles of the hyper-posterior", least=1)
     hyper_std: float = key(1.0, "sigma_P: std of the hyper-prior", above=0)
@@ -76,6 +80,20 @@ class TrainSettings(Settings):
     )
 
 
+# Optimisers hold functions, which equal nothing but themselves. They are kept, so that methods of runs
+# that differ in their seed are equal, and traced and compiled once.
+@cache
+def build_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
+    """Return the optimiser with its schedule over the rounds."""
+    rate, rounds = settings.learning_rate, settings.rounds
+    schedule = {
+        "constant": optax.constant_schedule(rate),
+        "cosine": optax.cosine_decay_schedule(rate, rounds),
+        "exponential": optax.exponential_decay(rate, rounds, 0.01),
+    }[settings.schedule]
+    return getattr(optax, settings.optimizer)(schedule)
+
+
 class State(NamedTuple):
     particles: Float[Array, "k size"]
     optimizer: Any  # optax state, one for each particle
@@ -94,29 +112,30 @@ class PACPFL:
     prior: Prior
     clients: int  # n
     optimizer: optax.GradientTransformation
-    particles: int = 4  # k
-    tau: float = 1.0
-    hyper_std: float = 1.0  # sigma_P
-    initial_spread: float = 1.0  # 1: particles start as draws of the hyper-prior (line 2)
-    temperature: float = 1.0  # t: beta_i = t m_i; at 1, Z is the marginal likelihood
-    batch: int | None = None  # b; None: all samples
-    aggregation: str = "sum"
-    svgd_kernel: str = "rbf"
+    settings: TrainSettings = TrainSettings()
     mixture_weights: str = "uniform"
     references: int = 32
 
     central: ClassVar[bool] = False
     averages: ClassVar[bool] = True
 
+    @property
+    def tau(self) -> float:
+        """Weight of the clients' evidence; 1 where nobody gives one."""
+        return DEFAULT_TAU if self.settings.tau is None else self.settings.tau
+
     def hyper_prior(self, dtype: Any) -> hyper.HyperPrior:
-        return hyper.hyper_prior(self.prior.blocks, self.hyper_std, dtype)
+        return hyper.hyper_prior(self.prior.blocks, self.settings.hyper_std, dtype)
 
     def init(self, key: Array, example: Data) -> State:
         """phi_1, ..., phi_k drawn from the hyper-prior, or where the family wants to start."""
         prior, dtype = self.prior, example.x.dtype
         particle_key, reference_key = jax.random.split(key)
         particles = prior.start(
-            particle_key, self.hyper_prior(dtype), self.particles, self.initial_spread
+            particle_key,
+            self.hyper_prior(dtype),
+            self.settings.particles,
+            self.settings.initial_spread,
         )
         references = jax.random.normal(reference_key, (self.references, example.x.shape[-1]), dtype)
         optimizer = jax.vmap(self.optimizer.init)(particles)
@@ -124,7 +143,7 @@ class PACPFL:
             particles,
             optimizer,
             references,
-            jnp.zeros(self.particles, jnp.int32),
+            jnp.zeros(self.settings.particles, jnp.int32),
             self._next_seed(key),
         )
 
@@ -143,8 +162,9 @@ class PACPFL:
         """The batch's mean loss gets temperature beta_i = t m_i, so its log-likelihood is scaled by
         t m_i / b."""
         samples = data.mask.sum()
-        batch = data if self.batch is None else subsample(key, data, self.batch)
-        temperature = (self.temperature * samples / batch.mask.sum()).astype(data.x.dtype)
+        size, share = self.settings.batch, self.settings.temperature
+        batch = data if size is None else subsample(key, data, size)
+        temperature = (share * samples / batch.mask.sum()).astype(data.x.dtype)
         return batch, temperature, samples
 
     @property
@@ -197,7 +217,7 @@ class PACPFL:
 
     def noise(self, state: State, key: Array, dtype: Any) -> Any:
         """What each particle's estimate of the evidence needs."""
-        keys = jax.random.split(self._draw_key(state, key), self.particles)
+        keys = jax.random.split(self._draw_key(state, key), self.settings.particles)
         return jax.vmap(lambda key: self.prior.draw(key, dtype))(keys)
 
     def _next_seed(self, key: Array) -> UInt32[Array, " 2"] | tuple[()]:
@@ -209,7 +229,7 @@ class PACPFL:
         """Algorithm 1, lines 8 to 13."""
         present = weights > 0
         gradients = jnp.where(present[:, None, None], updates.gradients, 0)
-        scale = (self.clients if self.aggregation == "sum" else 1.0) / weights.sum()
+        scale = (self.clients if self.settings.aggregation == "sum" else 1.0) / weights.sum()
         # In full precision also where products of float32 are shortened by default (GPUs).
         total = jnp.einsum("c,ckp->kp", weights * scale, gradients, precision="highest")
 
@@ -218,7 +238,7 @@ class PACPFL:
 
         finite = jnp.isfinite(scores).all(1)
         step = svgd.direction(
-            state.particles, scores, self.svgd_kernel, self.fingerprint(state), finite
+            state.particles, scores, self.settings.svgd_kernel, self.fingerprint(state), finite
         )
         moved, optimizer = jax.vmap(self._ascend)(state.particles, step, state.optimizer)
 
@@ -247,7 +267,12 @@ class PACPFL:
         """Q* is made for clients who take the optimal posterior of the same temperature."""
         drawn = self._draw_key(state, key)
         return personal_model(
-            self.prior, state.particles, data, self.mixture_weights, self.temperature, drawn
+            self.prior,
+            state.particles,
+            data,
+            self.mixture_weights,
+            self.settings.temperature,
+            drawn,
         )
 
     def diagnostics(

@@ -43,9 +43,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from pacpfl.likelihoods import Likelihood
-from pacpfl.methods.network import NetworkModel, combine, mean_loss, mini_batch
-from pacpfl.priors.networks import Network
+from pacpfl.methods.network import (
+    OPTIMIZERS,
+    LocalTraining,
+    NetworkModel,
+    combine,
+    mean_loss,
+    mini_batch,
+)
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
 
@@ -54,7 +59,7 @@ from pacpfl.types import Data, Prediction, Probabilities
 class PFedBayesSettings(Settings):
     """Beside [local], which gives the steps of a round and their batches."""
 
-    optimizer: str = key("adam", "of the clients", choices=("sgd", "momentum", "adam"))
+    optimizer: str = key("adam", "of the clients", choices=tuple(OPTIMIZERS))
     learning_rate: float = key(1e-3, "size of the steps for the personal distribution", above=0)
     shared_learning_rate: float = key(1e-3, "and for the client's copy of the shared one", above=0)
     zeta: float = key(1.0, "weight of the divergence from the shared distribution", above=0)
@@ -96,25 +101,26 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True)
 class PFedBayes:
-    network: Network
-    likelihood: Likelihood
-    optimizer: optax.GradientTransformation  # of q_i
-    shared_optimizer: optax.GradientTransformation  # of z_i
-    local_steps: int = 10  # R
-    batch: int | None = None  # b; None: all samples
-    zeta: float = 1.0
-    beta: float = 1.0
-    samples: int = 1  # K
-    personal_steps: int = 50
-    draws: int = 32  # networks in a client's predictive mixture
-    initial_std: float = 0.02
+    model: NetworkModel
+    local: LocalTraining = LocalTraining()  # R and b; its optimiser is not used
+    settings: PFedBayesSettings = PFedBayesSettings()
 
     central: ClassVar[bool] = False
     averages: ClassVar[bool] = False
 
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """Of q_i."""
+        return OPTIMIZERS[self.settings.optimizer](self.settings.learning_rate)
+
+    @property
+    def shared_optimizer(self) -> optax.GradientTransformation:
+        """Of z_i."""
+        return OPTIMIZERS[self.settings.optimizer](self.settings.shared_learning_rate)
+
     def init(self, key: Array, example: Data) -> State:
-        mean = NetworkModel(self.network, self.likelihood).initial(key, example)
-        raw = jnp.full_like(mean, math.log(math.expm1(self.initial_std)))
+        mean = self.model.initial(key, example)
+        raw = jnp.full_like(mean, math.log(math.expm1(self.settings.initial_std)))
         return State(WeightDistribution(mean, raw), jnp.zeros((), jnp.int32))
 
     def init_client(self, state: State, data: Data, key: Array) -> WeightDistribution:
@@ -128,13 +134,13 @@ class PFedBayes:
         def step(carry: Any, step_key: Array) -> tuple[Any, Array]:
             own, shared, memory, shared_memory = carry
             loss, own, memory = self._personal_step(own, shared, memory, data, step_key)
-            gradient = jax.grad(lambda z: self.zeta * divergence(own, z))(shared)
+            gradient = jax.grad(lambda z: self.settings.zeta * divergence(own, z))(shared)
             change, shared_memory = self.shared_optimizer.update(gradient, shared_memory, shared)
             return (own, optax.apply_updates(shared, change), memory, shared_memory), loss
 
         memories = self.optimizer.init(client_state), self.shared_optimizer.init(state.shared)
         (own, shared, *_), losses = jax.lax.scan(
-            step, (client_state, state.shared, *memories), jax.random.split(key, self.local_steps)
+            step, (client_state, state.shared, *memories), jax.random.split(key, self.local.steps)
         )
         kept = jax.tree.map(lambda new, old: jnp.where(own.finite(), new, old), own, client_state)
         return Update(shared, -losses[-1] / data.mask.sum()), kept
@@ -156,18 +162,18 @@ class PFedBayes:
     ) -> Float[Array, ""]:
         """Omega(q), the estimate of E_q[-ln p(S_i | w)] + zeta KL(q || z)."""
         batch_key, noise_key = jax.random.split(key)
-        batch = mini_batch(batch_key, data, self.batch)
+        batch = mini_batch(batch_key, data, self.local.batch)
         # Zeros for padding: whatever it holds, NaN times 0 would be NaN.
         x, y = jnp.where(batch.mask[:, None], batch.x, 0), jnp.where(batch.mask, batch.y, 0)
 
         def log_likelihood(noise: Array) -> Array:
-            outputs = self.network(own.sample(noise), x)
-            each = self.likelihood.log_density(outputs, y)
+            outputs = self.model.network(own.sample(noise), x)
+            each = self.model.likelihood.log_density(outputs, y)
             return jnp.sum(jnp.where(batch.mask, each, 0))
 
-        fits = jax.vmap(log_likelihood)(jax.random.split(noise_key, self.samples))
+        fits = jax.vmap(log_likelihood)(jax.random.split(noise_key, self.settings.draws))
         scale = data.mask.sum() / batch.mask.sum()
-        return -scale * fits.mean() + self.zeta * divergence(own, shared)
+        return -scale * fits.mean() + self.settings.zeta * divergence(own, shared)
 
     def server_update(
         self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
@@ -175,7 +181,7 @@ class PFedBayes:
         """z <- (1 - beta) z + beta mean of the z_i, of those that are finite."""
         combined = combine(jnp.concatenate(updates.shared, axis=1), weights)
         means = WeightDistribution(*jnp.split(combined.mean, 2))
-        beta = jnp.where(combined.used > 0, self.beta, 0)
+        beta = jnp.where(combined.used > 0, self.settings.mixing, 0)
         shared = jax.tree.map(lambda old, mean: (1 - beta) * old + beta * mean, state.shared, means)
         return State(shared, state.skipped + combined.skipped.astype(jnp.int32))
 
@@ -191,9 +197,9 @@ class PFedBayes:
         (own, _), _ = jax.lax.scan(
             step,
             (client_state, self.optimizer.init(client_state)),
-            jax.random.split(step_key, self.personal_steps),
+            jax.random.split(step_key, self.settings.personal_steps),
         )
-        return NetworkMixture(self.network, self.likelihood, self.draws, own, draw_key)
+        return NetworkMixture(self.model, self.settings.networks, own, draw_key)
 
     def diagnostics(
         self, state: State, updates: Update, weights: Float[Array, " c"]
@@ -204,8 +210,7 @@ class PFedBayes:
 class NetworkMixture(eqx.Module):
     """One client's model: networks drawn from its distribution over weights, equally weighed."""
 
-    network: Network = eqx.field(static=True)
-    likelihood: Likelihood = eqx.field(static=True)
+    model: NetworkModel = eqx.field(static=True)
     draws: int = eqx.field(static=True)
     distribution: WeightDistribution
     key: Array
@@ -213,11 +218,11 @@ class NetworkMixture(eqx.Module):
     def __call__(self, x: Float[Array, "t d"]) -> Prediction | Probabilities:
         # One network after the other: all of them at once would need `draws` times the memory.
         outputs = jax.lax.map(
-            lambda key: self.network(self.distribution.sample(key), x),
+            lambda key: self.model.network(self.distribution.sample(key), x),
             jax.random.split(self.key, self.draws),
         )
         weights = jnp.full(self.draws, 1 / self.draws, outputs.dtype)
-        return self.likelihood.predict(outputs, weights)
+        return self.model.likelihood.predict(outputs, weights)
 
 
 def divergence(q: WeightDistribution, z: WeightDistribution) -> Float[Array, ""]:

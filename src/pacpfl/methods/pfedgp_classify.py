@@ -34,9 +34,9 @@ Where this departs from the original, and why:
 - A class of which the client has no sample is not in its tree. It gets the probability `ABSENT`, not 0,
   so that a log-likelihood stays finite.
 
-A client costs log2(classes) factorisations of m x m per iteration. `support` bounds m in training: so
-many random samples of the client, others in each round, are all it sees then. `personal_support` does
-the same for the client's final model. None: all samples.
+A client costs log2(classes) factorisations of m x m per iteration. `support` above 0 bounds m in
+training: so many random samples of the client, others in each round, are all it sees then.
+`personal_support` does the same for the client's final model. 0: all samples.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float
 
-from pacpfl.errors import InputError
 from pacpfl.methods.network import ServerState, combine, mean_loss, mini_batch, server_step
 from pacpfl.priors import polya_gamma
 from pacpfl.priors.class_tree import ClassTree, class_tree
@@ -61,8 +60,6 @@ from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Probabilities
 
 ABSENT = 1e-6
-OBJECTIVES = ("predictive", "marginal")
-TREES = ("similarity", "number")
 
 
 @dataclass(frozen=True)
@@ -104,31 +101,16 @@ class PFedGPClassify:
     network: Network  # its outputs are the features
     classes: int
     optimizer: optax.GradientTransformation
-    objective: str = "predictive"
-    tree: str = "similarity"
-    iterations: int = 10  # of the mean-field updates, in training
-    personal_iterations: int = 50
-    support: int | None = None
-    personal_support: int | None = None
-    variance: float = 8.0
-    length: float = 1.0
+    settings: PFedGPSettings = PFedGPSettings()
 
     central: ClassVar[bool] = False
     averages: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("objective", self.objective, OBJECTIVES),
-            ("tree", self.tree, TREES),
-        ):
-            if value not in known:
-                raise InputError(
-                    f"pFedGP has no {name} {value!r}; choose {known[0]!r} or {known[1]!r}."
-                )
-
     def init(self, key: Array, example: Data) -> ServerState:
         """The network's parameters, and behind them ln v and ln l."""
-        kernel = jnp.array([math.log(self.variance), math.log(self.length)])
+        kernel = jnp.array(
+            [math.log(self.settings.kernel_variance), math.log(self.settings.kernel_length)]
+        )
         start = jnp.concatenate([self.network.initial(key), kernel]).astype(example.x.dtype)
         return ServerState(start, self.optimizer.init(start), jnp.zeros((), jnp.int32))
 
@@ -139,10 +121,10 @@ class PFedGPClassify:
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> tuple[Update, tuple[()]]:
         support_key, half_key = jax.random.split(key)
-        data = mini_batch(support_key, data, self.support)
+        data = mini_batch(support_key, data, self.settings.support or None)
 
         def objective(parameters: Array) -> Array:
-            if self.objective == "predictive":
+            if self.settings.objective == "predictive":
                 return self.log_predictive(parameters, data, half_key)
             return self.log_evidence_bound(parameters, data) / data.mask.sum()
 
@@ -152,7 +134,7 @@ class PFedGPClassify:
     def log_evidence_bound(self, parameters: Float[Array, " size"], data: Data) -> Float[Array, ""]:
         """The bound on ln p(y | x) of the client's tree: the sum of its nodes' bounds."""
         samples = self.samples(parameters, data)
-        scales = fit(samples.kernels, samples.sides, self.iterations)
+        scales = fit(samples.kernels, samples.sides, self.settings.iterations)
         bounds = jax.vmap(polya_gamma.log_evidence_bound)(samples.kernels, samples.sides, scales)
         return bounds.sum()
 
@@ -163,7 +145,7 @@ class PFedGPClassify:
         samples = self.samples(parameters, data)
         asked = half_of_each_class(key, samples.members)
         labels = jnp.where(asked, 0, samples.sides)
-        scales = fit(samples.kernels, labels, self.iterations)
+        scales = fit(samples.kernels, labels, self.settings.iterations)
         mean, reduction = jax.vmap(polya_gamma.latent)(
             samples.kernels, labels, scales, samples.kernels
         )
@@ -179,7 +161,7 @@ class PFedGPClassify:
         members = (data.y[:, None] == jnp.arange(self.classes)) & data.mask[:, None]
         members = members.astype(kernel.dtype)
         counts = members.sum(0)
-        if self.tree == "number":
+        if self.settings.tree == "number":
             numbers = jnp.arange(self.classes, dtype=kernel.dtype)
             similarity = jnp.outer(numbers, numbers)
         else:  # inner products of the classes' means in the kernel's own feature space
@@ -221,9 +203,9 @@ class PFedGPClassify:
     def personalize(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> TreeModel:
-        data = mini_batch(key, data, self.personal_support)
+        data = mini_batch(key, data, self.settings.personal_support or None)
         samples = self.samples(state.parameters, data)
-        scales = fit(samples.kernels, samples.sides, self.personal_iterations)
+        scales = fit(samples.kernels, samples.sides, self.settings.personal_iterations)
         posteriors = jax.vmap(polya_gamma.posterior_given)(samples.kernels, samples.sides, scales)
         return TreeModel(
             self, state.parameters, samples.features, samples.members, samples.tree, posteriors

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from pacpfl import hyper
 from pacpfl.errors import InputError
-from pacpfl.methods.vanilla import Alone, State, fit, minimise_from_all
+from pacpfl.methods.vanilla import Alone, AloneSettings, State, fit, minimise_from_all
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior
@@ -45,11 +45,7 @@ class SparseModel(eqx.Module):
 @dataclass(frozen=True)
 class Pooled(Alone):
     prior: Prior
-    steps: int = 500
-    learning_rate: float = 0.03
-    restarts: int = 1
-    hyper_std: float = 0.5
-    inducing: int = 128  # M
+    settings: AloneSettings = AloneSettings()  # its `inducing` is M; there is one start
     exact_limit: int = 500
 
     central: ClassVar[bool] = True
@@ -58,10 +54,11 @@ class Pooled(Alone):
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel | SparseModel:
-        prior = hyper.hyper_prior(self.prior.blocks, self.hyper_std, data.x.dtype)
-        starts = hyper.sample(key, prior, self.restarts)
+        own = self.settings
+        prior = hyper.hyper_prior(self.prior.blocks, own.hyper_std, data.x.dtype)
+        starts = hyper.sample(key, prior, 1)
         if len(data.mask) <= self.exact_limit:
-            return fit(self.prior, starts, data, self.steps, self.learning_rate)
+            return fit(self.prior, starts, data, own.steps, own.learning_rate)
         return self._fit_sparse(starts, data)
 
     def _fit_sparse(self, starts: Float[Array, "starts size"], data: Data) -> SparseModel:
@@ -72,13 +69,13 @@ class Pooled(Alone):
                 'single Gaussian process of the plain target has: set members = 1 and warp = "none", or '
                 "leave out the pooled model."
             )
-        inducing = sparse.initial_inducing(data, min(self.inducing, len(data.mask)))
+        inducing = sparse.initial_inducing(data, min(self.settings.inducing, len(data.mask)))
 
         def objective(parameters: tuple[Array, Array]) -> Array:
             return -sparse.bound(prior, *parameters, data) / data.mask.sum()
 
-        repeated = jnp.tile(inducing, (self.restarts, 1, 1))
+        own = self.settings
         phi, inducing = minimise_from_all(
-            objective, (starts, repeated), self.steps, self.learning_rate
+            objective, (starts, inducing[None]), own.steps, own.learning_rate
         )
         return SparseModel(prior, phi, sparse.condition(prior, phi, inducing, data))

@@ -119,9 +119,10 @@ class Private:
         twice the clip, or none where the sample is not in the batch.
         """
         method, prior = self.method, self.method.prior
-        batch = data if method.batch is None else subsample(key, data, method.batch)
+        size = method.settings.batch
+        batch = data if size is None else subsample(key, data, size)
         share = data.mask.sum() / batch.mask.sum()
-        temperature = (method.temperature * share).astype(data.x.dtype)
+        temperature = (method.settings.temperature * share).astype(data.x.dtype)
         noise = method.noise(state.inner, key, batch.x.dtype)
 
         def add(total: Any, sample: Data) -> tuple[Any, None]:

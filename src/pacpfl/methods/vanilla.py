@@ -76,17 +76,15 @@ class Alone:
 @dataclass(frozen=True)
 class Vanilla(Alone):
     prior: Prior
-    steps: int = 500
-    learning_rate: float = 0.03
-    restarts: int = 4
-    hyper_std: float = 0.5
+    settings: AloneSettings = AloneSettings()
 
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
-        prior = hyper.hyper_prior(self.prior.blocks, self.hyper_std, data.x.dtype)
-        starts = hyper.sample(key, prior, self.restarts)
-        return fit(self.prior, starts, data, self.steps, self.learning_rate)
+        own = self.settings
+        prior = hyper.hyper_prior(self.prior.blocks, own.hyper_std, data.x.dtype)
+        starts = hyper.sample(key, prior, own.restarts)
+        return fit(self.prior, starts, data, own.steps, own.learning_rate)
 
 
 def fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ from pacpfl.data.standardize import standardize
 from pacpfl.errors import InputError
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
-from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.pacpfl import DEFAULT_TAU, PACPFL, build_optimizer
 from pacpfl.methods.pfedgp import PFedGP
 from pacpfl.methods.pooled import Pooled
 from pacpfl.methods.ridge import Ridge
@@ -35,7 +36,6 @@ from pacpfl.studies.build_networks import (
     build_fedavg,
     build_maml,
     build_mtl,
-    build_optimizer,
     build_pfedbayes,
     build_pfedgp_classify,
     build_pooled_bnn,
@@ -204,20 +204,10 @@ def entry(name: str, form: Form) -> Entry:
 
 
 def build_pacpfl(config: Config, form: Form) -> PACPFL:
-    train = config.train
+    settings = replace(config.train, tau=temperatures(config, form)["tau"], lambda_=None)
+    optimizer = build_optimizer(config.train)
     return PACPFL(
-        prior=build_prior(config, form),
-        clients=form.clients,
-        optimizer=build_optimizer(train),
-        particles=train.particles,
-        tau=temperatures(config, form)["tau"],
-        hyper_std=train.hyper_std,
-        initial_spread=train.initial_spread,
-        temperature=train.temperature,
-        batch=train.batch,
-        aggregation=train.aggregation,
-        svgd_kernel=train.svgd_kernel,
-        mixture_weights=config.personal.weights,
+        build_prior(config, form), form.clients, optimizer, settings, config.personal.weights
     )
 
 
@@ -240,19 +230,11 @@ def simple_prior(config: Config, form: Form) -> GPPrior:
 
 
 def build_vanilla(config: Config, prior: Prior) -> Vanilla:
-    alone = config.alone
-    return Vanilla(prior, alone.steps, alone.learning_rate, alone.restarts, alone.hyper_std)
+    return Vanilla(prior, config.alone)
 
 
 def build_pooled(config: Config, prior: Prior) -> Pooled:
-    alone = config.alone
-    return Pooled(
-        prior,
-        alone.steps,
-        alone.learning_rate,
-        hyper_std=alone.hyper_std,
-        inducing=alone.inducing,
-    )
+    return Pooled(prior, config.alone)
 
 
 METHODS: dict[str, Entry] = {
@@ -279,9 +261,6 @@ CLASSIFIERS: dict[str, Entry] = {
     "pooled": Entry("Pooled BNN", False, build_pooled_bnn),
 }
 TITLES = {name: entry.title for name, entry in METHODS.items()}
-
-
-DEFAULT_TAU = 1.0
 
 
 def temperatures(config: Config, form: Form) -> dict[str, Any]:

@@ -6,18 +6,14 @@ categorical, and what a particle of PAC-PFL stands for is a Bayesian network (`b
 
 from __future__ import annotations
 
-from functools import cache
-
-import optax
-
 from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
 from pacpfl.methods.fedavg import FedAvg
 from pacpfl.methods.maml import MAML
 from pacpfl.methods.mtl import MTL
-from pacpfl.methods.network import OPTIMIZERS, NetworkModel
-from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.network import NetworkModel
+from pacpfl.methods.pacpfl import build_optimizer
 from pacpfl.methods.pfedbayes import PFedBayes
 from pacpfl.methods.pfedgp_classify import PFedGPClassify
 from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
@@ -63,58 +59,27 @@ def build_mtl(config: Config, form: Form) -> MTL:
         build_model(config, form),
         form.clients,
         config.local,
-        config.mtl.coupling,
-        config.mtl.personal_steps,
+        config.mtl,
     )
 
 
 def build_maml(config: Config, form: Form) -> MAML:
-    maml = config.maml
     return MAML(
         build_model(config, form),
-        maml.inner_steps,
-        maml.inner_learning_rate,
-        maml.personal_steps,
-        maml.first_order,
+        config.maml,
         config.train.batch,
         server_optimizer=build_optimizer(config.train),
     )
 
 
 def build_pfedbayes(config: Config, form: Form) -> PFedBayes:
-    model, local, own = build_model(config, form), config.local, config.pfedbayes
-    return PFedBayes(
-        model.network,
-        model.likelihood,
-        _plain_optimizer(own.optimizer, own.learning_rate),
-        _plain_optimizer(own.optimizer, own.shared_learning_rate),
-        local_steps=local.steps,
-        batch=local.batch,
-        zeta=own.zeta,
-        beta=own.mixing,
-        samples=own.draws,
-        personal_steps=own.personal_steps,
-        draws=own.networks,
-        initial_std=own.initial_std,
-    )
+    return PFedBayes(build_model(config, form), config.local, config.pfedbayes)
 
 
 def build_pfedgp_classify(config: Config, form: Form) -> PFedGPClassify:
     assert form.classes is not None
-    own = config.pfedgp
-    return PFedGPClassify(
-        build_network(config, form, own.features),
-        form.classes,
-        build_optimizer(config.train),
-        objective=own.objective,
-        tree=own.tree,
-        iterations=own.iterations,
-        personal_iterations=own.personal_iterations,
-        support=own.support or None,
-        personal_support=own.personal_support or None,
-        variance=own.kernel_variance,
-        length=own.kernel_length,
-    )
+    network = build_network(config, form, config.pfedgp.features)
+    return PFedGPClassify(network, form.classes, build_optimizer(config.train), config.pfedgp)
 
 
 def build_bnn_prior(config: Config, form: Form) -> BNNPrior:
@@ -176,21 +141,3 @@ def _without_federation(config: Config, form: Form) -> BNNPrior:
     return BNNPrior(
         model.network, model.likelihood, initial_std=alone.initial_std, inference=inference
     )
-
-
-# Optimisers hold functions, which equal nothing but themselves. They are kept, so that methods of runs
-# that differ in their seed are equal, and traced and compiled once.
-@cache
-def _plain_optimizer(name: str, rate: float) -> optax.GradientTransformation:
-    return OPTIMIZERS[name](rate)
-
-
-@cache
-def build_optimizer(train: TrainSettings) -> optax.GradientTransformation:
-    rate, rounds = train.learning_rate, train.rounds
-    schedule = {
-        "constant": optax.constant_schedule(rate),
-        "cosine": optax.cosine_decay_schedule(rate, rounds),
-        "exponential": optax.exponential_decay(rate, rounds, 0.01),
-    }[train.schedule]
-    return getattr(optax, train.optimizer)(schedule)
