@@ -132,7 +132,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 clients_per_round=config.train.clients_per_round,
                 seed=seed,
                 dtype=self._dtype,
-                matrices_per_client=method.particles * method.prior.matrices,
+                matrices_per_client=method.settings.particles * method.prior.matrices,
                 progress=progress,
             )
         self.history_ = trained.history
