@@ -18,6 +18,7 @@ from pacpfl.errors import InputError
 
 KIND, REMEDY = "pacpfl-test-1", "make it again"
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False]), "none": np.zeros((0, 4))}
+ARRAYS |= {"number": np.array(3.0)}
 ABOUT = {"who": "côte", "round": "3"}
 
 
@@ -187,7 +188,7 @@ def test_arrays_and_texts_come_back(path: Path) -> None:
     assert about == ABOUT
     assert set(arrays) == {*ARRAYS, "turned"}
     for name, array in (ARRAYS | {"turned": ARRAYS["a"].T}).items():
-        assert arrays[name].dtype == array.dtype
+        assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(arrays[name], array)
 
 

@@ -99,7 +99,7 @@ def save_arrays(
     about
         Texts by name, which `load_arrays` gives back.
     """
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = {**(about or {}), "format": kind}
     write(path, save(arrays, metadata | {"digest": _digest(arrays, metadata)}), private)
 

@@ -19,10 +19,11 @@ from pacpfl import svgd
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.data.tables.stream import release, row_blocks
+from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.evaluate import evaluate
-from pacpfl.engine.kept import kept
 from pacpfl.engine.rounds import first_client
-from pacpfl.engine.simulate import Progress, Saving, Trained, train
+from pacpfl.engine.simulate import Progress, Trained, train
+from pacpfl.engine.training import Saving
 from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
 from pacpfl.memory import clients_at_once
 from pacpfl.methods.ard import ARD
@@ -177,7 +178,7 @@ def describe(
     }, {"diversity/pairwise": pairwise}
 
 
-@kept
+@compiled_once
 def _differences(method: PACPFL) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """How far apart particles are: on average, and each two of them. One program instead of fifty."""
 

@@ -13,8 +13,9 @@ import pytest
 from scipy import stats
 from toys import Toy, ToyState, assert_same_tree, make_store
 
-from pacpfl.engine import rounds, simulate
-from pacpfl.engine.simulate import Saving, Secrecy, Trained, train
+from pacpfl.engine import rounds, simulate, training
+from pacpfl.engine.simulate import Trained, train
+from pacpfl.engine.training import Saving, Secrecy
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan
 from pacpfl.privacy.ledger import open_ledger, read_ledger
@@ -124,7 +125,7 @@ class Killed(Exception):
 
 def killed_after(folder: Path, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worst moment: the rounds are released, and their checkpoint is not written."""
-    real, count = simulate.save_checkpoint, 0
+    real, count = training.save_checkpoint, 0
 
     def save(*arguments: Any) -> None:
         nonlocal count
@@ -134,7 +135,7 @@ def killed_after(folder: Path, calls: int, monkeypatch: pytest.MonkeyPatch) -> N
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulate, "save_checkpoint", save)
+        patch.setattr(training, "save_checkpoint", save)
         with pytest.raises(Killed):
             private_run(folder)
 

@@ -23,7 +23,9 @@ from pacpfl.data.store import ClientStore
 from pacpfl.engine import simulate
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.simulate import Progress, Saving, Trained, choose_clients, divide, train
+from pacpfl.engine.rounds import choose_clients, divide
+from pacpfl.engine.simulate import Progress, Trained, train
+from pacpfl.engine.training import Saving
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior

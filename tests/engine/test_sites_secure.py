@@ -26,7 +26,8 @@ from toys import StatelessToy, Toy, make_store
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.checkpoint import load_checkpoint
-from pacpfl.engine.simulate import Secrecy, train
+from pacpfl.engine.simulate import train
+from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import State, Update
 from pacpfl.methods.private import Private, PrivateUpdate

@@ -167,14 +167,14 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 from pacpfl import config as configuration
-from pacpfl.engine import simulate
+from pacpfl.engine import training
 from pacpfl.run import run
-real, saved = simulate.save_checkpoint, []
+real, saved = training.save_checkpoint, []
 def save(*arguments):
     if len(saved) == 2:
         os.kill(os.getpid(), signal.SIGKILL)  # released, and not saved
     saved.append(real(*arguments))
-simulate.save_checkpoint = save
+training.save_checkpoint = save
 run(configuration.load_file(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
@@ -207,7 +207,7 @@ def test_all_rounds_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         raise InputError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pacpfl.engine.simulate.save_checkpoint", full)
+        patch.setattr("pacpfl.engine.training.save_checkpoint", full)
         with pytest.raises(InputError, match="no space"):
             run(config, tmp_path / "run")
     with pytest.raises(InputError, match="nothing was learned"):

@@ -1,23 +1,24 @@
-"""Checkpoints that are either whole or not there: safetensors, written aside, synced, then renamed."""
+"""Checkpoints: what a training has reached, in one file that is whole or not there."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from pacpfl import files
 from pacpfl.errors import InputError
 
-FORMAT = "pacpfl-checkpoint-1"
+KIND = "pacpfl-checkpoint-1"
+REMEDY = "delete it to start over"
+HISTORY = "history/"
 
 
 class Checkpoint(NamedTuple):
+    """The end of a round: what a run goes on from."""
+
     round: int
     state: Any  # pytree of arrays: server state and clients' states
     history: dict[str, np.ndarray]  # one value per round so far
@@ -25,53 +26,52 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
-    """`identity` names the configuration; only a run with the same one may go on from here."""
+    """Write a checkpoint; only a run whose configuration has this `identity` may go on from it."""
     arrays = _named(checkpoint.state) | {
-        f"history/{name}": np.asarray(values) for name, values in checkpoint.history.items()
+        HISTORY + name: np.asarray(values) for name, values in checkpoint.history.items()
     }
-    about = {"format": FORMAT, "identity": identity, "round": str(checkpoint.round)}
+    about = {"identity": identity, "round": str(checkpoint.round)}
     if checkpoint.ledger:
         about["ledger"] = checkpoint.ledger
-    files.write(path, save(arrays, about | {"digest": _digest(arrays, about)}))
+    files.save_arrays(path, KIND, arrays, about)
 
 
 def load_checkpoint(path: Path, template: Any, identity: str) -> Checkpoint | None:
-    """None where there is no checkpoint. `template` gives the pytree, shapes and types expected."""
+    """Return the checkpoint, or None where there is none.
+
+    Parameters
+    ----------
+    path
+        The file.
+    template
+        A pytree of the structure, shapes and types that the states have.
+    identity
+        The run's own; a checkpoint of another configuration is refused.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, or is not this run's.
+    """
     if not path.exists():
         return None
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        found_digest = metadata.pop("digest", None)
-        whole = metadata.get("format") == FORMAT and found_digest == _digest(arrays, metadata)
-        rounds = int(metadata.get("round", "-1"))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a readable checkpoint ({_one_line(error)}); delete it to start over."
-        ) from error
-    if not whole or rounds < 0:
-        raise InputError(
-            f"{path} is damaged: its content is not what was saved; delete it to start over."
-        )
-    if metadata["identity"] != identity:
+    arrays, about = files.load_arrays(path, KIND, REMEDY)
+    if about.get("identity") != identity:
         raise InputError(
             f"{path} belongs to a run with another configuration; choose another folder with --out, "
-            "or delete it to start over."
+            f"or {REMEDY}."
         )
+    history = {n.removeprefix(HISTORY): a for n, a in arrays.items() if n.startswith(HISTORY)}
+    states = {n: a for n, a in arrays.items() if not n.startswith(HISTORY)}
     expected = _named(template)
-    history = {n.removeprefix("history/"): a for n, a in arrays.items() if n.startswith("history/")}
-    found = {n: a for n, a in arrays.items() if not n.startswith("history/")}
-    if {n: (a.shape, a.dtype) for n, a in found.items()} != {
-        n: (a.shape, a.dtype) for n, a in expected.items()
-    }:
+    if _shapes(states) != _shapes(expected):
         raise InputError(
             f"{path} holds arrays of other shapes than this run's; choose another folder with --out, "
-            "or delete it to start over."
+            f"or {REMEDY}."
         )
-    leaves = [found[name] for name in expected]
+    leaves = [states[name] for name in expected]
     state = jax.tree.unflatten(jax.tree.structure(template), leaves)
-    return Checkpoint(rounds, state, history, metadata.get("ledger", ""))
+    return Checkpoint(int(about["round"]), state, history, about.get("ledger", ""))
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
@@ -79,14 +79,5 @@ def _named(tree: Any) -> dict[str, np.ndarray]:
     return {"state" + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in pairs}
 
 
-def _digest(arrays: dict[str, np.ndarray], about: dict[str, str]) -> str:
-    """Of the arrays and of what is said about them: a changed round is damage, too."""
-    total = hashlib.sha256(repr(sorted(about.items())).encode())
-    for name in sorted(arrays):
-        total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
-        total.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return total.hexdigest()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}

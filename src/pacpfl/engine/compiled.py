@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from pacpfl.engine.kept import kept
+from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.methods.base import Method, Together
@@ -68,7 +68,7 @@ def make_call(
     return run
 
 
-@kept
+@compiled_once
 def _compiled(
     method: Method,
     layout: Layout,

@@ -10,7 +10,7 @@ import numpy as np
 
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engine.kept import kept
+from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import divide, first_client, initial_client_states, to_device
 from pacpfl.errors import InputError
@@ -96,7 +96,7 @@ def shared_model(
     return _personalize(method)(state, (), pooled, key)
 
 
-@kept
+@compiled_once
 def _personalize(method: Method) -> Callable[..., Predictor]:
     return jax.jit(method.personalize)
 
@@ -108,7 +108,7 @@ class Details(NamedTuple):
     responsibilities: jax.Array  # [k, K]
 
 
-@kept
+@compiled_once
 def answering(method: Method) -> Callable[..., Any]:
     """From samples to models to answers for a block of clients: one program for groups of one shape."""
 

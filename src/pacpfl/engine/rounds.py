@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import bdtrc  # scipy.stats takes half a second to import
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.kept import kept
+from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.keys import Keys
 from pacpfl.methods.base import Method
 from pacpfl.types import Data
@@ -154,7 +154,7 @@ def initial_client_states(
     return many(state, keys, store.gather(everyone, dtype), everyone)
 
 
-@kept
+@compiled_once
 def _first_states(method: Method) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """For one client, and compiled for many."""
 

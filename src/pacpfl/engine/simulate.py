@@ -1,17 +1,9 @@
-"""All clients in one process: every gradient of a round in one compiled call, many rounds per call.
-
-Randomness depends on (seed, round, client) alone, never on how rounds are grouped into calls, so an
-interrupted run that goes on from a checkpoint ends with the same bits as one that was left alone.
-Private runs are the exception: their noise and their choice of clients come from the operating
-system, so that a run that goes on draws them anew. What they release is written in a ledger first.
-"""
+"""All clients in this process: every gradient of a round in one compiled call, many rounds per call."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.compiled import make_call
-from pacpfl.engine.kept import kept
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import (
     RoundInputs,
@@ -32,16 +23,13 @@ from pacpfl.engine.rounds import (
     hold,
     initial_client_states,
     point_round,
-    poisson_clients,
     poisson_slots,
     stack_rounds,
     to_device,
 )
+from pacpfl.engine.training import Played, Saving, Secrecy, States, Training, play
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
-from pacpfl.privacy.accounting import Plan
-from pacpfl.privacy.ledger import Ledger
-from pacpfl.privacy.source import generator, noise_key
 
 CALL_SECONDS = 0.4  # how long one compiled call should take: what a progress bar needs
 MAXIMUM_ROUNDS_PER_CALL = 64
@@ -49,38 +37,9 @@ STREAM_BYTES = 64 * 2**20  # bytes of samples handed over per call when clients 
 RESIDENT_BYTES = 2**29  # federations up to this size are handed over once and stay on the device
 
 
-@dataclass(frozen=True)
-class Saving:
-    """Where and how often to save, and the name of the configuration the checkpoint belongs to."""
-
-    path: Path
-    identity: str
-    rounds: int = 500
-    minutes: float = 1.0
-
-
-@dataclass(frozen=True)
-class Secrecy:
-    """What a private run does differently: who takes part, whence the noise comes, what is counted."""
-
-    plan: Plan
-    ledger: Ledger | None = None
-    noise_seed: int | None = None
-
-    def left(self, done: int) -> int:
-        """Rounds the budget still allows; `done` stands for what was released where no ledger does."""
-        released = done if self.ledger is None else self.ledger.released
-        limit = self.plan.rounds
-        return 2**31 if limit is None else max(0, limit - released)
-
-    def choose(self, number: int, n: int) -> np.ndarray:
-        rng = generator(self.noise_seed, number)
-        if self.plan.sampling == "poisson":
-            return poisson_clients(rng, n, self.plan.rate)
-        return np.sort(rng.choice(n, self.plan.cohort, replace=False, shuffle=False))
-
-
 class Progress(NamedTuple):
+    """How far a training is, for whoever watches."""
+
     round: int
     rounds: int
     seconds: float
@@ -88,6 +47,8 @@ class Progress(NamedTuple):
 
 
 class Trained(NamedTuple):
+    """A training's result, and how it came about."""
+
     state: Any
     client_states: Any
     history: dict[str, np.ndarray]
@@ -112,111 +73,160 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     secrecy: Secrecy | None = None,
 ) -> Trained:
-    """Run `rounds` rounds. Goes on from the checkpoint where `saving` finds one.
+    """Train a method on the clients of a store, all in this process.
 
-    With `secrecy`, rounds are released while its budget lasts, and clients are chosen as its plan says.
+    Parameters
+    ----------
+    method
+        What is learned, and how.
+    store
+        The clients' training samples.
+    rounds
+        Rounds in all, with those of the checkpoint that the training goes on from.
+    clients_per_round
+        How many clients take part in each round; None: all of them.
+    seed
+        All randomness of the training comes from it, but that of a private run.
+    dtype
+        Of samples and states.
+    matrices_per_client
+        Kernel matrices that a client's update holds at once: decides how many clients go together.
+    saving
+        Where and how often to save, and where to go on from if there is a checkpoint.
+    progress
+        Called after each compiled call.
+    stop
+        Called before each compiled call; True ends the training there, saved.
+    secrecy
+        The plan of a private run: rounds are released while its budget lasts, and clients are chosen as
+        it says.
+
+    Returns
+    -------
+    Trained
+        The states after the last round, and what was measured on the way.
     """
-    n = store.clients
-    c = n if clients_per_round is None else clients_per_round
-    if not 1 <= c <= n:
-        raise InputError(f"{c} clients per round cannot be chosen from {n}; choose 1 to {n}.")
-    slots = c
-    if secrecy is not None:
-        plan = secrecy.plan
-        slots = poisson_slots(n, plan.rate) if plan.sampling == "poisson" else plan.cohort
-    keys = Keys.of(seed)
-    state = _start(method)(keys.start(), first_client(store, dtype))
-    client_states = initial_client_states(method, state, store, keys, dtype)
-    history: dict[str, list[np.ndarray]] = {}
-    start = 0
-    if saving is not None:
-        found = load_checkpoint(saving.path, (state, client_states), saving.identity)
-        if found is not None:
-            if secrecy is not None and secrecy.ledger is not None:
-                secrecy.ledger.check(found.ledger)
-            start = found.round
-            state, client_states = to_device(found.state)
-            history = {name: [values] for name, values in found.history.items()}
+    cohort = InProcess(
+        method, store, clients_per_round, seed, dtype, matrices_per_client, secrecy
+    )  # fmt: skip
+    training = Training(cohort.start(), rounds, saving).resume()
+    training.keep_to(secrecy)
+    began = time.monotonic()
 
-    def choose(number: int) -> np.ndarray:
-        if secrecy is not None:
-            return secrecy.choose(number, n)
-        return choose_clients(seed, number, n, c)
-
-    def save(done: int) -> None:
-        if saving is not None:
-            flat = {name: np.concatenate(values) for name, values in history.items()}
-            ledger = secrecy.ledger if secrecy is not None else None
-            position = "" if ledger is None else ledger.position
-            save_checkpoint(
-                saving.path, Checkpoint(done, (state, client_states), flat, position),
-                saving.identity,
-            )  # fmt: skip
-
-    everyone = secrecy.plan.sampling == "all" if secrecy is not None else c == n
-    sizes = (everyone, dtype, matrices_per_client, secrecy is not None)
-    calls = prepare(method, store, keys, slots, *sizes)
-    done, count = start, 1
-    compile_seconds = train_seconds = 0.0
-    began = last_saved = time.monotonic()
-    last_saved_round = start
-    stopped = out_of_budget = False
-    while done < rounds and not stopped:
-        count = min(count, calls.capacity, rounds - done)
-        if saving is not None:
-            count = min(count, last_saved_round + saving.rounds - done)
-        if secrecy is not None:
-            count = min(count, secrecy.left(done))
-            out_of_budget = count == 0
-            if out_of_budget:
-                break
-        numbers = range(done, done + count)
-        chosen = [] if everyone else [choose(number) for number in numbers]
-        if any(len(clients) > calls.slots for clients in chosen):
-            calls = prepare(method, store, keys, n, *sizes)
-        inputs = calls.inputs(chosen)
-        noise: tuple[jax.Array, ...] = ()
-        if secrecy is not None:
-            noise = (jax.random.key_data(noise_key(secrecy.noise_seed)),)
-            if secrecy.ledger is not None:
-                secrecy.ledger.release(done, done + count)
-        called = time.monotonic()
-        state, client_states, curves = calls.call(state, client_states, inputs, done, count, *noise)
-        jax.block_until_ready(curves)
-        seconds = time.monotonic() - called
-        for name, values in curves.items():
-            history.setdefault(name, []).append(np.asarray(values)[:count])
-        done += count
-        if compile_seconds == 0.0:  # the first call, one round, is nearly all compilation
-            compile_seconds = seconds
-        else:
-            train_seconds += seconds
-            count = min(4 * count, int(CALL_SECONDS * count / seconds))
-        count = max(count, 2)
+    def tell(training: Training) -> None:
         if progress is not None:
-            latest = {name: float(values[-1][-1]) for name, values in history.items()}
-            progress(Progress(done, rounds, time.monotonic() - began, latest))
-        stopped = stop()
-        due = saving is not None and (
-            done - last_saved_round >= saving.rounds
-            or time.monotonic() - last_saved >= 60 * saving.minutes
-            or secrecy is not None  # rounds that are lost are paid for twice
-        )
-        if due or stopped:
-            save(done)
-            last_saved, last_saved_round = time.monotonic(), done
-    if saving is not None and done != last_saved_round:
-        save(done)
-    flat = {name: np.concatenate(values) for name, values in history.items()}
-    finished = done >= rounds or out_of_budget
+            seconds = time.monotonic() - began
+            progress(Progress(training.done, rounds, seconds, training.latest))
+
+    stopped = play(cohort, training, tell, lambda: "asked to stop" if stop() else "")
     return Trained(
-        state, client_states, flat, done, compile_seconds, train_seconds, finished, out_of_budget
+        *training.states,
+        training.history,
+        training.done,
+        cohort.compile_seconds,
+        cohort.seconds,
+        not stopped,
+        training.out_of_budget,
     )
 
 
-@kept
-def _start(method: Method) -> Callable[..., Any]:
-    return jax.jit(method.init)
+class InProcess:
+    """A cohort of all clients of a store, in this process."""
+
+    def __init__(
+        self,
+        method: Method,
+        store: ClientStore,
+        clients_per_round: int | None = None,
+        seed: int = 0,
+        dtype: type = np.float32,
+        matrices_per_client: int = 1,
+        secrecy: Secrecy | None = None,
+    ) -> None:
+        n = store.clients
+        c = n if clients_per_round is None else clients_per_round
+        if not 1 <= c <= n:
+            raise InputError(f"{c} clients per round cannot be chosen from {n}; choose 1 to {n}.")
+        self.method, self.store, self.dtype = method, store, dtype
+        self.seed, self.secrecy, self.matrices_per_client = seed, secrecy, matrices_per_client
+        self.compile_seconds = self.seconds = 0.0
+        self._c, self._pace, self._everyone = c, 1, c == n
+        slots = c
+        if secrecy is not None:
+            plan = secrecy.plan
+            self._everyone = plan.sampling == "all"
+            slots = poisson_slots(n, plan.rate) if plan.sampling == "poisson" else plan.cohort
+        self._calls = self._prepare(slots)
+
+    def start(self) -> States:
+        """Return the states before the first round."""
+        keys = Keys.of(self.seed)
+        state = _start(self.method)(keys.start(), first_client(self.store, self.dtype))
+        clients = initial_client_states(self.method, state, self.store, keys, self.dtype)
+        return state, clients
+
+    def play(self, states: States, first: int, most: int) -> Played:
+        """Play as many rounds as one compiled call takes in about CALL_SECONDS."""
+        count = min(most, self._pace, self._calls.capacity)
+        numbers = range(first, first + count)
+        chosen = [] if self._everyone else [self._choose(number) for number in numbers]
+        if any(len(clients) > self._calls.slots for clients in chosen):
+            self._calls = self._prepare(self.store.clients)
+        inputs = self._calls.inputs(chosen)
+        noise: tuple[jax.Array, ...] = ()
+        if self.secrecy is not None:
+            noise = (self.secrecy.noise(),)
+            self.secrecy.release(first, first + count)
+        began = time.monotonic()
+        *after, curves = self._calls.call(*states, inputs, first, count, *noise)
+        jax.block_until_ready(curves)
+        self._keep_pace(count, time.monotonic() - began)
+        return Played(
+            (after[0], after[1]),
+            {name: np.asarray(values)[:count] for name, values in curves.items()},
+        )
+
+    def _choose(self, number: int) -> np.ndarray:
+        if self.secrecy is not None:
+            return self.secrecy.choose(number, self.store.clients)
+        return choose_clients(self.seed, number, self.store.clients, self._c)
+
+    def _keep_pace(self, count: int, seconds: float) -> None:
+        """Set the rounds of the next call; the first one, of one round, is nearly all compilation."""
+        if self.compile_seconds == 0.0:
+            self.compile_seconds, self._pace = seconds, 2
+        else:
+            self.seconds += seconds
+            self._pace = max(2, min(4 * count, int(CALL_SECONDS * count / seconds)))
+
+    def _prepare(self, slots: int) -> Calls:
+        """Make the calls for cohorts of up to `slots`; nothing is compiled before the first one."""
+        store, dtype, n = self.store, self.dtype, self.store.clients
+        layout = divide(slots, store.longest, self.matrices_per_client, np.dtype(dtype).itemsize)
+        itemsize = jnp.zeros((), dtype).dtype.itemsize  # float64 may be switched off
+        bytes_per_round = layout.slots * store.longest * (store.features + 1) * itemsize
+        resident = None
+        # Samples that lie on disk stay there: they may be more than fits anywhere.
+        in_memory = not isinstance(store.x, np.memmap)
+        if not self._everyone and in_memory and store.x.size * itemsize <= RESIDENT_BYTES:
+            resident = to_device(hold(store, dtype))
+            bytes_per_round = 1
+        capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
+        call = make_call(
+            self.method, Keys.of(self.seed), layout, capacity, self._everyone, n, resident,
+            store.longest, self.secrecy is not None,
+        )  # fmt: skip
+        if self._everyone:
+            everyone = gather_round(store, np.arange(n), layout.slots, dtype)
+            fixed = to_device(stack_rounds([everyone], 1))
+            return Calls(call, lambda chosen: fixed, capacity, layout.slots)
+        make = gather_round if resident is None else point_round
+
+        def inputs(chosen: list[np.ndarray]) -> RoundInputs:
+            each = [make(store, clients, layout.slots, dtype) for clients in chosen]
+            return to_device(stack_rounds(each, capacity))
+
+        return Calls(call, inputs, capacity, layout.slots)
 
 
 class Calls(NamedTuple):
@@ -228,39 +238,6 @@ class Calls(NamedTuple):
     slots: int  # clients in a round, at most
 
 
-def prepare(
-    method: Method,
-    store: ClientStore,
-    keys: Keys,
-    slots: int,
-    everyone: bool,
-    dtype: type,
-    matrices_per_client: int,
-    secret: bool,
-) -> Calls:
-    """Nothing is compiled before the first call."""
-    itemsize = np.dtype(dtype).itemsize
-    layout = divide(slots, store.longest, matrices_per_client, itemsize)
-    itemsize = jnp.zeros((), dtype).dtype.itemsize  # float64 may be switched off
-    bytes_per_round = layout.slots * store.longest * (store.features + 1) * itemsize
-    resident = None
-    # Samples that lie on disk stay there: they may be more than fits anywhere.
-    in_memory = not isinstance(store.x, np.memmap)
-    if not everyone and in_memory and store.x.size * itemsize <= RESIDENT_BYTES:
-        resident = to_device(hold(store, dtype))
-        bytes_per_round = 1
-    capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
-    n = store.clients
-    call = make_call(method, keys, layout, capacity, everyone, n, resident, store.longest, secret)
-    fixed = None
-    if everyone:
-        fixed = to_device(stack_rounds([gather_round(store, np.arange(n), layout.slots, dtype)], 1))
-
-    def inputs(chosen: list[np.ndarray]) -> RoundInputs:
-        if fixed is not None:
-            return fixed
-        make = gather_round if resident is None else point_round
-        each = [make(store, clients, layout.slots, dtype) for clients in chosen]
-        return to_device(stack_rounds(each, capacity))
-
-    return Calls(call, inputs, capacity, layout.slots)
+@compiled_once
+def _start(method: Method) -> Callable[..., Any]:
+    return jax.jit(method.init)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pacpfl.engine.simulate import Secrecy
+from pacpfl.engine.training import Secrecy
 from pacpfl.methods.base import Method
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Form

@@ -13,7 +13,7 @@ from pacpfl import config as configuration
 from pacpfl.config import Config
 from pacpfl.data.site_folder import is_site_folder, read_site_folder
 from pacpfl.data.standardize import standardize
-from pacpfl.engine.simulate import Secrecy
+from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL

@@ -75,6 +75,7 @@ class Log:
     """Open for appending. A line is handed to the system before the next round begins."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         _cut_half_line(path)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the segment
 
@@ -87,9 +88,10 @@ class Log:
     def round(self, number: int, clients: Iterable[int], **more: Any) -> None:
         self._append({"kind": "round", "round": number, "clients": list(clients), **more})
 
-    def sync(self) -> None:
-        """Before a checkpoint: it must not remember rounds that the log has forgotten."""
+    def sync(self) -> bool:
+        """Sync before a checkpoint: it must not remember rounds that the log has forgotten."""
         os.fsync(self._file.fileno())
+        return True
 
     def close(self) -> None:
         self._file.close()

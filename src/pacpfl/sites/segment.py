@@ -13,19 +13,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.engine.keys import Keys, private_step
-from pacpfl.engine.rounds import choose_clients, to_device
-from pacpfl.engine.simulate import Secrecy
+from pacpfl.engine.rounds import choose_clients
+from pacpfl.engine.training import Played, Saving, States, Training, play
 from pacpfl.errors import InputError
-from pacpfl.methods.base import Method
-from pacpfl.privacy.source import noise_key
 from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Gathered, accepted, collect
 from pacpfl.sites.opened import Opened
-from pacpfl.sites.opening import Opening, Shapes, shapes_of
-from pacpfl.sites.participation import Log, Seat
+from pacpfl.sites.opening import Opening, shapes_of
+from pacpfl.sites.participation import Log
 from pacpfl.sites.secure_round import SecureRounds, shared_out
 from pacpfl.sites.secure_terms import check_everyone, propose
 from pacpfl.sites.states import NEVER
@@ -66,118 +63,98 @@ def _run(opening: Opening) -> Outcome:
     if len(said) < terms.needed:
         return Outcome(terms.segment, 0, False, opening.too_few(len(said)))
     first = next(iter(said.values()))
-    state = opening.initial(opening.build(first), first)
-    found = load_checkpoint(folder / CHECKPOINT, (state, ()), opened.identity)
-    start = 0 if found is None else found.round
-    log_path = folder / participation.FILE
-    record = participation.read(log_path, start) if start else participation.NO_RECORD
-    whole, roster, live = opening.seat(said, record)
-    method = opening.build(whole)
-    form = shapes_of(method, state, whole, opened)
-    agreed = None
-    if terms.secure:
-        check_everyone(opened.clients_per_round, whole.clients)
-        agreed = propose(method, size_of(form.update), whole.clients, terms)
-    live = opening.begin(live, whole, roster, agreed)
-    if len(live) < terms.needed:
-        return Outcome(terms.segment, start, False, opening.too_few(len(live)))
-    log = Log(log_path)
+    log = Log(folder / participation.FILE)
     try:
-        log.segment(terms.segment, start, roster, sites=live, refused=opening.refused)
-        with opened.secrecy(whole.clients, folder) as secrecy:
-            rounds = _Rounds(opening, method, form, whole, roster, live, log, secrecy)
-            rounds.secure = None if agreed is None else SecureRounds(opening, agreed)
-            if found is not None:
-                state = rounds.go_on(found)
-            rounds.after = record.last_counted()
-            return rounds.run(state, start)
+        saving = Saving(
+            folder / CHECKPOINT,
+            opened.identity,
+            terms.checkpoint_rounds,
+            terms.checkpoint_seconds / 60,
+            lambda: is_current(folder, terms.segment) and log.sync(),
+        )
+        start = opening.initial(opening.build(first), first), ()
+        training = Training(start, opened.rounds, saving).resume()
+        cohort = AtSites(opening, training, said, log)
+        if len(cohort.live) < terms.needed:
+            return Outcome(terms.segment, training.done, False, opening.too_few(len(cohort.live)))
+        with opened.secrecy(cohort.form.clients, folder) as secrecy:
+            training.keep_to(secrecy)
+            return cohort.run()
     finally:
         log.close()
 
 
-class _Rounds:
-    """The rounds of a segment that has begun."""
+class AtSites:
+    """A cohort of clients at sites: one round at a time, with those who answer."""
 
     def __init__(
-        self,
-        opening: Opening,
-        method: Method,
-        form: Shapes,
-        whole: Form,
-        roster: tuple[Seat, ...],
-        live: list[str],
-        log: Log,
-        secrecy: Secrecy | None,
+        self, opening: Opening, training: Training, said: dict[str, Form], log: Log
     ) -> None:
-        self.opening, self.method, self.log, self.secrecy = opening, method, log, secrecy
-        self.form = form
+        """Give everybody a number, and have the sites build the method."""
+        self.opening, self.training, self.log = opening, training, log
+        self.opened, self.terms = opening.opened, opening.terms
+        start = training.done
+        record = participation.read(log.path, start) if start else participation.NO_RECORD
+        self.form, roster, live = opening.seat(said, record)
+        self.method = opening.build(self.form)
+        self.shapes = shapes_of(self.method, training.states[0], self.form, self.opened)
         self.secure: SecureRounds | None = None
-        self.opened, self.terms, self.folder = opening.opened, opening.terms, opening.folder
-        self.whole = whole
+        agreed = None
+        if self.terms.secure:
+            n = self.form.clients
+            check_everyone(self.opened.clients_per_round, n)
+            agreed = propose(self.method, size_of(self.shapes.update), n, self.terms)
+            self.secure = SecureRounds(opening, agreed)
+        self.live = opening.begin(live, self.form, roster, agreed)
         self.seats = {seat.site: seat for seat in roster}
-        self.live = list(live)
-        self.strikes = dict.fromkeys(live, 0)
-        self.after: dict[int, int] = {}
-        self.history: dict[str, list[np.ndarray]] = {}
-        self.saved = 0
+        self.strikes = dict.fromkeys(self.live, 0)
+        self.after = record.last_counted()
+        self._compiled = jax.jit(self._step)
 
-    def go_on(self, found: Checkpoint) -> Any:
-        """From a checkpoint: the server's state."""
-        if self.secrecy is not None and self.secrecy.ledger is not None:
-            self.secrecy.ledger.check(found.ledger)
-        self.history = {name: [values] for name, values in found.history.items()}
-        return to_device(found.state[0])
-
-    def run(self, state: Any, start: int) -> Outcome:
-        self.saved = start
-        n, dtype = self.whole.clients, self.opened.dtype
-        step = jax.jit(self._step)
+    def run(self) -> Outcome:
+        """Play the segment's rounds, and leave the result with the sites if they were the last."""
+        training, terms = self.training, self.terms
+        roster = tuple(self.seats.values())
+        self.log.segment(
+            terms.segment, training.done, roster, sites=self.live, refused=self.opening.refused
+        )
         if self.secure is not None:
-            check_summable(step, state, self.form.update, n)
-        done, last = start, time.monotonic()
-        while done < self.opened.rounds:
-            if self.secrecy is not None and self.secrecy.left(done) == 0:
-                break  # the budget is used up: the run ends here
-            reason = self._why_stop()
-            if reason:
-                if done > self.saved:
-                    self._save(state, done)
-                return Outcome(self.terms.segment, self.saved, False, reason)
-            began = time.monotonic()
-            clients = self._choose(done)
-            gathered = Gathered.nobody(self.form.update, n, dtype)
-            if clients:
-                message = wire.to_wire(state, self.form.needed)
-                try:
-                    gathered = self._ask(message, clients, done)
-                except SecureAggregationError as error:
-                    if done > self.saved:
-                        self._save(state, done)
-                    return Outcome(self.terms.segment, self.saved, False, str(error))
-                if not gathered.enough:
-                    continue
-            noise = self._release(done) if self.secure is None else None
-            state, curves = step(state, gathered.updates, gathered.weights, done, noise)
-            curves = {name: np.asarray(value) for name, value in curves.items()}
-            for name, value in curves.items():
-                self.history.setdefault(name, []).append(value[None])
-            self._note(done, gathered, curves, time.monotonic() - began)
-            self.after |= dict.fromkeys(gathered.clients, done)
-            done += 1
-            due = done - self.saved >= self.terms.checkpoint_rounds
-            due = due or time.monotonic() - last >= self.terms.checkpoint_seconds
-            if due or self.secrecy is not None:
-                self._save(state, done)
-                last = time.monotonic()
-        if done > self.saved:
-            self._save(state, done)
-        self._finish(state, done)
-        reason = "all rounds are done" if done == self.opened.rounds else "the budget is used up"
-        return Outcome(self.terms.segment, done, True, reason)
+            state, update = training.states[0], self.shapes.update
+            check_summable(self._compiled, state, update, self.form.clients)
+        try:
+            reason = play(self, training, stop=self._why_stop)
+        except SecureAggregationError as error:
+            training.save()
+            reason = str(error)
+        if reason:
+            return Outcome(terms.segment, training.saved, False, reason)
+        self._finish(training.states[0], training.done)
+        ended = "the budget is used up" if training.out_of_budget else "all rounds are done"
+        return Outcome(terms.segment, training.done, True, ended)
+
+    def play(self, states: States, first: int, most: int) -> Played:
+        """Try one round; with too few answers it came to nothing, and is tried again."""
+        began = time.monotonic()
+        clients = self._choose(first)
+        gathered = Gathered.nobody(self.shapes.update, self.form.clients, self.opened.dtype)
+        if clients:
+            gathered = self._ask(wire.to_wire(states[0], self.shapes.needed), clients, first)
+            if not gathered.enough:
+                return Played(states, {})
+        noise = None
+        # In secure rounds the sites have added the noise, and the release is counted before it is seen.
+        if self.training.secrecy is not None and self.secure is None:
+            self._count_release(first)
+            noise = self.training.secrecy.noise()
+        state, curves = self._compiled(states[0], gathered.updates, gathered.weights, first, noise)
+        curves = {name: np.asarray(value) for name, value in curves.items()}
+        self._note(first, gathered, curves, time.monotonic() - began)
+        self.after |= dict.fromkeys(gathered.clients, first)
+        return Played((state, ()), {name: value[None] for name, value in curves.items()})
 
     def _step(self, state: Any, updates: Any, weights: Any, number: Any, noise: Any) -> Any:
         if noise is None:
-            server_key = Keys.of(self.opened.seed).step(number, self.whole.clients)
+            server_key = Keys.of(self.opened.seed).step(number, self.form.clients)
         else:
             server_key = private_step(noise, number)
         curves = self.method.diagnostics(state, updates, weights)
@@ -186,7 +163,7 @@ class _Rounds:
     def _why_stop(self) -> str:
         if self.opening.exchange.stopped():
             return "the job was stopped"
-        wish = order(self.folder)
+        wish = order(self.opening.folder)
         if wish.get("segment", self.terms.segment) != self.terms.segment:
             return "another segment has taken over"
         if wish.get("end"):
@@ -196,10 +173,10 @@ class _Rounds:
         return ""
 
     def _choose(self, number: int) -> list[int]:
-        """Clients of this round: as in the simulator, among those whose sites are there."""
+        """Draw the clients of this round: as in the simulator, among those whose sites are there."""
         here = np.sort(np.concatenate([np.array(self.seats[site].numbers) for site in self.live]))
-        if self.secrecy is not None:
-            chosen = self.secrecy.choose(number, self.whole.clients)
+        if self.training.secrecy is not None:
+            chosen = self.training.secrecy.choose(number, self.form.clients)
             return [int(client) for client in chosen if client in here]
         c = self.opened.clients_per_round
         if c is None or c >= len(here):
@@ -207,27 +184,27 @@ class _Rounds:
         return [int(here[i]) for i in choose_clients(self.opened.seed, number, len(here), c)]
 
     def _ask(self, message: dict[str, np.ndarray], clients: list[int], number: int) -> Gathered:
-        take: dict[str, list[list[int]]] = {}
-        for site in self.live:
-            seat = self.seats[site]
-            own = [client for client in clients if client in seat.numbers]
-            if own:
-                take[site] = [[c - seat.first, self.after.get(c, NEVER)] for c in own]
+        """Ask the sites of these clients for their updates, and see who answered as asked."""
         numbers = {
-            site: [self.seats[site].first + pair[0] for pair in pairs]
-            for site, pairs in take.items()
+            site: own
+            for site in self.live
+            if (own := [c for c in clients if c in self.seats[site].numbers])
         }
-        pattern, n, dtype = self.form.update, self.whole.clients, self.opened.dtype
+        take = {
+            site: [[c - self.seats[site].first, self.after.get(c, NEVER)] for c in own]
+            for site, own in numbers.items()
+        }
+        pattern, n, dtype = self.shapes.update, self.form.clients, self.opened.dtype
         if self.secure is not None:
             summed = self.secure.run(
-                message, number, self.saved, take,
+                message, number, self.training.saved, take,
                 lambda survivors: sum(len(numbers[site]) for site in survivors),
                 lambda: self._count_release(number),
             )  # fmt: skip
             gathered = shared_out(summed, numbers, pattern, n, dtype)
         else:
-            text = self.opening.about("train", round=number, saved=self.saved, take=take)
-            deadline = self.terms.deadline
+            saved, deadline = self.training.saved, self.terms.deadline
+            text = self.opening.about("train", round=number, saved=saved, take=take)
             replies = self.opening.exchange.ask(sorted(take), message, text, deadline)
             gathered = collect(
                 replies, numbers, pattern, n, dtype, number,
@@ -237,7 +214,7 @@ class _Rounds:
         return gathered
 
     def _judge(self, gathered: Gathered, number: int) -> None:
-        """Who is silent is asked no more; who is refused, after some times."""
+        """Drop sites that did not answer, and those refused STRIKES times in a row."""
         for site in gathered.missing:
             self.live.remove(site)
             self.opening.refuse(site, f"no answer to round {number}")
@@ -250,16 +227,9 @@ class _Rounds:
             self.strikes[site] = 0
 
     def _count_release(self, number: int) -> None:
-        """A private round is written in the ledger before anything of it can be seen."""
-        if self.secrecy is not None and self.secrecy.ledger is not None:
-            self.secrecy.ledger.release(number, number + 1)
-
-    def _release(self, number: int) -> Any:
-        """The key of the noise that the server adds; in secure rounds the sites have added it."""
-        if self.secrecy is None:
-            return None
-        self._count_release(number)
-        return jax.random.key_data(noise_key(self.secrecy.noise_seed))
+        """Write a private round in the ledger before anything of it can be seen."""
+        if self.training.secrecy is not None:
+            self.training.secrecy.release(number, number + 1)
 
     def _note(
         self, number: int, gathered: Gathered, curves: dict[str, np.ndarray], seconds: float
@@ -278,26 +248,13 @@ class _Rounds:
             curves=finite,
         )
 
-    def _save(self, state: Any, done: int) -> None:
-        if not is_current(self.folder, self.terms.segment):
-            return
-        self.log.sync()
-        flat = {name: np.concatenate(values) for name, values in self.history.items()}
-        ledger = self.secrecy.ledger if self.secrecy is not None else None
-        position = "" if ledger is None else ledger.position
-        checkpoint = Checkpoint(done, (state, ()), flat, position)
-        save_checkpoint(self.folder / CHECKPOINT, checkpoint, self.opened.identity)
-        self.saved = done
-
     def _finish(self, state: Any, done: int) -> None:
-        """Sites that are there keep the result; the others ask for it when they are back."""
+        """Send the result to the sites that are there; the others ask for it when they are back."""
         text = self.opening.about(
-            "finish", rounds=done, data=self.whole._asdict(), encoding=self.terms.encoding
+            "finish", rounds=done, data=self.form._asdict(), encoding=self.terms.encoding
         )
-        replies = self.opening.exchange.ask(
-            self.live, wire.to_wire(state), text, self.terms.deadline
-        )
-        for reply in replies:
+        message, deadline = wire.to_wire(state), self.terms.deadline
+        for reply in self.opening.exchange.ask(self.live, message, text, deadline):
             try:
                 accepted(reply)
             except Refused as error:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
-from pacpfl.engine.simulate import Secrecy, Trained
+from pacpfl.engine.simulate import Trained
+from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private

@@ -16,10 +16,11 @@ R = TypeVar("R")
 PROGRAMS = 16  # of each kind; the one not used for longest goes first
 
 
-def kept(make: Callable[P, R]) -> Callable[P, R]:
-    """`make`, whose last results are kept by its arguments; those without a hash are made each time.
+def compiled_once(make: Callable[P, R]) -> Callable[P, R]:
+    """Cache what `make` builds, compiled functions, by its arguments.
 
-    Arguments must determine the result: methods are frozen, and hold what is not learned.
+    Arguments must determine the result: methods are frozen, and hold what is not learned. With
+    arguments that have no hash it is built each time.
     """
     remembered = lru_cache(PROGRAMS)(make)
 

@@ -10,7 +10,7 @@ import pytest
 from toys import StatelessToy, make_store
 
 from pacpfl import config
-from pacpfl.engine.kept import PROGRAMS, kept
+from pacpfl.engine.cache import PROGRAMS, compiled_once
 from pacpfl.engine.simulate import train
 from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method
 
@@ -64,7 +64,7 @@ def test_methods_of_two_seeds_are_equal(data: str, name: str) -> None:
 def test_what_is_kept_is_bounded_and_what_has_no_hash_is_made_each_time() -> None:
     calls: list[object] = []
 
-    @kept
+    @compiled_once
     def make(argument: object) -> list[object]:
         calls.append(argument)
         return [argument]

@@ -1,0 +1,195 @@
+"""A training is a loop over rounds with one state; where the clients are is the cohort's affair.
+
+Randomness depends on (seed, round, client) alone, never on how rounds are grouped into calls, so an
+interrupted run that goes on from a checkpoint ends with the same bits as one that was left alone.
+Private runs are the exception: their noise and their choice of clients come from the operating
+system, so that a run that goes on draws them anew. What they release is written in a ledger first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pacpfl.engine.rounds import poisson_clients, to_device
+from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.ledger import Ledger
+from pacpfl.privacy.source import generator, noise_key
+
+States = tuple[Any, Any]  # of the server, and of the clients: pytrees as the method has them
+
+
+class Played(NamedTuple):
+    """What a cohort has made of some rounds; no curves where no round came to anything."""
+
+    states: States
+    curves: dict[str, np.ndarray]  # [rounds, ...]
+
+
+class Cohort(Protocol):
+    """Where the clients are: in this process (`simulate.InProcess`), or at sites."""
+
+    def play(self, states: States, first: int, most: int) -> Played:
+        """Play at most `most` rounds from round `first` on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Where and how often to save, and the name of the configuration the checkpoint belongs to."""
+
+    path: Path
+    identity: str
+    rounds: int = 500
+    minutes: float = 1.0
+    allowed: Callable[[], bool] = lambda: True  # asked before every save
+
+
+@dataclass(frozen=True)
+class Secrecy:
+    """What a private run does differently: who takes part, whence the noise comes, what is counted."""
+
+    plan: Plan
+    ledger: Ledger | None = None
+    noise_seed: int | None = None
+
+    def left(self, done: int) -> int:
+        """Rounds the budget still allows; `done` stands for what was released where no ledger does."""
+        released = done if self.ledger is None else self.ledger.released
+        limit = self.plan.rounds
+        return 2**31 if limit is None else max(0, limit - released)
+
+    def choose(self, number: int, n: int) -> np.ndarray:
+        """Draw the clients of a round."""
+        rng = generator(self.noise_seed, number)
+        if self.plan.sampling == "poisson":
+            return poisson_clients(rng, n, self.plan.rate)
+        return np.sort(rng.choice(n, self.plan.cohort, replace=False, shuffle=False))
+
+    def release(self, first: int, last: int) -> None:
+        """Write rounds [first, last) in the ledger, before anything of them can be seen."""
+        if self.ledger is not None:
+            self.ledger.release(first, last)
+
+    def noise(self) -> jax.Array:
+        """Draw the data of a key for the server's randomness."""
+        return jax.random.key_data(noise_key(self.noise_seed))
+
+
+@dataclass
+class Training:
+    """How far a training is: what a checkpoint holds, and when the next is due."""
+
+    states: States
+    rounds: int  # wanted
+    saving: Saving | None = None
+    secrecy: Secrecy | None = None
+    done: int = 0
+    saved: int = 0  # rounds of the last checkpoint
+    position: str | None = None  # in the ledger, as that checkpoint says; None: there is none
+    _curves: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def resume(self) -> Training:
+        """Go on from the checkpoint, if there is one."""
+        if self.saving is not None:
+            last = load_checkpoint(self.saving.path, self.states, self.saving.identity)
+            if last is not None:
+                self.states, self.position = to_device(last.state), last.ledger
+                self.done = self.saved = last.round
+                self._curves = {name: [values] for name, values in last.history.items()}
+        return self
+
+    def keep_to(self, secrecy: Secrecy | None) -> None:
+        """Keep to a budget from now on; its ledger must lead to where the checkpoint was made."""
+        self.secrecy = secrecy
+        if secrecy is not None and secrecy.ledger is not None and self.position is not None:
+            secrecy.ledger.check(self.position)
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        """One value per round so far."""
+        return {name: np.concatenate(parts) for name, parts in self._curves.items()}
+
+    @property
+    def latest(self) -> dict[str, float]:
+        """The values of the last round."""
+        return {name: float(parts[-1][-1]) for name, parts in self._curves.items()}
+
+    @property
+    def out_of_budget(self) -> bool:
+        """Whether the budget ends the training before its last round."""
+        return self.secrecy is not None and self.done < self.rounds and not self.allowed()
+
+    def allowed(self) -> int:
+        """Count the rounds until the last, the next checkpoint, or the end of the budget."""
+        most = self.rounds - self.done
+        if self.saving is not None:
+            most = min(most, max(1, self.saved + self.saving.rounds - self.done))
+        return max(0, most) if self.secrecy is None else min(most, self.secrecy.left(self.done))
+
+    def add(self, played: Played) -> None:
+        """Take over what a cohort has made of some rounds."""
+        self.states = played.states
+        for name, values in played.curves.items():
+            self._curves.setdefault(name, []).append(values)
+        self.done += len(next(iter(played.curves.values()), ()))
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint where the last one is old; rounds that cost budget are never lost."""
+        if self.saving is not None and (
+            self.done - self.saved >= self.saving.rounds
+            or time.monotonic() - self._saved_at >= 60 * self.saving.minutes
+            or self.secrecy is not None
+        ):
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the last one says it all."""
+        if self.saving is None or self.done == self.saved or not self.saving.allowed():
+            return
+        ledger = self.secrecy.ledger if self.secrecy is not None else None
+        position = "" if ledger is None else ledger.position
+        here = Checkpoint(self.done, self.states, self.history, position)
+        save_checkpoint(self.saving.path, here, self.saving.identity)
+        self.saved, self._saved_at = self.done, time.monotonic()
+
+
+def play(
+    cohort: Cohort,
+    training: Training,
+    progress: Callable[[Training], None] = lambda training: None,
+    stop: Callable[[], str] = lambda: "",
+) -> str:
+    """Play rounds until the last, the end of the budget, or a wish to stop.
+
+    Parameters
+    ----------
+    cohort
+        Who computes.
+    training
+        Where to begin; it is brought up to date, and saved at the end and whenever that is due.
+    progress
+        Called after each of the cohort's answers.
+    stop
+        Called before each: a reason ends the training there.
+
+    Returns
+    -------
+    str
+        The reason to stop; empty where the training has ended by itself.
+    """
+    reason = ""
+    while (most := training.allowed()) and not (reason := stop()):
+        training.add(cohort.play(training.states, training.done, most))
+        progress(training)
+        training.save_if_due()
+    training.save()
+    return reason
