@@ -260,17 +260,12 @@ def another_seed(folder: Path) -> None:
 
 def more_rounds(folder: Path) -> None:
     """As an interrupted run leaves it: the checkpoint is behind the configuration."""
-    from safetensors import safe_open
-    from safetensors.numpy import load_file, save_file
-
-    from pacpfl.engine.checkpoint import _digest
+    from pacpfl import files
+    from pacpfl.engine.checkpoint import KIND, REMEDY
 
     path = folder / "checkpoint.safetensors"
-    with safe_open(path, framework="numpy") as file:
-        about = file.metadata() | {"round": "1"}
-    del about["digest"]
-    arrays = load_file(path)
-    save_file(arrays, path, about | {"digest": _digest(arrays, about)})
+    arrays, about = files.load_arrays(path, KIND, REMEDY)
+    files.save_arrays(path, KIND, arrays, about | {"round": "1"})
 
 
 def no_particles(folder: Path) -> None:
@@ -288,7 +283,7 @@ def no_particles(folder: Path) -> None:
         (unreadable, "cannot be read"),
         (remove("checkpoint.safetensors"), "is not complete (there is no checkpoint)"),
         (more_rounds, "is not complete (round 1)"),
-        (truncated, "not a readable checkpoint"),
+        (truncated, "is damaged"),
         (another_seed, "another configuration"),
         (no_particles, "trained no particles"),
     ],
