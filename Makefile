@@ -59,7 +59,7 @@ ifneq ($(shell cat .venv-sites/place 2>/dev/null),$(CURDIR))
 .PHONY: .venv-sites/ready-sites
 endif
 
-.PHONY: help demo demo-sites test test-sites check bench bench-sites reproduce docs notebooks clean
+.PHONY: help demo demo-sites test golden test-sites check bench bench-sites reproduce docs notebooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +75,10 @@ test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" fo
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # A deployment for each worker: a test waits much, for processes to start and to miss each other.
+golden: .venv/ready-test | $(folders) ## Write the pages that hold the wording again, and show what changed
+	@PACPFL_GOLDEN=write JAX_PLATFORMS=cpu $(python) -m pytest -q tests/report/test_golden_pages.py
+	@git --no-pager diff --stat -- tests/golden
+
 test-sites: .venv-sites/ready-sites | $(folders) ## Set up with NVIDIA FLARE and test real sites on this machine
 	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(at_home) .venv-sites/bin/python -m pytest tests/sites \
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

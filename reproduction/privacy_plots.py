@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
 from pacpfl import files
-from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.page import Drawn
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, INK, Look, as_png, as_svg, drawing, grid, panels, wrapped
 from reproduction.study_folder import Study, measure, read_study
 from reproduction.study_plots import draw

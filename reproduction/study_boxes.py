@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.measures import number
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import INK, grid, panels, short, wrapped
 from reproduction.study_folder import GROUP_LOOKS, Box, Panel, Study, measure
 

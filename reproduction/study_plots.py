@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from scipy import stats
 
-from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.folder import GROUPS
 from pacpfl.report.page import Drawn
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import (
     INK,
     as_png,

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.measures import Measure, number
 from pacpfl.report.page import Drawn, environment, moment
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import (
     COLOURS,
     DARK_COLOURS,

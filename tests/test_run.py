@@ -22,7 +22,7 @@ from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import prepare, summarise
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.run import COLLAPSED, Interrupted, Watcher, digest, diversity_in_words, run
+from pacpfl.run import COLLAPSED, Interrupted, Watcher, digest, have_collapsed, run
 from pacpfl.sections import PriorConfig
 
 METRICS = (
@@ -86,7 +86,7 @@ def test_run_json_tells_all_that_is_documented(out: Path) -> None:
     assert list(record["methods"]) == ["pacpfl", "vanilla", "pooled"]
     about = record["methods"]["pacpfl"]
     assert (about["rounds"], about["particles"], about["components"]) == (ROUNDS, 2, 2)
-    assert about["diversity"].keys() == {"value", "at_start", "collapsed", "words"}
+    assert about["diversity"].keys() == {"value", "at_start", "collapsed"}
     assert {"tau", "lambda", "lambda_condition", "skipped_steps", "dimension"} <= about.keys()
     assert {"aggregation", "svgd_kernel", "mixture_weights", "compile_seconds"} <= about.keys()
     for method in record["methods"].values():
@@ -302,21 +302,9 @@ def test_diversity_is_the_distance_of_what_particles_predict(alone: Path) -> Non
     assert told["value"] == pytest.approx(apart, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("particles", "share", "collapsed", "word"),
-    [
-        (1, 0.0, False, "one particle"),
-        (4, 0.5 * COLLAPSED, True, "collapsed"),
-        (4, 0.5, False, "differ"),
-        (2, 0.0, True, "collapsed"),
-    ],
-)
-def test_diversity_is_told_in_words(
-    particles: int, share: float, collapsed: bool, word: str
-) -> None:
-    told = diversity_in_words(particles, 0.8 * share, 0.8)
-    assert told["collapsed"] is collapsed
-    assert word in told["words"]
+def test_particles_that_predict_nearly_the_same_have_collapsed() -> None:
+    assert have_collapsed(4, 0.5 * COLLAPSED) and have_collapsed(2, 0.0)
+    assert not have_collapsed(4, 0.5) and not have_collapsed(1, 0.0)
 
 
 CHANGES: list[Callable[[np.ndarray, np.ndarray], None]] = [

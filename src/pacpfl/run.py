@@ -43,7 +43,7 @@ class Interrupted(Exception):
 
 @dataclass
 class Watcher:
-    """Who is told how it goes. The defaults say nothing."""
+    """Callbacks of a run; by default silent."""
 
     stage: Callable[[str], None] = lambda text: None
     progress: Callable[[Progress], None] | None = None
@@ -160,7 +160,7 @@ def matrices(name: str, config: Config, federation: Federation) -> int:
 def describe(
     method: PACPFL, trained: Trained, config: Config, federation: Federation
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What run.json says about a PAC-PFL training, and the pairwise differences of its particles."""
+    """Return what run.json says about a PAC-PFL training, and how far its particles are apart."""
     state = trained.state
     mean, pairwise = map(np.asarray, _differences(method)(state))
     value = float(mean)
@@ -173,38 +173,29 @@ def describe(
         "aggregation": method.settings.aggregation,
         "svgd_kernel": method.settings.svgd_kernel,
         "mixture_weights": method.mixture_weights,
-        "diversity": diversity_in_words(method.settings.particles, value, at_start),
+        "diversity": {
+            "value": value,
+            "at_start": at_start,
+            "collapsed": have_collapsed(method.settings.particles, value),
+        },
         "skipped_steps": int(np.sum(state.skipped)),
     }, {"diversity/pairwise": pairwise}
 
 
+def have_collapsed(particles: int, value: float) -> bool:
+    """Tell whether particles of this diversity predict nearly the same."""
+    return particles > 1 and value < COLLAPSED
+
+
 @compiled_once
 def _differences(method: PACPFL) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """How far apart particles are: on average, and each two of them. One program instead of fifty."""
+    """Compile how far apart particles are, on average and each two of them, as one program."""
 
     def differences(state: Any) -> tuple[jax.Array, jax.Array]:
         fingerprints = jax.vmap(method.fingerprint(state))(state.particles)
         return svgd.diversity(fingerprints), svgd.spread(fingerprints)
 
     return jax.jit(differences)
-
-
-def diversity_in_words(particles: int, value: float, at_start: float) -> dict[str, Any]:
-    collapsed = particles > 1 and value < COLLAPSED
-    share = (
-        f"{value:.3g}, {100 * value / at_start:.3g}% of what it was when drawn" if at_start else ""
-    )
-    if particles == 1:
-        words = "There is one particle, so there is nothing to differ from."
-    elif collapsed:
-        words = (
-            f"The particles have collapsed: they predict nearly the same (mean difference {share}), so "
-            f"{particles} of them buy no more than one. Try the function kernel, a wider hyper-prior "
-            "or a smaller tau."
-        )
-    else:
-        words = f"The particles differ: mean difference {share}."
-    return {"value": value, "at_start": at_start, "collapsed": collapsed, "words": words}
 
 
 def run_identity(config: Config, store: ClientStore) -> str:

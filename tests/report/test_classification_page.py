@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,131 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from folders import CLASS_CLIENTS, CLASS_TITLES, SIDE, make_class_run
 from safetensors.numpy import load_file, save_file
 
 from pacpfl.errors import InputError
-from pacpfl.report import class_plots, class_words, write_report
-from pacpfl.report.cautions import cautions
-from pacpfl.report.compare import compare
+from pacpfl.report import figures, write_report
 from pacpfl.report.figures import boxes
 from pacpfl.report.folder import Run, read_run
+from pacpfl.report.judge import compare, confidence_and_accuracy, contest, judge
+from pacpfl.report.sentences import cautions, class_calibration, summary
 from pacpfl.report.style import drawing
 from pacpfl.report.tables import best_methods, client_table, method_table, shown_measures
-from pacpfl.report.words import summary
-
-TITLES = {"pacpfl": "PAC-PFL", "fedavg": "FedAvg", "vanilla": "BNN per client"}
-# How sure a method is of its answer, and how often that answer is right.
-SKILL = {"pacpfl": (0.86, 0.85), "fedavg": (0.97, 0.80), "vanilla": (0.45, 0.60)}
-CLIENTS, TESTED, CLASSES, SIDE = 12, 30, 10, 8
-COLUMNS = ("accuracy", "ce_own", "nll", "brier")
-
-
-def table_of(sure: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """[20, 3]: how many, how many right, sum of confidences; counted one by one."""
-    table = np.zeros((20, 3))
-    for confidence, correct in zip(sure, right, strict=True):
-        table[max(0, int(np.ceil(confidence * 20)) - 1)] += (1, correct, confidence)
-    return table
-
-
-def error_of(table: np.ndarray) -> float:
-    return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
-
-
-def make_run(
-    folder: Path,
-    *,
-    methods: tuple[str, ...] = tuple(TITLES),
-    groups: tuple[str, ...] = ("existing", "new"),
-    names: tuple[str, ...] = (),
-    without: str = "nothing",
-    skill: dict[str, tuple[float, float]] = SKILL,
-) -> Path:
-    """A run folder as docs/run-folder.md describes it for a classification run."""
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(7)
-    rows: list[dict[str, Any]] = []
-    metrics: dict[str, Any] = {}
-    arrays: dict[str, np.ndarray] = {"calibration/levels": np.linspace(0, 1, 20)}
-    people = {
-        g: [*names[: CLIENTS if g == "existing" else 0]] or [f"{g}-{n:02d}" for n in range(CLIENTS)]
-        for g in groups
-    }
-    for method in methods:
-        confidence, chance = skill[method]
-        for group in groups:
-            tables = []
-            for name in people[group]:
-                sure = np.clip(random.normal(confidence, 0.03, TESTED), 0.2, 1.0)
-                right = random.uniform(size=TESTED) < chance
-                tables.append(table_of(sure, right))
-                rows.append(
-                    {
-                        "method": method, "group": group, "client": name, "kind": "",
-                        "samples": 20, "later": 0, "test": TESTED,
-                        "accuracy": right.mean(), "ce_own": error_of(tables[-1]),
-                        "nll": float(random.uniform(0.2, 0.6)), "brier": float(random.uniform(0.1, 0.3)),
-                    }
-                )  # fmt: skip
-            arrays[f"calibration/{method}/{group}"] = np.stack(tables)
-            own = rows[-len(people[group]) :]
-            cells = {}
-            for column in COLUMNS:
-                values = np.array([row[column] for row in own])
-                cells[column] = {
-                    "mean": values.mean(), "ci95": 2 * values.std() / len(own) ** 0.5, "n": len(own)
-                }  # fmt: skip
-            together = error_of(np.sum(tables, axis=0))
-            cells["ce"] = {"mean": together, "ci95": None, "n": len(own)}
-            metrics.setdefault(method, {})[group] = cells
-    for group in groups:
-        # Two answers of each kind: right and sure, right and in doubt, wrong.
-        labels = np.array([3, 7, 1, 4, 9, 5])
-        probabilities = np.full((6, CLASSES), 0.01)
-        for place, (label, chance) in enumerate(
-            zip(labels, (0.9, 0.8, 0.4, 0.3, 0.1, 0.2), strict=True)
-        ):
-            rest = (1 - chance) / (CLASSES - 1)
-            probabilities[place] = rest if place < 4 else rest / 4
-            probabilities[place, label] = chance
-            if place >= 4:
-                probabilities[place, (label + 1) % CLASSES] = 1 - chance - 8 * rest / 4
-        arrays |= {
-            f"examples/{group}/images": random.integers(256, size=(6, SIDE, SIDE)).astype(np.uint8),
-            f"examples/{group}/labels": labels.astype(np.int32),
-            f"examples/{group}/probabilities": probabilities.astype(np.float32),
-            f"examples/{group}/client": np.arange(6, dtype=np.int32),
-            f"examples/{group}/kind": np.repeat([0, 1, 2], 2).astype(np.int32),
-        }
-    record = {
-        "dataset": "digits", "status": "complete", "seed": 0,
-        "finished": "2026-11-15T08:00:14+00:00", "machine": "Linux, 2 cores",
-        "clients": {"existing": CLIENTS, "new": CLIENTS, "classes": CLASSES, "target": "label",
-                    "features": [f"pixel {n}" for n in range(SIDE**2)],
-                    "samples": {"min": 20, "median": 20, "max": 20}},
-        "methods": {name: {"title": TITLES[name], "seconds": 1.0} for name in methods},
-    }  # fmt: skip
-    if "pacpfl" in methods:
-        record["methods"]["pacpfl"] |= {  # type: ignore[index]
-            "particles": 3, "rounds": 600, "skipped_steps": 0,
-            "diversity": {"value": 0.2, "at_start": 0.1, "collapsed": False, "words": "They differ."},
-        }  # fmt: skip
-    save_file(
-        {key: value for key, value in arrays.items() if not key.startswith(without)},
-        folder / "arrays.safetensors",
-    )
-    with (folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("class_runs") / "digits")
+    return make_class_run(tmp_path_factory.mktemp("class_runs") / "digits")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +84,7 @@ def test_the_table_of_clients_has_everyones_accuracy_with_and_without_the_others
         "Client", "Group", "Samples", "Test points", "Accuracy", "Accuracy alone", "Gain",
         "CE of its own", "NLL", "Brier score",
     ]  # fmt: skip
-    assert (len(rows), left_out) == (2 * CLIENTS, 0)
+    assert (len(rows), left_out) == (2 * CLASS_CLIENTS, 0)
     for row, (_, own), (_, alone) in zip(
         rows,
         run.clients[run.clients["method"] == "pacpfl"].iterrows(),
@@ -219,68 +108,59 @@ def test_two_methods_are_compared_by_their_accuracy(run: Run) -> None:
     assert (found.low + found.high) / 2 == pytest.approx((first - second).mean())
 
 
-def test_the_summary_tells_accuracy_and_calibration_in_per_cent(run: Run) -> None:
-    told = " ".join(text for texts in summary(run).values() for text in texts)
+def test_the_summary_tells_accuracy_and_calibration(run: Run) -> None:
+    told = " ".join(text for texts in summary(run, judge(run)).values() for text in texts)
     mean = 100 * run.metrics["pacpfl"]["existing"]["accuracy"]["mean"]
     other = 100 * run.metrics["fedavg"]["existing"]["accuracy"]["mean"]
-    assert f"PAC-PFL is the most accurate, with {mean:.1f}% of the test samples" in told
-    assert f"{mean - other:.1f} points more than FedAvg ({other:.1f}%)" in told
-    assert f"{run.metrics['pacpfl']['new']['ce']['mean']:.3f} for new clients" in told
-    assert "it means what it says" in told
-    assert "RSMSE" not in told
-    assert "band" not in told
+    for number in (f"{mean:.1f}%", f"{mean - other:.1f} points", f"({other:.1f}%)"):
+        assert number in told
+    assert f"{run.metrics['pacpfl']['new']['ce']['mean']:.3f}" in told
+    assert "RSMSE" not in told and "band" not in told
 
 
-@pytest.mark.parametrize(
-    ("sure", "right", "words", "warned"),
-    [
-        (0.86, 0.85, "it means what it says", False),
-        (0.97, 0.80, "it is over-confident", True),
-        (0.45, 0.60, "it is more careful than it needs to be", False),
-    ],
-)
-def test_confidence_is_weighed_against_how_often_it_is_right(
-    tmp_path: Path, sure: float, right: float, words: str, warned: bool
-) -> None:
-    run = read_run(make_run(tmp_path / "run", methods=("pacpfl",), skill={"pacpfl": (sure, right)}))
-    found = class_words.confidence_and_accuracy(run, "pacpfl", "existing")
-    assert found is not None
-    assert found[0] == pytest.approx(sure, abs=0.01)
-    assert found[1] == pytest.approx(run.rows("pacpfl", "existing")["accuracy"].mean())
-    assert words in class_words.calibration(run)
-    titles = [caution.title for caution in cautions(run)]
-    assert any("over-confident" in title for title in titles) == warned
+def test_confidence_is_weighed_against_how_often_it_is_right(tmp_path: Path) -> None:
+    verdicts = []
+    for number, (sure, right) in enumerate(((0.86, 0.85), (0.97, 0.80), (0.45, 0.60))):
+        folder = tmp_path / f"run-{number}"
+        skill = {"pacpfl": (sure, right)}
+        run = read_run(make_class_run(folder, methods=("pacpfl",), skill=skill))
+        found = confidence_and_accuracy(run, "pacpfl", "existing")
+        assert found is not None
+        assert found[0] == pytest.approx(sure, abs=0.01)
+        assert found[1] == pytest.approx(run.rows("pacpfl", "existing")["accuracy"].mean())
+        verdicts.append(class_calibration(run).rpartition(". ")[2])
+        groups = [c for c in cautions(run, judge(run)) if "existing clients" in c.title]
+        assert len(groups) == (number == 1)
+    assert len(set(verdicts)) == 3
 
 
-def test_a_method_that_comes_second_is_told_its_place(tmp_path: Path) -> None:
+def test_the_most_accurate_comes_first(tmp_path: Path) -> None:
     skill = {"pacpfl": (0.7, 0.5), "fedavg": (0.95, 0.95)}
-    run = read_run(make_run(tmp_path / "run", methods=("pacpfl", "fedavg"), skill=skill))
-    assert "PAC-PFL is in place 2 of 2" in class_words.winner(run, "existing")
-    alone = read_run(make_run(tmp_path / "alone", methods=("fedavg",), skill=skill))
-    assert class_words.winner(alone, "new").startswith("On new clients FedAvg names 9")
-    assert class_words.points(0.01) == "1.0 point"
-    assert class_words.points(0.0249) == "2.5 points"
+    run = read_run(make_class_run(tmp_path / "run", methods=("pacpfl", "fedavg"), skill=skill))
+    found = contest(run, "existing")
+    assert found is not None
+    assert [method for method, _ in found.ranking] == ["fedavg", "pacpfl"]
 
 
 def test_the_reliability_diagram_draws_bins_that_hold_enough(run: Run) -> None:
     with drawing():
-        figure = class_plots.reliability(run)
+        figure = figures.reliability(run)
     assert figure is not None
     assert [axis.get_title(loc="left") for axis in figure.axes] == [
         "Existing clients",
         "New clients",
     ]
     drawn = figure.axes[1].collections  # one for each method, in their order
-    assert len(drawn) == len(TITLES)
-    for method, marks in zip(TITLES, drawn, strict=True):
+    assert len(drawn) == len(CLASS_TITLES)
+    for method, marks in zip(CLASS_TITLES, drawn, strict=True):
         table = run.arrays[f"calibration/{method}/new"].sum(0)
-        expected = [(c / n, r / n) for n, r, c in table if n >= class_plots.LEAST_IN_A_BIN]
+        expected = [(c / n, r / n) for n, r, c in table if n >= figures.LEAST_IN_A_BIN]
         np.testing.assert_allclose(marks.get_offsets(), expected)
         assert len(expected) < np.count_nonzero(table[:, 0]), "some bins hold too few"
 
 
 def test_examples_show_the_image_the_truth_and_the_likeliest_classes(run: Run) -> None:
-    figure = class_plots.examples(run, "existing")
+    figure = figures.examples(run, "existing")
     assert figure is not None
     pictures = [axis for axis in figure.axes if axis.images]
     bars = [axis for axis in figure.axes if axis.patches]
@@ -301,9 +181,9 @@ def test_examples_show_the_image_the_truth_and_the_likeliest_classes(run: Run) -
 
 
 def test_classes_have_the_names_people_use() -> None:
-    assert [class_plots.class_name(n, 62) for n in (0, 9, 10, 35, 36, 61)] == list("09AZaz")
-    assert class_plots.class_name(7, 10) == "7"
-    assert class_plots.class_name(11, 12) == "11"
+    assert [figures.class_name(n, 62) for n in (0, 9, 10, 35, 36, 61)] == list("09AZaz")
+    assert figures.class_name(7, 10) == "7"
+    assert figures.class_name(11, 12) == "11"
 
 
 def test_the_page_says_nothing_about_bands_or_pixels(
@@ -327,11 +207,11 @@ def test_every_figure_has_words_for_those_who_cannot_see_it(
     seen = [svg for svg in read_page(page).all("svg") if "hidden" not in svg.attributes]
     labels = [svg.attributes["aria-label"] for svg in seen]
     (reliability,) = [label for label in labels if label.startswith("Reliability")]
-    assert re.search(r"FedAvg, new clients: 9\d\.\d% sure on average, \d\d\.\d% right", reliability)
+    assert re.search(r"FedAvg, new clients: 9\d\.\d% .* \d\d\.\d% right", reliability)
     shown = [label for label in labels if label.startswith("Images of 6")]
     assert len(shown) == 2
     assert "Wrong: a 9 taken for 0 (" in shown[0]
-    assert "Right and sure: a 3 taken for 3 (90%)" in shown[0]
+    assert "Right and confident: a 3 taken for 3 (90%)" in shown[0]
 
 
 def test_images_travel_inside_the_page(page: Path) -> None:
@@ -341,7 +221,7 @@ def test_images_travel_inside_the_page(page: Path) -> None:
 
 
 def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", methods=("fedavg",), groups=("existing",))
+    run = make_class_run(tmp_path / "run", methods=("fedavg",), groups=("existing",))
     before = write_report(run).read_bytes()
     assert write_report(run).read_bytes() == before
 
@@ -350,19 +230,16 @@ def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
     ("without", "gone"), [("examples", "examples_new"), ("calibration/", "reliability")]
 )
 def test_what_a_run_did_not_keep_is_left_out(tmp_path: Path, without: str, gone: str) -> None:
-    run = make_run(tmp_path / "run", methods=("fedavg",), groups=("new",), without=without)
+    run = make_class_run(tmp_path / "run", methods=("fedavg",), groups=("new",), without=without)
     page = write_report(run)
     drawn = {path.stem for path in (page.parent / "figures").glob("*.svg")}
     assert gone not in drawn
     assert "boxes" in drawn
-    if without.startswith("calibration"):
-        told = class_words.calibration(read_run(page.parent))
-        assert told == "FedAvg says nothing about its uncertainty in this run."
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
-    names = tuple(f"<b>writer & {n}</b>" for n in range(CLIENTS))
-    run = make_run(tmp_path / "run", names=names, methods=("pacpfl",), groups=("existing",))
+    names = tuple(f"<b>writer & {n}</b>" for n in range(CLASS_CLIENTS))
+    run = make_class_run(tmp_path / "run", names=names, methods=("pacpfl",), groups=("existing",))
     page = write_report(run)
     text = page.read_text(encoding="utf-8")
     assert "<b>writer" not in text
@@ -370,7 +247,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_tables_that_do_not_fit_the_clients_are_refused(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", methods=("pacpfl",))
+    folder = make_class_run(tmp_path / "run", methods=("pacpfl",))
     arrays = load_file(folder / "arrays.safetensors")
     arrays["calibration/pacpfl/new"] = arrays["calibration/pacpfl/new"][:-1].copy()
     save_file(arrays, folder / "arrays.safetensors")

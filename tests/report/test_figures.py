@@ -232,9 +232,8 @@ def test_diversity_writes_every_difference_and_the_words(polynomial: Path) -> No
     written = np.array([float(text.get_text()) for text in axes.texts]).reshape(4, 4)
     np.testing.assert_allclose(written, pairwise, atol=0.005)
     np.testing.assert_allclose(tiles(axes), pairwise / 0.9, rtol=1e-5)
-    heading, words = (text.get_text() for text in beside.texts)
-    assert heading == "Diversity 0.310\n(at the start 0.900)"
-    assert words.replace("\n", " ") == run.methods["pacpfl"]["diversity"]["words"]
+    (words,) = (text.get_text().replace("\n", " ") for text in beside.texts)
+    assert "0.310" in words and "0.900" in words
 
 
 def test_weights_have_a_tile_for_every_client_and_particle(polynomial: Path) -> None:

@@ -1,7 +1,8 @@
-"""Whom federating helps: the numbers, the verdicts, and the words made of them."""
+"""Which method is ahead and whom federating helps: the numbers and the verdicts."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,17 +11,89 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pacpfl.report.cautions import cautions
 from pacpfl.report.folder import Run, read_run
-from pacpfl.report.gain_words import for_whom, of_one
-from pacpfl.report.judge import going_alone, judge
-from pacpfl.report.words import summary
+from pacpfl.report.judge import compare, contest, going_alone, judge, recovered_kinds
+from pacpfl.report.sentences import cautions, gain_of_client, whom_it_helps
 
 
 @pytest.fixture
 def run(tmp_path: Path, build: Callable[..., Path]) -> Run:
     """Four existing clients, with three methods."""
     return read_run(build(tmp_path / "run", clients=4, groups=("existing",)))
+
+
+def set_scores(run: Run, group: str, **scores: list[float]) -> None:
+    """Give the first clients of a group these errors with each method, and the mean to match."""
+    for method, values in scores.items():
+        rows = run.rows(method, group).index[: len(values)]
+        run.clients.loc[rows, "rsmse"] = values
+        mean = float(run.rows(method, group)["rsmse"].mean())
+        run.metrics[method][group]["rsmse"]["mean"] = mean
+
+
+def test_the_comparison_is_the_paired_t_interval(polynomial: Path) -> None:
+    run = read_run(polynomial)
+    paired = compare(run, "pacpfl", "vanilla", "existing")
+    first, second = (
+        run.rows(method, "existing").set_index("client")["rsmse"]
+        for method in ("pacpfl", "vanilla")
+    )
+    interval = stats.ttest_rel(second, first[second.index]).confidence_interval(0.95)
+    assert paired is not None
+    np.testing.assert_allclose([paired.low, paired.high], [interval.low, interval.high])
+    assert paired.clients == 24
+    assert paired.better == sum(first[name] < second[name] for name in first.index)
+
+
+def test_the_comparison_pairs_by_name_and_not_by_row(run: Run) -> None:
+    set_scores(run, "existing", pacpfl=[0.1, 0.2, 0.3, 0.4], vanilla=[0.2, 0.3, 0.4, 0.5])
+    before = compare(run, "pacpfl", "vanilla", "existing")
+    upside_down = run.clients.iloc[::-1].copy()
+    upside_down.loc[upside_down["method"] == "pacpfl"] = run.clients[
+        run.clients["method"] == "pacpfl"
+    ]
+    turned = Run(run.name, run.record, run.metrics, upside_down, run.arrays, "")
+    assert before == compare(turned, "pacpfl", "vanilla", "existing")
+
+
+def test_one_client_is_no_comparison(tmp_path: Path, build: Callable[..., Path]) -> None:
+    run = read_run(build(tmp_path / "run", clients=2))
+    run.clients.loc[run.clients["client"] == "new-02", "rsmse"] = np.nan
+    assert compare(run, "pacpfl", "vanilla", "new") is None
+
+
+def test_methods_are_ranked_and_the_first_two_compared(run: Run) -> None:
+    set_scores(
+        run, "existing",
+        pacpfl=[0.5, 0.5, 0.5, 0.5], vanilla=[0.3, 0.5, 0.2, 0.4], pooled=[0.4, 0.3, 0.4, 0.38],
+    )  # fmt: skip
+    found = contest(run, "existing")
+    assert found is not None and found.paired is not None
+    assert [method for method, _ in found.ranking] == ["vanilla", "pooled", "pacpfl"]
+    assert [mean for _, mean in found.ranking] == pytest.approx([0.35, 0.37, 0.5])
+    assert (found.paired.better, found.paired.clients, found.paired.clear) == (2, 4, False)
+    set_scores(run, "existing", vanilla=[0.1, 0.11, 0.09, 0.1])
+    found = contest(run, "existing")
+    assert found is not None and found.paired is not None and found.paired.clear
+
+
+def test_kinds_are_matched_as_well_as_any_naming_could(
+    tmp_path: Path, build: Callable[..., Path]
+) -> None:
+    run = read_run(build(tmp_path / "run", clients=12, components=2, methods=("pacpfl",)))
+    assert recovered_kinds(run, "existing") == (12, 12)
+    random = np.random.default_rng(4)
+    values = random.dirichlet(np.ones(3), size=12).astype(np.float32)
+    kinds = random.choice(["a", "b", "c", ""], size=12)
+    run.arrays["responsibilities/existing"] = values
+    run.clients.loc[run.clients["group"] == "existing", "kind"] = kinds
+    best = max(
+        sum(kind == naming[int(row.argmax())] for kind, row in zip(kinds, values, strict=True))
+        for naming in itertools.permutations("abc")
+    )
+    assert recovered_kinds(run, "existing") == (best, int((kinds != "").sum()))
+    run.clients["kind"] = ""
+    assert recovered_kinds(run, "existing") is None
 
 
 def set_errors(run: Run, method: str, values: list[float]) -> None:
@@ -56,13 +129,8 @@ def test_verdicts_follow_paired_tests_of_all_clients_together(run: Run) -> None:
     assert 0.05 / 2 < p_values[3] < 0.05, "clear alone, not among four"
     judged = judge(run)
     assert [c.verdict for c in judged] == ["helped", "hurt", "chance", "chance"]
-    text = " ".join(for_whom(run, judged))
-    assert "GP per client), PAC-PFL has the smaller error for 3 of 4 clients" in text
-    assert "1 client does better alone, existing-02 the most (25% more error)." in text
-    assert "Beyond chance it helps 1 client and hurts 1 (" in text
-    (caution,) = [c for c in cautions(run, judged) if "better alone" in c.title]
-    assert caution.title == "1 client does better alone"
-    assert caution.text.endswith("(5% level for all 4 clients together): existing-02.")
+    (caution,) = [c for c in cautions(run, judged) if "existing-02" in c.text]
+    assert "better alone" in caution.title
 
 
 def test_a_run_that_kept_no_pairs_tells_the_gain_and_no_verdict(run: Run) -> None:
@@ -70,7 +138,7 @@ def test_a_run_that_kept_no_pairs_tells_the_gain_and_no_verdict(run: Run) -> Non
     judged = judge(run)
     assert {c.verdict for c in judged} == {"unknown"}
     assert all(np.isfinite(c.gain) for c in judged)
-    assert "eyond chance" not in " ".join(for_whom(run, judged))
+    assert len(whom_it_helps(run, judged)) == 2, "nothing is said about chance"
 
 
 def test_the_best_of_those_that_go_alone_is_the_one_to_compare_with(run: Run) -> None:
@@ -92,9 +160,8 @@ def test_without_anybody_going_alone_it_says_how_to_get_one(
     assert going_alone(run) is None
     judged = judge(run)
     assert all(np.isnan(c.gain) for c in judged)
-    (told,) = summary(run, judged)["Whom it helps"]
+    (told,) = whom_it_helps(run, judged)
     assert '--set \'methods=["pacpfl", "pooled", "vanilla"]\'' in told
-    assert of_one(run, judged[0], None, {"pacpfl": 0.3}) == told
 
 
 def test_the_main_method_is_not_compared_with_itself(
@@ -103,35 +170,26 @@ def test_the_main_method_is_not_compared_with_itself(
     run = read_run(build(tmp_path / "run", clients=3, methods=("vanilla", "pooled")))
     assert run.main == "vanilla"
     assert going_alone(run) is None
-    assert "Whom it helps" not in summary(run)
+    assert whom_it_helps(run, judge(run)) == []
 
 
 def test_a_group_that_loses_on_average_is_warned_of(run: Run) -> None:
+    def warned() -> bool:
+        return any("existing clients" in c.title for c in cautions(run, judge(run)))
+
     set_errors(run, "pacpfl", [0.50, 0.52, 0.49, 0.51])
     set_errors(run, "vanilla", [0.40, 0.41, 0.40, 0.39])
-    (caution,) = [c for c in cautions(run) if "does not pay" in c.title]
-    assert caution.title == "Federating does not pay for existing clients"
-    assert "GP per client" in caution.text and "better for 4 of 4" in caution.text
-    told = " ".join(for_whom(run, judge(run)))
-    assert "for 0 of 4 clients; the client in the middle has 26% more error." in told
+    assert warned()
     set_errors(run, "vanilla", [0.60, 0.41, 0.60, 0.39])
-    assert not [c for c in cautions(run) if "does not pay" in c.title]
+    assert not warned()
 
 
-def test_one_client_in_words(run: Run) -> None:
+def test_every_verdict_on_a_client_is_told_differently(run: Run) -> None:
     set_errors(run, "pacpfl", [0.3, 0.5, 0.4, 0.4])
     set_errors(run, "vanilla", [0.4, 0.4, 0.4, np.nan])
     set_saved(run, [[2.0, 2.1] * 20, [-2.0, 2.1] * 20, [0.0] * 40, [1.0] * 40])
-    judged = judge(run)
     leads = [{"pacpfl": own, "vanilla": other} for own, other in
              ((0.3, 0.4), (0.5, 0.4), (0.4, 0.4), (0.4, np.nan))]  # fmt: skip
-    told = [
-        of_one(run, client, "vanilla", values) for client, values in zip(judged, leads, strict=True)
-    ]
-    assert told[0] == (
-        "Federating left it with 25% less error, more than chance: RSMSE 0.300 with PAC-PFL, 0.400 "
-        "alone (GP per client)."
-    )
-    assert told[1].startswith("Federating left it with 25% more error, which could be chance: ")
-    assert told[2].startswith("Federating changed nothing for this client, which could be chance")
-    assert told[3] == "There is no number of GP per client for this client to compare with."
+    told = [gain_of_client(run, c, v) for c, v in zip(judge(run), leads, strict=True)]
+    assert len(set(told)) == 4
+    assert "25%" in told[0] and "0.300" in told[0] and "0.400" in told[0]

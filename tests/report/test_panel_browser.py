@@ -273,8 +273,8 @@ def test_warnings_of_a_client_are_shown_first(page: webdriver.Chrome) -> None:
     link(page, "existing-02").click()
     wait(page, lambda: opened(page) == "existing-02")
     (warning,) = page.find_elements(By.CSS_SELECTOR, "#panel .caution")
-    assert warning.text == "It does better alone, more than chance would explain."
-    assert "Federating left it with 20% more error" in page.find_element(By.ID, "panel").text
+    assert "better alone" in warning.text
+    assert "20% more error" in page.find_element(By.ID, "panel").text
 
 
 @pytest.mark.parametrize("end", ["#client=new/new-04", "#client=new-04", "#client=new%2Fnew-04"])

@@ -15,10 +15,9 @@ from hypothesis.extra.numpy import arrays as any_array
 
 from pacpfl.errors import InputError
 from pacpfl.report import page as pages
-from pacpfl.report.compact import ALPHABET, embedded, limits, pack, pack_image
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.judge import judge
-from pacpfl.report.panels import panel_data
+from pacpfl.report.panels import ALPHABET, embedded, limits, pack, pack_image, panel_data
 
 
 def unpack(text: str, low: float, high: float) -> np.ndarray:
@@ -118,7 +117,7 @@ def test_every_client_has_what_its_panel_shows(run: Run) -> None:
             row = run.rows(method, group).set_index("client").loc[client["name"]]
             assert lead == pytest.approx(row["rsmse"], abs=1e-5)
             assert scores[3] == f"{row['coverage_90']:.3f}"
-        assert any(text.startswith("Federating ") for text in client["words"])
+        assert any(f"{client['leads'][0]:.3f}" in text for text in client["words"])
 
 
 def test_a_prediction_far_off_does_not_flatten_the_samples(run: Run) -> None:
@@ -162,13 +161,9 @@ def test_warnings_of_a_client_are_in_words(tmp_path: Path, build: Callable[..., 
         [[60, 0.0, 1.0], [60, 0.0, 1.0], [60, -60, 61.0]]
     )
     first, second, third = (c["warnings"] for c in panel_data(run, judge(run))["clients"])
-    assert first == [
-        "It is over-confident: its 90% band holds 50% of its 60 test points, fewer than chance would "
-        "explain."
-    ]
-    assert len(second) == 1 and second[0].startswith("It has fewer than 8 samples")
-    assert third[0] == "It does better alone, more than chance would explain."
-    assert third[1].startswith("It has fewer than 20 test samples")
+    assert len(first) == 1 and "50% of its 60" in first[0]
+    assert len(second) == 1 and "8 samples" in second[0]
+    assert len(third) == 2 and "alone" in third[0] and "20 test samples" in third[1]
 
 
 def test_a_thousand_clients_fit_in_five_megabytes(

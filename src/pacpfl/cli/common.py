@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,30 +107,3 @@ def latest(diagnostics: dict[str, float]) -> str:
     if "log_evidence" in diagnostics:
         return f"ln Z {diagnostics['log_evidence']:.3f} per sample"
     return f"loss {diagnostics['loss']:.3f}" if "loss" in diagnostics else ""
-
-
-NUMBERS = {"rsmse": "RSMSE", "ce": "CE", "nll": "NLL", "coverage_90": "90% coverage"}
-CLASSES = {"accuracy": "accuracy", "ce": "CE", "nll": "NLL", "brier": "Brier score"}
-
-
-def summary(tables: dict[str, tuple[str, dict[str, dict[str, dict[str, float]]]]]) -> None:
-    """The metrics that people look at first, to standard output."""
-    from rich.table import Table
-
-    every = [measured for _, groups in tables.values() for measured in groups.values()]
-    shown = CLASSES if any("accuracy" in measured for measured in every) else NUMBERS
-    table = Table(title="Mean over clients ± 95% interval", title_justify="left")
-    table.add_column("method")
-    table.add_column("clients")
-    for metric in shown.values():
-        table.add_column(metric, justify="right")
-    for title, groups in tables.values():
-        for group, measured in groups.items():
-            table.add_row(title, group, *(plus_minus(measured[m]) for m in shown))
-    Console(highlight=False).print(table)
-
-
-def plus_minus(cell: dict[str, float]) -> str:
-    """Without an interval where there is none: that of all clients together, or of one client."""
-    half = cell["ci95"]
-    return f"{cell['mean']:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pacpfl.cli.common import console, summary, watching
+from pacpfl.cli.common import console, watching
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
     from pacpfl import folder as run_folder
     from pacpfl import run as study
     from pacpfl.report.page import write_report
+    from pacpfl.report.terminal import print_results
     from pacpfl.studies import model_file, own_units
 
     if fresh:
@@ -164,9 +165,7 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
         if rows:
             own_units.write_units(folder, rows, config.tables.target)
         page = write_report(folder)
-    summary(
-        {name: (r.about["title"], run_folder.summarise(r.groups)) for name, r in results.items()}
-    )
+    print_results(results)
     if rows:
         print_units(config.tables.target, own_units.means(rows), results)
     print(f"Report: {page}")

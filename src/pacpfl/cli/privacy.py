@@ -21,7 +21,8 @@ def privacy(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> No
     from rich.table import Table
 
     from pacpfl.privacy.ledger import FILE, read_ledger
-    from pacpfl.studies.protect import formula, total
+    from pacpfl.report.sentences import guarantee
+    from pacpfl.studies.protect import total
 
     if not folder.is_dir():
         raise InputError(f"There is no run folder {folder}; give the folder a run has written.")
@@ -55,7 +56,8 @@ def privacy(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> No
     everything = total(runs)
     before = f", {len(runs) - 1} earlier in the same folder included" if len(runs) > 1 else ""
     if math.isfinite(everything.epsilon):
-        print(f"Total: {formula(everything, runs[-1].plan.unit)}{before}.")
+        facts = everything._asdict() | {"unit": runs[-1].plan.unit}
+        print(f"Total: {guarantee(facts)}{before}.")
     else:
         print(f"Total: no guarantee, because mode paper has none{before}.")
     if not all(run.private for run in runs):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pacpfl.cli.common import console, shipped, summary, watching
+from pacpfl.cli.common import console, shipped, watching
 from pacpfl.cli.privacy import warn_of_earlier
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
@@ -112,6 +112,8 @@ def run(
     from pacpfl import folder as run_folder
     from pacpfl import run as study
     from pacpfl.report.page import write_report
+    from pacpfl.report.sentences import diversity, privacy
+    from pacpfl.report.terminal import print_results
     from pacpfl.report.track import tracked
 
     if engine not in ("simulate", "flare"):
@@ -135,15 +137,8 @@ def run(
             raise typer.Exit(130) from None
         watcher.stage("drawing the report")
         page = write_report(folder)
-    summary(
-        {name: (r.about["title"], run_folder.summarise(r.groups)) for name, r in results.items()}
-    )
-    diversity = next(
-        (r.about["diversity"]["words"] for r in results.values() if "diversity" in r.about), None
-    )
-    if diversity:
-        print(diversity)
+    print_results(results)
     for result in results.values():
-        if "privacy" in result.about:
-            print(result.about["privacy"]["words"])
+        for sentence in filter(None, (diversity(result.about), privacy(result.about))):
+            print(sentence)
     print(f"Report: {page}")

@@ -16,10 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pacpfl.errors import InputError
-from pacpfl.report.exhibits import Exhibit
-from pacpfl.report.figures import GROUP_TITLES, thinned
+from pacpfl.report import sentences
+from pacpfl.report.figures import thinned
 from pacpfl.report.folder import Run
+from pacpfl.report.gallery import Exhibit
 from pacpfl.report.measures import number
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, INK, grid, panels
 
 CLIENTS_DRAWN = 120
@@ -58,9 +60,9 @@ def certificate_exhibits(document: dict[str, Any] | None) -> Iterator[Exhibit]:
         parts.append(text + ".")
     caption = (
         "One column per client, sorted by its bound. The ring is the average loss on the client's "
-        "own samples, the bar is what is guaranteed for all samples to come, the cross is what the "
-        "test samples show. A cross above its bar would be a broken promise. Bars on the dashed "
-        "line, the largest value of the loss, say nothing."
+        "own samples, the bar is what is guaranteed for all samples to come, and the cross is the "
+        "average loss on test samples: a cross above its bar would be a broken promise. A bar at the "
+        "dashed line, the largest possible loss, guarantees nothing."
     )
     if len(document["clients"]) > CLIENTS_DRAWN:
         caption += f" At most {CLIENTS_DRAWN} clients of each group are drawn."
@@ -149,75 +151,11 @@ def page_part(document: dict[str, Any] | None) -> Markup:
     )
     return Markup(
         environment.from_string(template).render(
-            sentences=sentences(document),
+            sentences=sentences.certificates(document),
             loss=f"{loss['name']}, b = {loss['b']:g}",
             delta=f"{document['delta']:g}",
             titles=titles,
             rows=rows,
-            conditions=conditions(document),
+            conditions=sentences.conditions(document),
         )
     )
-
-
-def sentences(document: dict[str, Any]) -> list[str]:
-    """What is guaranteed to whom, in words."""
-    found = []
-    b = document["loss"]["b"]
-    for group, facts in document["groups"].items():
-        text = (
-            f"{facts['below']} of {facts['clients']} {group} clients have a bound below {b:g}, the "
-            f"largest value of the loss; the median bound is {number(facts['bound'])}. "
-        )
-        if facts["proved"] == facts["clients"]:
-            text += "Every premise of these certificates that can be checked holds."
-        elif facts["proved"] == 0:
-            text += (
-                "They rest on a premise that is not proved. They would stay below "
-                f"{b:g} for any training that is epsilon-DP towards a whole client with epsilon "
-                f"up to {facts['tolerated_epsilon']:.3g} (median)."
-            )
-        else:
-            text += f"Of these certificates {facts['proved']} are proved."
-        if facts["tested"]:
-            text += (
-                f" Against test samples {facts['covered']} of {facts['tested']} bounds hold; at "
-                f"least {100 * (1 - document['delta']):g}% of them should."
-            )
-        if facts.get("networks_test_risk") is not None:
-            text += (
-                " The networks in use are not what is certified: drawn from a client's mixture, one "
-                f"has a median test risk of {number(facts['networks_test_risk'])}."
-            )
-        found.append(text)
-    found += [document["federation"]["verdict"], document["newcomers"]["verdict"]]
-    return found
-
-
-def conditions(document: dict[str, Any]) -> list[dict[str, str]]:
-    """Each condition once, with whom it concerns and, where it differs, for how many of them.
-
-    Where reasons differ from client to client, that of the first client is given.
-    """
-    named = [(GROUP_TITLES[row["group"]], row) for row in document["clients"]]
-    named += [
-        ("Federation", document["federation"]),
-        ("Clients yet to come", document["newcomers"]),
-    ]
-    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for who, row in named:
-        for condition in (*row["conditions"], *filter(None, [row.get("participation")])):
-            statuses = reasons.setdefault((who, condition["name"]), {})
-            first = f"{row['subject']}: {condition['reason']}"
-            found = statuses.setdefault(condition["status"], [first])
-            found.append(condition["reason"])
-    merged: dict[tuple[str, str, str], list[str]] = {}
-    for (who, name), statuses in reasons.items():
-        total = sum(len(found) - 1 for found in statuses.values())
-        for status, (first, *found) in statuses.items():
-            share = f" for {len(found)} of {total}" if len(found) < total else ""
-            reason = found[0] if len(set(found)) == 1 else first
-            merged.setdefault((name, status + share, reason), []).append(who)
-    return [
-        {"who": ", ".join(who), "name": name, "status": status, "reason": reason}
-        for (name, status, reason), who in merged.items()
-    ]

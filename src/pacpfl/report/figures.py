@@ -1,10 +1,11 @@
-"""Figures that compare methods: box plots, calibration curves, prediction bands.
+"""Figures of what methods predict: box plots, calibration, bands, reliability, single samples.
 
 Each function takes a run and returns a figure, or nothing where the run holds nothing to draw.
 """
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,13 +23,17 @@ from matplotlib.ticker import (
 
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import ACCURACY, BOXED, CE, CLASS_BOXED, RSMSE, Measure
-from pacpfl.report.style import INK, Look, grid, looks, panels, short, wrapped
+from pacpfl.report.sentences import GROUP_TITLES
+from pacpfl.report.style import COLOURS, INK, WIDTH, Look, grid, looks, panels, short, wrapped
 
-GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
 DOTS = 150  # clients drawn as dots per box; more would only blacken the figure
 DRAWN_CLIENTS = 6
 BAND_POINTS = 300
 SAMPLES_IN_A_ROW = 100  # with several features: test samples against their index
+LEAST_IN_A_BIN = 20  # fewer samples say nothing about how often an answer is right
+SHOWN_CLASSES = 3  # of a sample, the likeliest
+KINDS = ("right and confident", "right but in doubt", "wrong")  # of examples, by number
+LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 def thinned(count: int, at_most: int) -> np.ndarray:
@@ -288,3 +293,124 @@ def _draw_bands(axis: Axes, run: Run, key: str, styles: dict[str, Look]) -> list
         )  # fmt: skip
     axis.margins(x=0.02)
     return others
+
+
+def reliability(run: Run) -> Figure | None:
+    """How often answers are right against how sure they are, all clients of a group together."""
+    tables = {
+        group: {
+            method: table.sum(axis=0)
+            for method in run.titles
+            if (table := run.per_client(f"calibration/{method}", group)) is not None
+        }
+        for group in run.groups
+    }
+    groups = [group for group in run.groups if tables[group]]
+    if not groups:
+        return None
+    figure, axes = panels(1, len(groups), 4.2, sharex=True, sharey=True)
+    styles = looks(list(run.titles))
+    for axis, group in zip(axes, groups, strict=True):
+        axis.plot([0, 1], [0, 1], color=INK, alpha=0.6, linewidth=0.9)
+        for method, table in tables[group].items():
+            samples, right, sure = table[table[:, 0] >= LEAST_IN_A_BIN].T
+            look, share = styles[method], samples / table[:, 0].sum()
+            x, y = sure / samples, right / samples
+            axis.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=1.3)
+            axis.scatter(
+                x, y, s=8 + 70 * np.sqrt(share), color=look.colour, marker=look.marker,
+                linewidths=0, alpha=0.8, zorder=3,
+            )  # fmt: skip
+        axis.set(title=GROUP_TITLES[group], xlabel="confidence", xlim=(0, 1), ylim=(0, 1.02))
+        axis.set_box_aspect(1)
+        axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+        axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
+        grid(axis)
+    axes[0].set_ylabel("share that is right")
+    shown = [method for method in run.titles if any(method in tables[g] for g in groups)]
+    handles = [
+        Line2D(
+            [], [], color=styles[m].colour, linestyle=styles[m].dash, marker=styles[m].marker,
+            markersize=4, linewidth=1.3, label=short(run.titles[m]),
+        )
+        for m in shown
+    ]  # fmt: skip
+    handles.append(Line2D([], [], color=INK, alpha=0.6, linewidth=0.9, label="perfect"))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=3
+    )
+    return figure
+
+
+def class_name(number: int, classes: int) -> str:
+    """Digits by their digit, the 62 classes of EMNIST by their character, others by their number."""
+    return LETTERS[number] if classes in (10, len(LETTERS)) else str(number)
+
+
+def examples_of(run: Run, group: str) -> list[list[int]]:
+    """Places in the group's examples, one list for each of KINDS that has any."""
+    kinds = run.arrays.get(f"examples/{group}/kind")
+    if kinds is None:
+        return []
+    found = [[int(place) for place in np.flatnonzero(kinds == n)] for n in range(len(KINDS))]
+    return [places for places in found if places]
+
+
+def examples(run: Run, group: str) -> Figure | None:
+    """Test samples with the classes the main method thinks likeliest, a row for each kind of answer."""
+    rows = examples_of(run, group)
+    if not rows:
+        return None
+    columns = max(len(places) for places in rows)
+    figure = Figure(figsize=(WIDTH, 1.55 * len(rows) + 0.2), layout="constrained")
+    kinds = run.arrays[f"examples/{group}/kind"]
+    parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+    for part, places in zip(parts, rows, strict=True):
+        part.suptitle(KINDS[int(kinds[places[0]])].capitalize(), x=0.01, ha="left", fontsize=9.5)
+        axes = part.subplots(
+            1, 2 * columns, squeeze=False, gridspec_kw={"width_ratios": [1, 0.8] * columns}
+        )[0]
+        for column in range(columns):
+            pair = axes[2 * column : 2 * column + 2]
+            if column < len(places):
+                _draw_example(run, group, places[column], pair)
+            else:
+                for axis in pair:
+                    axis.set_axis_off()
+    return figure
+
+
+def _draw_example(run: Run, group: str, place: int, pair: Sequence[Axes]) -> None:
+    image = run.arrays[f"examples/{group}/images"][place]
+    probabilities = run.arrays[f"examples/{group}/probabilities"][place]
+    truth = int(run.arrays[f"examples/{group}/labels"][place])
+    picture, bars = pair
+    # On paper of its own: a photograph of ink does not turn with the page's theme.
+    picture.imshow(
+        1 - image.astype(float) / max(float(image.max()), 1.0), cmap="gray", vmin=0, vmax=1,
+        interpolation="nearest",
+    )  # fmt: skip
+    picture.set_xticks([])
+    picture.set_yticks([])
+    for spine in picture.spines.values():
+        spine.set(visible=True, alpha=0.3)
+    picture.set_xlabel(f"is {class_name(truth, len(probabilities))}", labelpad=2, fontsize=8)
+    likeliest = np.argsort(-probabilities, kind="stable")[:SHOWN_CLASSES]
+    heights = range(len(likeliest))
+    bars.barh(
+        heights,
+        probabilities[likeliest],
+        height=0.7,
+        color=[COLOURS[0] if c == truth else COLOURS[1] for c in likeliest],
+        alpha=0.8,
+        hatch=["" if c == truth else "////" for c in likeliest],
+        edgecolor=INK,
+        linewidth=0.4,
+    )
+    bars.set_yticks(heights, [class_name(int(c), len(probabilities)) for c in likeliest])
+    bars.set(xlim=(0, 1), ylim=(len(likeliest) - 0.4, -0.6))
+    bars.set_xticks([0, 1], ["0", "1"])
+    bars.tick_params(axis="y", length=0)
+    bars.tick_params(labelsize=7.5)
+    for side in ("left", "bottom"):
+        bars.spines[side].set_alpha(0.4)

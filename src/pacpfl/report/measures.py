@@ -1,14 +1,19 @@
-"""The measures the report shows: what they are called, what is better, how to read them."""
+"""The measures the report shows: what they are called, what is better, and how to say a value."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One column of metrics.json. `ideal` is the value to be near; without it, lower is better."""
+    """One column of metrics.json.
+
+    `ideal` is the value to be near; without it, lower is better. A `share` is said in per cent, and a
+    gain of it in points; other gains are shares of the value they are compared with.
+    """
 
     key: str
     title: str
@@ -17,16 +22,42 @@ class Measure:
     ideal: float | None = None
     ranked: bool = True
     digits: int = 3
+    noun: str = ""
+    comparative: str = "lower"
+    share: bool = False
+    gained: tuple[str, str] = ("", "")  # what one has who gains, and who loses
 
     def distance(self, value: float) -> float:
-        """How far a value is from the best one could ask for."""
+        """Return how far a value is from the best one could ask for."""
         return value if self.ideal is None else abs(value - self.ideal)
+
+    def gain(self, own: float, other: float) -> float:
+        """Return how much better `own` is than `other`; NaN where that cannot be told."""
+        if self.share:
+            return own - other
+        return 1 - own / other if other > 0 else float("nan")
+
+    def say(self, value: float) -> str:
+        """Return a value as it stands in a sentence."""
+        return percent(value, 1) if self.share else number(value, self.digits)
+
+    def say_size(self, gain: float) -> str:
+        """Return how large a gain is, without its sign."""
+        if not self.share:
+            return percent(abs(gain))
+        points = f"{100 * abs(gain):.1f}"
+        return f"{points} point" if points == "1.0" else f"{points} points"
+
+    def say_gain(self, gain: float) -> str:
+        """Return what somebody has with this gain, such as "5% less error"."""
+        return f"{self.say_size(gain)} {self.gained[gain < 0]}"
 
 
 RSMSE = Measure(
     "rsmse", "RSMSE", "lower is better",
     "root mean squared error divided by the standard deviation of the targets: 0 is perfect, "
     "1 is no better than always answering the average",
+    noun="an RSMSE", gained=("less error", "more error"),
 )  # fmt: skip
 CE = Measure(
     "ce", "CE", "lower is better",
@@ -48,12 +79,14 @@ WIDTH_90 = Measure(
 
 ACCURACY = Measure(
     "accuracy", "Accuracy", "higher is better",
-    "share of test samples whose class is named rightly", ideal=1.0,
+    "share of test samples that are classified correctly", ideal=1.0,
+    noun="an accuracy", comparative="higher", share=True,
+    gained=("more accuracy", "less accuracy"),
 )  # fmt: skip
 CLASS_CE = Measure(
     "ce", "CE", "lower is better",
-    "calibration error of all clients' predictions together, the mean gap between how sure they are "
-    "and how often they are right: 0 is perfect",
+    "calibration error of all clients' predictions together, the mean gap between how confident they "
+    "are and how often they are right: 0 is perfect",
 )  # fmt: skip
 OWN_CE = Measure(
     "ce_own", "CE of its own", "lower is better",
@@ -72,8 +105,19 @@ CLASS_BOXED = (ACCURACY, NLL, BRIER)
 OF_A_CLASS_CLIENT = (OWN_CE, NLL, BRIER)  # beside its accuracy
 
 
-def number(value: float, digits: int = 3) -> str:
-    """A number for people: fixed decimals, a true minus sign, a dash for what is not known."""
+def best(means: Mapping[str, float], measure: Measure) -> set[str]:
+    """Return the methods nearest to the ideal: several when they tie, none when there is no contest."""
+    distances = {
+        method: measure.distance(mean) for method, mean in means.items() if math.isfinite(mean)
+    }
+    if len(distances) < 2 or not measure.ranked:
+        return set()
+    least = min(distances.values())
+    return {method for method, distance in distances.items() if distance == least}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number for people: fixed decimals, a true minus sign, a dash for what is not known."""
     if value is None or math.isnan(value):
         return "\N{EN DASH}"
     if math.isinf(value):
@@ -84,10 +128,16 @@ def number(value: float, digits: int = 3) -> str:
     return ("\N{MINUS SIGN}" if negative else "") + text
 
 
+def plus_minus(mean: float, half: float | None, digits: int = 3) -> str:
+    """Return "0.350 ± 0.021"; the mean alone where it has no interval."""
+    known = half is not None and math.isfinite(mean) and math.isfinite(half)
+    return number(mean, digits) + (f" \N{PLUS-MINUS SIGN} {number(half, digits)}" if known else "")
+
+
 def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
 def counted(amount: int, thing: str) -> str:
-    """ "1 client", "2 clients"."""
+    """Return "1 client" or "2 clients"."""
     return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"

@@ -15,17 +15,15 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from pacpfl import files
-from pacpfl.report.cautions import CHECKED, cautions
+from pacpfl.report import sentences
 from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
-from pacpfl.report.compact import embedded
-from pacpfl.report.exhibits import exhibits, headline
-from pacpfl.report.figures import GROUP_TITLES
 from pacpfl.report.folder import GROUPS, Run, read_run
+from pacpfl.report.gallery import exhibits
 from pacpfl.report.judge import going_alone, judge
-from pacpfl.report.panels import panel_data
+from pacpfl.report.panels import embedded, panel_data
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
 from pacpfl.report.tables import client_table, method_table, shown_measures
-from pacpfl.report.words import summary
 
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
 SCRIPTS = ("table", "draw", "figures", "panels")  # one after the other they are the page's script
@@ -96,10 +94,10 @@ def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = N
         run=run,
         dataset=str(run.record.get("dataset", run.name)),
         about=_about(run),
-        summary=summary(run, judged),
-        headline=headline(run),
-        cautions=cautions(run, judged),
-        checked=CHECKED,
+        summary=sentences.summary(run, judged),
+        headline=sentences.headline(run),
+        cautions=sentences.cautions(run, judged),
+        checked=sentences.CHECKED,
         sections={key: title for key, title in SECTIONS.items() if key in present},
         measures=shown_measures(run),
         methods=method_table(run),

@@ -1,10 +1,13 @@
 """What the page knows about every single client, as data from which its panel is drawn when opened.
 
-Words are made here; curves travel packed (`compact`) and are drawn by `panels.js`.
+Words come from `sentences`; curves travel as short text and are drawn by `panels.js`. Each number
+takes two characters: one of 4095 steps between the lowest and the highest value of its axis, finer
+than any screen shows; the last code of all stands for what is not finite.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pacpfl.report import panel_curves
-from pacpfl.report.class_plots import class_name
+from pacpfl.errors import InputError
+from pacpfl.report.figures import class_name, thinned
 from pacpfl.report.folder import Run
-from pacpfl.report.gain_words import of_one
-from pacpfl.report.judge import FEW_SAMPLES, FEW_TESTS, Judged, going_alone
+from pacpfl.report.judge import Judgement, going_alone
 from pacpfl.report.measures import (
     ACCURACY,
     CE,
@@ -25,15 +27,21 @@ from pacpfl.report.measures import (
     OF_A_CLASS_CLIENT,
     RSMSE,
     Measure,
-    counted,
     number,
-    percent,
 )
+from pacpfl.report.sentences import about_client, client_warnings
 from pacpfl.report.style import COLOURS, looks
 from pacpfl.report.tables import CLIENTS_SHOWN, client_link
 
-ONE_PARTICLE = 0.95  # weight from which a client listens to a single particle
 DASHES = {"-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 2.5"}
+BANDS = (1, 2, 3, 4)  # of the six stored quantiles: 5, 25, 75 and 95%
+BINS = 5  # of confidence, for one client: its few answers would leave twenty nearly empty
+FAR = 1.5  # predictions further from the samples than this, in ranges of the samples, are cut off
+POINTS = 120  # of a client of an older run, which kept all of them for the few it drew
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+MISSING = 64 * 64 - 1
+STEPS = MISSING - 1
+LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ def panel_measures(run: Run) -> tuple[Measure, ...]:
     return (ACCURACY, *OF_A_CLASS_CLIENT) if run.classification else (RSMSE, CE, NLL, COVERAGE_90)
 
 
-def panel_data(run: Run, judged: list[Judged]) -> dict[str, Any]:
+def panel_data(run: Run, judged: list[Judgement]) -> dict[str, Any]:
     """All that the panels are drawn from."""
     styles, methods = looks(list(run.titles)), list(run.titles)
     alone = going_alone(run)
@@ -94,108 +102,218 @@ def _sources(run: Run, group: str, alone: str | None) -> Sources:
         weights=run.per_client("weights", group),
         members=run.per_client("responsibilities", group),
         classes=run.per_client("classes", group),
-        errors=panel_curves.wrong_answers(run, group),
-        offsets=panel_curves.offsets(run, group),
+        errors=wrong_answers(run, group),
+        offsets=offsets(run, group),
     )
 
 
-def _client(run: Run, client: Judged, sources: Sources, alone: str | None) -> dict[str, Any]:
+def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) -> dict[str, Any]:
     lead = panel_measures(run)[0].key
     values = {method: sources.scores.get((method, client.name)) for method in run.titles}
     leads = {
         method: float("nan") if row is None else float(row[lead]) for method, row in values.items()
     }
+    own, place = values[run.main], client.place
+    assert own is not None  # it is judged because the main method served it
+    coverage = float(own[COVERAGE_90.key])
+    table = sources.calibration.get(run.main)
+    answers = table[place] if run.classification and table is not None else None
+    weights = None if sources.weights is None else sources.weights[place]
     data: dict[str, Any] = {
         "link": client_link(client),
         "name": client.name,
         "group": client.group,
         "kind": client.kind,
-        "words": _words(run, client, sources, leads, alone),
-        "warnings": warnings(run, client, values[run.main]),
+        "words": about_client(run, client, leads, answers, coverage, weights),
+        "warnings": client_warnings(run, client, coverage),
         "leads": [round(value, 5) if math.isfinite(value) else None for value in leads.values()],
         "scores": [
             ["\N{EN DASH}" if row is None else number(row[m.key]) for m in panel_measures(run)]
             for row in values.values()
         ],
     }
-    if sources.weights is not None:
-        data["weights"] = [round(float(w), 4) for w in sources.weights[client.place]]
+    if weights is not None:
+        data["weights"] = [round(float(w), 4) for w in weights]
     if sources.members is not None:
-        data["members"] = [round(float(w), 4) for w in sources.members[client.place]]
+        data["members"] = [round(float(w), 4) for w in sources.members[place]]
     if run.classification:
-        if run.main in sources.calibration:
-            data["bins"] = panel_curves.reliability(sources.calibration[run.main][client.place])
+        if answers is not None:
+            data["bins"] = reliability(answers)
         if sources.classes is not None:
-            data["classes"] = sources.classes[client.place].tolist()
-        data["errors"] = sources.errors.get(client.place, [])
+            data["classes"] = sources.classes[place].tolist()
+        data["errors"] = sources.errors.get(place, [])
         return data
-    if run.main in sources.calibration:
-        data["calibration"] = panel_curves.calibration(client, sources.calibration)
-    data["bands"] = panel_curves.bands(run, client, alone, sources.offsets)
+    if table is not None:
+        data["calibration"] = calibration(client, sources.calibration)
+    data["bands"] = bands(run, client, alone, sources.offsets)
     return data
 
 
-def _words(
-    run: Run, client: Judged, sources: Sources, leads: dict[str, float], alone: str | None
-) -> list[str]:
-    """What one would say about this client in passing."""
-    known = counted(client.samples, "sample")
-    if client.later:
-        known += f" and {client.later} more that came later"
-    own = sources.scores[run.main, client.name]
-    told = (
-        f"It has {known} of its own and was measured on {counted(client.test, 'test sample')} that "
-        "nobody learned from."
+def offsets(run: Run, group: str) -> dict[str, np.ndarray]:
+    """Where each client begins: in the arrays of test samples, and of those it learned from."""
+    found = {}
+    clients = len(run.names(group))
+    for key in ("offsets", "train_offsets"):
+        values = run.arrays.get(f"panels/{group}/{key}")
+        if values is None:
+            continue
+        if len(values) != clients + 1:
+            raise InputError(
+                f"{run.name}/arrays.safetensors has {len(values) - 1} clients in panels/{group}/{key} "
+                f"but clients.csv lists {clients} {group} clients; run the study again."
+            )
+        found[key] = values.astype(int)
+    return found
+
+
+def bands(
+    run: Run, client: Judgement, alone: str | None, places: dict[str, np.ndarray]
+) -> dict[str, Any] | None:
+    """What was predicted, what came true, and what it was learned from, on one pair of axes."""
+    found = _stored(run, client, alone, places) or _drawn(run, client, alone)
+    if found is None:
+        return None
+    low, high = _heights(found)
+    inside = (found["y"] >= found["quantiles"][BANDS[0]]) & (
+        found["y"] <= found["quantiles"][BANDS[-1]]
     )
-    sentences = [told, of_one(run, client, alone, leads)]
-    if run.classification:
-        table = sources.calibration.get(run.main)
-        if table is not None:
-            count, right, sure = table[client.place].sum(axis=0)
-            if count:
-                sentences.append(
-                    f"Its answers are {percent(sure / count)} sure on average, and "
-                    f"{percent(right / count)} of them are right."
-                )
-    elif math.isfinite(own["coverage_90"]):
-        sentences.append(f"Its 90% band holds {percent(own['coverage_90'])} of its test points.")
-    return [*sentences, *_particle_words(client, sources)]
+    packed: dict[str, Any] = {
+        "of": client.test,
+        "inside": int(inside.sum()),
+        "range": [low, high],
+        "y": pack(found["y"], low, high),
+        "mean": pack(found["mean"], low, high),
+        "quantiles": [pack(found["quantiles"][place], low, high) for place in BANDS],
+    }
+    for key in ("alone", "spread_y", "spread_mean", "train_y"):
+        if key in found:
+            packed[key] = pack(found[key], low, high)
+    if "x" in found:
+        least, most = limits(found["x"], found.get("train_x", found["x"]))
+        packed["across"] = [least, most]
+        for key in ("x", "train_x"):
+            if key in found:
+                packed[key] = pack(found[key], least, most)
+    return packed
 
 
-def _particle_words(client: Judged, sources: Sources) -> list[str]:
-    if sources.weights is None or sources.weights.shape[1] < 2:
-        return []
-    weights = sources.weights[client.place]
-    strongest = int(np.argmax(weights))
-    if weights[strongest] > ONE_PARTICLE:
-        return [
-            f"It listens to one particle, number {strongest + 1} ({percent(weights[strongest])})."
-        ]
-    # As many equal weights would have the same sum of squares.
-    count = number(1 / float((weights**2).sum()), 1)
-    return [f"Its weight is spread over about {count} of {len(weights)} particles."]
+def _heights(found: dict[str, np.ndarray]) -> tuple[float, float]:
+    """From the lowest to the highest that is drawn, unless a prediction is so far off that the samples
+    would melt into a line: then it leaves the drawing."""
+    seen = [found[key] for key in ("y", "train_y", "spread_y") if key in found]
+    told = [found[key] for key in ("mean", "alone", "spread_mean") if key in found]
+    lowest, highest = limits(*seen)
+    room = FAR * (highest - lowest)
+    low, high = limits(*seen, *told, found["quantiles"][list(BANDS)])
+    return (max(low, lowest - room), min(high, highest + room)) if room > 0 else (low, high)
 
 
-def warnings(run: Run, client: Judged, own: pd.Series) -> list[str]:
-    """What to be careful about with this client; the tests are those of the warnings on top."""
-    found = []
-    if client.overconfident:
-        found.append(
-            "It is over-confident: fewer of its answers are right than their confidence says, more "
-            "than chance would explain."
-            if run.classification
-            else f"It is over-confident: its 90% band holds {percent(own['coverage_90'])} of its "
-            f"{client.test} test points, fewer than chance would explain."
-        )
-    if client.verdict == "hurt":
-        found.append("It does better alone, more than chance would explain.")
-    if client.few_samples:
-        found.append(
-            f"It has fewer than {FEW_SAMPLES} samples: what it is told is mostly the prior that the "
-            "others' data shaped."
-        )
-    if client.few_tests:
-        found.append(
-            f"It has fewer than {FEW_TESTS} test samples: the numbers on this panel are rough."
+def _stored(
+    run: Run, client: Judgement, alone: str | None, places: dict[str, np.ndarray]
+) -> dict[str, np.ndarray] | None:
+    """From `panels/GROUP`, which has every client."""
+    parts = {key: slice(*values[client.place : client.place + 2]) for key, values in places.items()}
+    if "offsets" not in parts or parts["offsets"].start == parts["offsets"].stop:
+        return None
+    place = f"panels/{client.group}"
+    keys = ("x", "y", "mean", "quantiles", "spread_y", "spread_mean")
+    names = {key: f"{place}/{key}" for key in keys} | {"alone": f"{place}/{alone}/mean"}
+    found = {
+        key: run.arrays[name][..., parts["offsets"]]
+        for key, name in names.items()
+        if name in run.arrays
+    }
+    if "train_offsets" in parts:
+        for key in ("train_x", "train_y"):
+            found[key] = run.arrays[f"{place}/{key}"][parts["train_offsets"]]
+    return found
+
+
+def _drawn(run: Run, client: Judgement, alone: str | None) -> dict[str, np.ndarray] | None:
+    """From `bands/GROUP/CLIENT`: older runs kept a few clients only, with all their test samples."""
+    key = f"bands/{client.group}/{client.name}"
+    if f"{key}/quantiles" not in run.arrays:
+        return None
+    quantiles = run.arrays[f"{key}/quantiles"]
+    x = run.arrays[f"{key}/x"].reshape(quantiles.shape[1], -1)
+    even = thinned(len(x), POINTS)
+    one_feature = x.shape[1] == 1
+    shown = np.argsort(x[:, 0], kind="stable")[even] if one_feature else np.arange(len(even))
+    y, mean = run.arrays[f"{key}/y"], run.arrays[f"{key}/mean"]
+    found = {"y": y[shown], "mean": mean[shown], "quantiles": quantiles[:, shown]}
+    if f"{key}/{alone}/mean" in run.arrays:
+        found["alone"] = run.arrays[f"{key}/{alone}/mean"][shown]
+    if one_feature:
+        found["x"] = x[shown, 0]
+        if f"{key}/train_x" in run.arrays:
+            found["train_x"] = run.arrays[f"{key}/train_x"].reshape(-1)
+            found["train_y"] = run.arrays[f"{key}/train_y"]
+    else:
+        found |= {"spread_y": y[even], "spread_mean": mean[even]}
+    return found
+
+
+def calibration(client: Judgement, tables: dict[str, np.ndarray]) -> list[str] | None:
+    """Observed frequency at each level, for each method in `tables` (method -> clients x levels)."""
+    curves = [pack(values[client.place], 0.0, 1.0) for values in tables.values()]
+    return curves or None
+
+
+def reliability(table: np.ndarray) -> list[list[float]]:
+    """[answers, right, mean confidence] for each of BINS bins of confidence that holds any."""
+    merged = table.reshape(BINS, -1, 3).sum(axis=1)
+    return [
+        [int(count), int(np.rint(right)), round(float(sure / count), 4)]
+        for count, right, sure in merged
+        if count > 0
+    ]
+
+
+def wrong_answers(run: Run, group: str) -> dict[int, list[dict[str, Any]]]:
+    """Place of a client -> its surest wrong answers, each with its image."""
+    place = f"panels/{group}/errors"
+    if f"{place}/images" not in run.arrays:
+        return {}
+    found: dict[int, list[dict[str, Any]]] = {}
+    keys = ("client", "labels", "answers", "confidence", "images")
+    for owner, label, answer, sure, image in zip(
+        *(run.arrays[f"{place}/{key}"] for key in keys), strict=True
+    ):
+        found.setdefault(int(owner), []).append(
+            {
+                "label": int(label),
+                "answer": int(answer),
+                "sure": round(float(sure), 3),
+                "image": pack_image(image),
+            }
         )
     return found
+
+
+def pack(values: np.ndarray, low: float, high: float) -> str:
+    """Each value as its step from `low` (0) to `high` (STEPS), written with two letters."""
+    values = np.asarray(values, float).reshape(-1)
+    known = np.isfinite(values)
+    width = high - low if high > low else 1.0
+    steps = np.rint((np.where(known, values, low) - low) / width * STEPS)
+    codes = np.where(known, np.clip(steps, 0, STEPS), MISSING).astype(int)
+    return LETTERS[np.stack([codes // 64, codes % 64], axis=1)].tobytes().decode()
+
+
+def pack_image(image: np.ndarray) -> str:
+    """A byte image with one letter for each pixel, 64 shades from its darkest to its brightest."""
+    brightest = max(int(image.max(initial=0)), 1)
+    return LETTERS[np.rint(63.0 * image / brightest).astype(int).reshape(-1)].tobytes().decode()
+
+
+def limits(*values: np.ndarray) -> tuple[float, float]:
+    """The lowest and the highest finite value; (0, 1) where there is none."""
+    together = np.concatenate([np.asarray(part, float).reshape(-1) for part in values])
+    together = together[np.isfinite(together)]
+    return (float(together.min()), float(together.max())) if together.size else (0.0, 1.0)
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

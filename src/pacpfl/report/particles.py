@@ -13,9 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from pacpfl.report.figures import GROUP_TITLES, thinned
+from pacpfl.report import sentences
+from pacpfl.report.figures import thinned
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import number
+from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, INK, grid, looks, panels, short, wrapped
 
 BLOCKS = 150  # points of a training curve
@@ -99,12 +101,8 @@ def diversity(run: Run) -> Figure | None:
     axis.set(xlabel="particle", ylabel="particle")
     axis.set_aspect("equal")
     beside.set_axis_off()
-    heading = f"Diversity {number(float(facts['value']), 3)}" if "value" in facts else "Diversity"
-    if "at_start" in facts:
-        heading += f"\n(at the start {number(float(facts['at_start']), 3)})"
-    beside.text(0, 1, heading, va="top", fontsize=10.5, transform=beside.transAxes, linespacing=1.4)
-    words = wrapped(str(facts.get("words", "")), 36)
-    beside.text(0, 0.76, words, va="top", transform=beside.transAxes, linespacing=1.45)
+    words = wrapped(sentences.diversity(run.methods[run.main]), 36)
+    beside.text(0, 1, words, va="top", transform=beside.transAxes, linespacing=1.45)
     return figure
 
 

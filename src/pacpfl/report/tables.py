@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from pacpfl.report.compare import mean_of
 from pacpfl.report.folder import Run
-from pacpfl.report.judge import Judged, going_alone, judge
-from pacpfl.report.measures import OF_A_CLASS_CLIENT, Measure, number
+from pacpfl.report.judge import Judgement, going_alone, judge, mean_of
+from pacpfl.report.measures import OF_A_CLASS_CLIENT, Measure, best, number, plus_minus
+from pacpfl.report.sentences import notes
 
 CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read by nobody
 
@@ -37,7 +37,7 @@ class ClientRow:
     """A row of the table of clients; `link` opens its panel."""
 
     link: str
-    client: Judged
+    client: Judgement
     cells: list[Cell]
 
 
@@ -80,26 +80,17 @@ def _measured(run: Run, method: str, group: str, measure: Measure) -> Cell:
     if math.isnan(mean):
         return Cell(number(mean))
     half = run.metrics[method][group][measure.key].get("ci95")
-    interval = "" if half is None or math.isnan(half) else f" \N{PLUS-MINUS SIGN} {number(half)}"
-    best = measure.ranked and method in best_methods(run, group, measure)
-    return Cell(number(mean) + interval, repr(mean), ("best",) if best else ())
+    winning = method in best_methods(run, group, measure)
+    return Cell(plus_minus(mean, half), repr(mean), ("best",) if winning else ())
 
 
 def best_methods(run: Run, group: str, measure: Measure) -> set[str]:
-    """The methods nearest to the ideal; several when they tie, none when there is no contest."""
-    distances = {
-        method: measure.distance(mean)
-        for method in run.titles
-        if math.isfinite(mean := mean_of(run, method, group, measure.key))
-    }
-    if len(distances) < 2:
-        return set()
-    least = min(distances.values())
-    return {method for method, distance in distances.items() if distance == least}
+    """Return the methods nearest to the ideal of a measure (`measures.best`)."""
+    return best({m: mean_of(run, m, group, measure.key) for m in run.titles}, measure)
 
 
 def client_table(
-    run: Run, judged: list[Judged] | None = None
+    run: Run, judged: list[Judgement] | None = None
 ) -> tuple[list[Column], list[ClientRow], int]:
     """Columns, rows, and how many clients were left out because there are too many.
 
@@ -153,17 +144,7 @@ def client_table(
     return columns, rows, max(0, len(main) - CLIENTS_SHOWN)
 
 
-def notes(client: Judged) -> tuple[str, ...]:
-    """What to be careful about with this client, in a word or two each."""
-    found = {
-        "over-confident": client.overconfident,
-        "better alone": client.verdict == "hurt",
-        "little data": client.few_samples,
-    }
-    return tuple(words for words, holds in found.items() if holds)
-
-
-def client_link(client: Judged) -> str:
+def client_link(client: Judgement) -> str:
     """The end of the page's address that opens a client's panel."""
     return f"#client={quote(client.group, safe='')}/{quote(client.name, safe='')}"
 

@@ -1,4 +1,4 @@
-"""From the section [privacy] of a configuration to a private method, its ledger, and words about it."""
+"""From the section [privacy] of a configuration to a private method, its ledger, and its facts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,6 @@ from pacpfl.methods.private import Private
 from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, plan_for, together
 from pacpfl.privacy.clipping import AdaptiveClip, count_std
 from pacpfl.privacy.ledger import FILE, RunRecord, open_ledger, read_ledger
-
-ADJACENCY = {
-    ("client", "add-remove"): "add or remove one client",
-    ("client", "replace"): "replace one client by another",
-    ("sample", "replace"): "replace one sample of one client by another",
-}
 
 
 def plan_of(config: Config, clients: int) -> Plan | None:
@@ -108,39 +102,7 @@ def describe_privacy(
         "out_of_budget": trained.out_of_budget,
         "earlier_runs": max(0, len(runs) - 1),
         "strict": config.privacy.strict,
-        "words": in_words(plan, spent, config.privacy.noise_seed, trained, released),
     }
-
-
-def in_words(
-    plan: Plan, spent: Spent, noise_seed: int | None, trained: Trained, released: int
-) -> str:
-    if plan.mode == "paper":
-        words = (
-            f"NO GUARANTEE: trained as Algorithm 3 is printed, for a stated epsilon of "
-            f"{plan.epsilon:g}, which Laplace noise on updates clipped in L2 does not give."
-        )
-    elif noise_seed is not None:
-        words = (
-            "NOT PRIVATE: the noise was drawn from privacy.noise_seed, so whoever knows it can take "
-            f"it away; with secret noise this would be {formula(spent, plan.unit)}."
-        )
-    else:
-        words = f"Private: {formula(spent, plan.unit)}, of a budget of epsilon = {plan.epsilon:g}."
-    if trained.out_of_budget:
-        words += (
-            f" The budget was used up after round {trained.rounds} of {plan.rounds}: "
-            f"{released - trained.rounds} rounds were released and lost when the run was "
-            "interrupted, and count."
-        )
-    return words
-
-
-def formula(spent: Spent, unit: str) -> str:
-    """An epsilon never stands alone: with its delta, and with who counts as a neighbour."""
-    delta = "delta = 0" if spent.delta == 0 else f"delta = {spent.delta:.3g}"
-    change = ADJACENCY[(unit, spent.adjacency)]
-    return f"epsilon = {spent.epsilon:.4g}, {delta} ({change}; {spent.accountant})"
 
 
 def total(runs: list[RunRecord]) -> Spent:

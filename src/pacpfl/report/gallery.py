@@ -1,5 +1,4 @@
-"""Which figures the page shows, with what people need beside them: how to read each one, and
-what it shows for those who cannot see it."""
+"""The figures of the page: how to read each one, and what it shows for those who cannot see it."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from pacpfl.report import class_plots, figures, particles
-from pacpfl.report.compare import mean_of
+from pacpfl.report import figures, particles
 from pacpfl.report.folder import Run
-from pacpfl.report.measures import ACCURACY, COVERAGE_90, NLL, number, percent
-from pacpfl.report.words import recovered_kinds
+from pacpfl.report.judge import recovered_kinds
+from pacpfl.report.measures import NLL, number, percent
+from pacpfl.report.sentences import diversity
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ def _catalogue(run: Run) -> list[Entry]:
          lambda: _training(run)),
         ("diversity", "learning", "How different the particles are",
          lambda: particles.diversity(run), lambda: _diversity(run)),
-        ("weights", "learning", "Which particles serve whom",
+        ("weights", "learning", "Which particles each client relies on",
          lambda: particles.weights(run), lambda: _weights(run)),
-        ("responsibilities", "learning", "Which kind each client is",
+        ("responsibilities", "learning", "Which component explains each client",
          lambda: particles.responsibilities(run), lambda: _responsibilities(run)),
     ]  # fmt: skip
 
@@ -58,12 +57,12 @@ def _catalogue(run: Run) -> list[Entry]:
 def _of_numbers(run: Run) -> list[Entry]:
     """Where the target is a number: levels kept, and bands."""
     entries: list[Entry] = [(
-        "calibration", "calibration", "Promised and observed",
+        "calibration", "calibration", "Promised and observed frequencies",
         lambda: figures.calibration(run), lambda: _calibration(run),
     )]  # fmt: skip
     for group in run.groups:
         entries.append((
-            f"bands_{group}", "predictions", f"What {group} clients are told",
+            f"bands_{group}", "predictions", f"Predictions for {group} clients",
             lambda group=group: figures.bands(run, group),  # type: ignore[misc]
             lambda group=group: _bands(run, group),  # type: ignore[misc]
         ))  # fmt: skip
@@ -73,24 +72,24 @@ def _of_numbers(run: Run) -> list[Entry]:
 def _of_classes(run: Run) -> list[Entry]:
     """Where the target is a class: how often sure answers are right, and single samples."""
     entries: list[Entry] = [(
-        "reliability", "calibration", "How sure and how often right",
-        lambda: class_plots.reliability(run), lambda: class_plots.reliability_words(run),
+        "reliability", "calibration", "Confidence and accuracy",
+        lambda: figures.reliability(run), lambda: _reliability(run),
     )]  # fmt: skip
     for group in run.groups:
         entries.append((
-            f"examples_{group}", "predictions", f"What {group} clients are told",
-            lambda group=group: class_plots.examples(run, group),  # type: ignore[misc]
-            lambda group=group: class_plots.examples_words(run, group),  # type: ignore[misc]
+            f"examples_{group}", "predictions", f"Predictions for {group} clients",
+            lambda group=group: figures.examples(run, group),  # type: ignore[misc]
+            lambda group=group: _examples(run, group),  # type: ignore[misc]
         ))  # fmt: skip
     return entries
 
 
 def _boxes(run: Run) -> tuple[str, str]:
     caption = (
-        "Each faint mark is one client. The box holds the middle half of the clients, the thick "
-        "line is the median, and the whiskers reach the furthest client within one and a half "
+        "Each faint mark is one client. The box contains the middle half of the clients, the thick "
+        "line is the median, and the whiskers reach to the furthest client within one and a half "
         "box lengths. Further left is better"
-        + (", of the accuracy further right" if run.classification else "")
+        + (", except for the accuracy, where further right is better" if run.classification else "")
         + "; a short box means that nobody is left behind."
     )
     infinite = ~np.isfinite(run.clients[NLL.key].to_numpy(dtype=float))
@@ -112,11 +111,11 @@ def _boxes(run: Run) -> tuple[str, str]:
 
 def _calibration(run: Run) -> tuple[str, str]:
     caption = (
-        "A prediction comes with levels: the true value should lie below the 0.8 level eight times "
-        "in ten. The nearer a curve runs to the diagonal, the more its levels can be trusted. A "
-        "curve that is flat in the middle and steep at the ends (above the diagonal on the left, "
-        "below it on the right) is over-confident; the other way round it is too cautious. Lines "
-        "are means over clients, the shaded bands hold the middle half of the clients."
+        "A predictive quantile at level 0.8 should lie above the true value eight times in ten. The "
+        "closer a curve is to the diagonal, the better calibrated the method. A curve that is flat in "
+        "the middle and steep at the ends (above the diagonal on the left, below it on the right) is "
+        "over-confident; the other way round it is too cautious. Lines are means over clients; the "
+        "shaded bands contain the middle half of the clients."
     )
     levels = run.arrays["calibration/levels"]
     parts = []
@@ -135,16 +134,16 @@ def _bands(run: Run, group: str) -> tuple[str, str]:
     available = figures.drawn_clients(run, group)
     clients = available[: figures.DRAWN_CLIENTS]
     against = (
-        "The solid diamonds are what the client had learned from. "
+        "The solid diamonds are the samples the client learned from. "
         if figures.has_one_feature(run, group, clients[0])
-        else "There are several features, so the test samples stand side by side in the order of "
-        f"the data, at most the first {figures.SAMPLES_IN_A_ROW}. "
+        else "There are several features, so the test samples are drawn side by side in the order of "
+        f"the data (the first {figures.SAMPLES_IN_A_ROW} at most). "
     )
     caption = (
-        f"The line is the mean {run.titles[run.main]} predicts, the shades are its 50, 90 and 95% "
-        f"bands, the rings are test points it has never seen. {against}About nine rings in ten "
-        "should lie inside the 90% band, and the band should be wide where data is scarce. Thin "
-        "lines are the means of the other methods."
+        f"The line is the mean that {run.titles[run.main]} predicts, the shaded areas are its 50, 90 "
+        f"and 95% bands, and the rings are test points it has never seen. {against}About nine rings "
+        "in ten should lie inside the 90% band, and the band should be wide where data is scarce. "
+        "Thin lines are the means of the other methods."
     )
     if len(available) > len(clients):
         caption += f" {len(clients)} of the {len(available)} clients kept for drawing are shown."
@@ -162,11 +161,11 @@ def _bands(run: Run, group: str) -> tuple[str, str]:
 
 def _training(run: Run) -> tuple[str, str]:
     caption = (
-        "Log evidence says how well the learned priors explain the data of the clients before "
-        "they are fitted to them: it should rise and then level out. If it still rises at the "
-        "end, more rounds will help. Below it is how much the particles differ; if that falls "
-        "to zero they have become one. The line is a mean over neighbouring rounds, the shade "
-        "reaches from the lowest to the highest of them."
+        "The log evidence says how well the learned priors explain the clients' data before they are "
+        "fitted to it: it should rise and then level off. If it is still rising at the end, more "
+        "rounds will help. Below it is how much the particles differ; if that falls to zero they "
+        "have become one. The line is a mean over neighbouring rounds; the shaded area reaches from "
+        "the lowest to the highest of them."
     )
     parts = []
     for key, name in (("log_evidence", "Log evidence per sample"), ("diversity", "Diversity")):
@@ -180,15 +179,14 @@ def _training(run: Run) -> tuple[str, str]:
 def _diversity(run: Run) -> tuple[str, str]:
     pairwise = run.arrays["diversity/pairwise"]
     caption = (
-        "Each number is the root mean square difference between what two particles predict; the "
+        "Each number is the root mean square difference between the predictions of two particles; the "
         "fuller the tile, the further they are apart. Particles are worth their cost only if "
         "they differ."
     )
     apart = pairwise[~np.eye(len(pairwise), dtype=bool)]
-    words = str(run.methods[run.main].get("diversity", {}).get("words", ""))
     return caption, (
         f"Table of the differences between {len(pairwise)} particles, from "
-        f"{number(float(apart.min()))} to {number(float(apart.max()))}. {words}"
+        f"{number(float(apart.min()))} to {number(float(apart.max()))}. {diversity(run.methods[run.main])}"
     ).strip()
 
 
@@ -196,7 +194,7 @@ def _weights(run: Run) -> tuple[str, str]:
     caption = (
         "One column per client, one row per particle: the fuller the tile, the more this particle "
         "counts in the client's own posterior (every column sums to one). A single full tile "
-        "means that the client trusts one particle only; even columns mean that its data does "
+        "means that the client relies on one particle; an even column means that its data does "
         "not tell them apart."
     )
     parts = []
@@ -224,28 +222,52 @@ def _responsibilities(run: Run) -> tuple[str, str]:
             " The last row is the true kind, which the learning never saw: components and kinds "
             f"agree for {' and '.join(found)}."
         )
-    return caption, "Responsibilities of the components for each client. " + caption
+    agree = f" Components and true kinds agree for {' and '.join(found)}." if found else ""
+    return caption, f"Responsibility of each component for each client.{agree}"
 
 
-def headline(run: Run) -> list[tuple[str, str]]:
-    """The few numbers one wants first, each with what it is."""
-    facts = []
-    if run.classification:
-        for group in run.groups:
-            share = mean_of(run, run.main, group, ACCURACY.key)
-            if np.isfinite(share):
-                facts.append((percent(share, 1), f"named rightly, {group} clients"))
-        for group in run.groups:
-            error = mean_of(run, run.main, group, "ce")
-            if np.isfinite(error):
-                facts.append((number(error), f"calibration error, {group} clients"))
-        return facts
+def _reliability(run: Run) -> tuple[str, str]:
+    """Caption, and what the figure shows for those who cannot see it."""
+    caption = (
+        "Answers are grouped by the probability of the class they name. On the diagonal, answers given "
+        "with 80% confidence are right eight times in ten; below it the method is over-confident, "
+        "above it too cautious. All clients of a group are counted together. The larger a mark, the "
+        f"more answers it stands for; marks for fewer than {figures.LEAST_IN_A_BIN} are not drawn."
+    )
+    parts = []
     for group in run.groups:
-        error = mean_of(run, run.main, group, "rsmse")
-        if np.isfinite(error):
-            facts.append((number(error), f"RSMSE, {group} clients"))
-    for group in run.groups:
-        share = mean_of(run, run.main, group, COVERAGE_90.key)
-        if np.isfinite(share):
-            facts.append((percent(share), f"inside 90% bands, {group} clients"))
-    return facts
+        for method, title in run.titles.items():
+            tables = run.per_client(f"calibration/{method}", group)
+            if tables is not None:
+                samples, right, sure = tables.sum(axis=(0, 1))
+                parts.append(
+                    f"{title}, {group} clients: {percent(sure / samples, 1)} confident on "
+                    f"average, {percent(right / samples, 1)} right."
+                )
+    return caption, "Reliability diagram of the methods. " + " ".join(parts)
+
+
+def _examples(run: Run, group: str) -> tuple[str, str]:
+    title = run.titles[run.main]
+    caption = (
+        f"Test samples of {group} clients that {title} had never seen: some that it classified "
+        "correctly with high confidence, those it classified correctly with the least confidence, and "
+        "those it classified wrongly with the most. The bars are the probabilities of the likeliest "
+        "classes; the true one is plain, the others are hatched."
+    )
+    labels = run.arrays[f"examples/{group}/labels"]
+    probabilities = run.arrays[f"examples/{group}/probabilities"]
+    parts = []
+    for places in figures.examples_of(run, group):
+        kind = figures.KINDS[int(run.arrays[f"examples/{group}/kind"][places[0]])]
+        told = []
+        for place in places:
+            chances = probabilities[place]
+            first = int(np.argmax(chances))
+            count = len(chances)
+            told.append(
+                f"a {figures.class_name(int(labels[place]), count)} taken for "
+                f"{figures.class_name(first, count)} ({percent(float(chances[first]))})"
+            )
+        parts.append(f"{kind.capitalize()}: {', '.join(told)}.")
+    return caption, f"Images of {len(labels)} test samples. " + " ".join(parts)

@@ -1,0 +1,649 @@
+"""Everything the page and the terminal say about a run: one function for each fact.
+
+run.json and certificates.json hold numbers; the English made of them is here, for targets that are
+numbers and for classes. A function returns no words where the run does not hold its fact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pacpfl.report.folder import Run
+from pacpfl.report.judge import (
+    FEW_SAMPLES,
+    FEW_TESTS,
+    PROMISED,
+    Comparison,
+    Judgement,
+    compare,
+    confidence_and_accuracy,
+    contest,
+    going_alone,
+    mean_of,
+    overconfident,
+)
+from pacpfl.report.measures import ACCURACY, COVERAGE_90, RSMSE, counted, number, percent
+from pacpfl.report.significance import LEVEL
+
+GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
+CALIBRATED_WITHIN = 0.05  # coverage, or confidence less accuracy, this close counts as calibrated
+ONE_PARTICLE = 0.95  # weight from which a client relies on a single particle
+NAMED_CLIENTS = 6
+TOGETHER = f"at the {percent(LEVEL)} level for all {{}} clients together"
+CHECKED = (
+    "whether the run is complete and private, whether its particles collapsed, whether training steps "
+    "were skipped, the condition on lambda, whether any client is over-confident or better off alone, "
+    "and whether there is enough data to tell"
+)
+NEIGHBOURS = {
+    ("client", "add-remove"): "add or remove one client",
+    ("client", "replace"): "replace one client by another",
+    ("sample", "replace"): "replace one sample of one client by another",
+}
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Something to look at: what it is, what it means here, and what to do."""
+
+    title: str
+    text: str
+    advice: str
+
+
+# ---- The summary on top of the page
+
+
+def summary(run: Run, judged: list[Judgement]) -> dict[str, list[str]]:
+    """Answer four questions, each in some sentences: what was learned, how good, how sure, for whom."""
+    entry = run.methods[run.main]
+    sure = class_calibration(run) if run.classification else band_calibration(run)
+    answers = {
+        "What was learned": [participants(run), diversity(entry), skipped(entry), privacy(entry)],
+        "How good it is": [winner(run, group) for group in run.groups],
+        "How sure it is": [sure, unreliable_clients(run, judged)],
+        "Whom it helps": whom_it_helps(run, judged),
+    }
+    filled = {title: [text for text in texts if text] for title, texts in answers.items()}
+    return {title: texts for title, texts in filled.items() if texts}
+
+
+def headline(run: Run) -> list[tuple[str, str]]:
+    """Return the few numbers one wants first, each with what it is."""
+    shown = (
+        ((ACCURACY.key, ACCURACY.say, "accuracy"), ("ce", number, "calibration error"))
+        if run.classification
+        else ((RSMSE.key, number, "RSMSE"), (COVERAGE_90.key, percent, "inside 90% bands"))
+    )
+    return [
+        (say(value), f"{what}, {group} clients")
+        for key, say, what in shown
+        for group in run.groups
+        if np.isfinite(value := mean_of(run, run.main, group, key))
+    ]
+
+
+def participants(run: Run) -> str:
+    """Who learned, from how much data, and who came later."""
+    samples = run.record.get("clients", {}).get("samples", {})
+    each = ""
+    if {"min", "median", "max"} <= set(samples):
+        few, usual, many = (f"{samples[key]:g}" for key in ("min", "median", "max"))
+        each = (
+            f" with {few} samples each"
+            if few == many
+            else f" with {few} to {many} samples each (median {usual})"
+        )
+    text = f"{run.titles[run.main]} learned from {counted(run.count('existing'), 'client')}{each}"
+    if new := run.count("new"):
+        text += f", and then served {counted(new, 'new client')} that took no part in the learning"
+    return text + "."
+
+
+def diversity(entry: Mapping[str, Any]) -> str:
+    """Whether the particles of a method differ; `entry` is its part of run.json."""
+    count, facts = entry.get("particles"), entry.get("diversity") or {}
+    if count is None:
+        return ""
+    if count == 1:
+        return "There is a single particle."
+    if "value" not in facts:
+        return f"There are {count} particles."
+    value, start = float(facts["value"]), float(facts.get("at_start", 0.0))
+    shown = f"diversity {number(value)}" + (f", {number(start)} at the start" if start else "")
+    if facts.get("collapsed"):
+        return (
+            f"The {count} particles have collapsed: they predict nearly the same ({shown}), so they "
+            "are worth no more than one."
+        )
+    return f"The {count} particles differ ({shown})."
+
+
+def skipped(entry: Mapping[str, Any]) -> str:
+    """How many training steps were left out because a gradient was not finite."""
+    if "skipped_steps" not in entry:
+        return ""
+    count = int(entry["skipped_steps"])
+    if not count:
+        return "No training step was skipped."
+    steps = int(entry.get("rounds", 0)) * int(entry.get("particles", 1))
+    of_all = f" of {steps} ({percent(count / steps, 2)})" if steps else ""
+    return f"{counted(count, 'training step')}{of_all} {_were(count)} skipped."
+
+
+def privacy(entry: Mapping[str, Any]) -> str:
+    """The epsilon of a private run, never without its delta and neighbours; or why there is none."""
+    facts = entry.get("privacy")
+    if not facts:
+        return ""
+    if facts["mode"] == "paper":
+        text = (
+            "NO GUARANTEE: training followed Algorithm 3 as printed, for a stated epsilon of "
+            f"{facts['epsilon']:g}, which Laplace noise on updates clipped in L2 does not give."
+        )
+    elif not facts["private"]:
+        text = (
+            "NOT PRIVATE: the noise was drawn from privacy.noise_seed, and whoever knows the seed can "
+            f"remove it; with secret noise this would be {guarantee(facts)}."
+        )
+    else:
+        text = f"Private: {guarantee(facts)}, of a budget of epsilon = {facts['budget']:g}."
+    if facts.get("out_of_budget"):
+        rounds, released = entry["rounds"], facts["rounds_released"]
+        text += (
+            f" The budget ran out after round {rounds} of {facts['rounds_planned']}: "
+            f"{counted(released - rounds, 'round')} had been released but {_were(released - rounds)} "
+            "lost when the run was interrupted, and still count."
+        )
+    return text
+
+
+def guarantee(facts: Mapping[str, Any]) -> str:
+    """An epsilon with its delta, with who counts as a neighbour, and how it was accounted for."""
+    delta = "delta = 0" if facts["delta"] == 0 else f"delta = {facts['delta']:.3g}"
+    change = NEIGHBOURS[facts["unit"], facts["adjacency"]]
+    return f"epsilon = {facts['epsilon']:.4g}, {delta} ({change}; {facts['accountant']})"
+
+
+def winner(run: Run, group: str) -> str:
+    """Which method is the most accurate, by how much, and whether that could be chance."""
+    found, lead = contest(run, group), run.measures[0]
+    if found is None:
+        return ""
+    (best, value), *others = found.ranking
+    text = f"On {group} clients, {run.titles[best]}"
+    if not others:
+        return f"{text} reaches {lead.noun} of {lead.say(value)}."
+    second, next_value = others[0]
+    ahead = abs(value - next_value) if lead.share else 1 - value / next_value
+    text += (
+        f" is the most accurate, with {lead.noun} of {lead.say(value)}: {lead.say_size(ahead)} "
+        f"{lead.comparative} than {run.titles[second]} ({lead.say(next_value)})"
+    )
+    if found.paired is not None:
+        text += _ahead(found.paired)
+    names = [method for method, _ in found.ranking]
+    if run.main in names[1:]:
+        place = names.index(run.main)
+        own = lead.say(found.ranking[place][1])
+        text += f". {run.titles[run.main]} ranks {_ordinal(place + 1)} of {len(names)} ({own})"
+    return text + "."
+
+
+def _ahead(paired: Comparison) -> str:
+    text = f", and better for {paired.better} of {paired.clients} clients"
+    return text if paired.clear else f"{text}; the difference could be due to chance"
+
+
+def band_calibration(run: Run) -> str:
+    """Whether the 90% bands of the main method hold what they promise."""
+    covered = {g: mean_of(run, run.main, g, COVERAGE_90.key) for g in run.groups}
+    covered = {group: share for group, share in covered.items() if np.isfinite(share)}
+    if not covered:
+        return f"{run.titles[run.main]} gives no uncertainty in this run."
+    shares = " and ".join(
+        f"{percent(share)} of the test points of {group} clients"
+        for group, share in covered.items()
+    )
+    text = f"Its 90% bands contain {shares}"
+    if min(covered.values()) < PROMISED - CALIBRATED_WITHIN:
+        return f"{text}: fewer than promised, so it is over-confident."
+    if max(covered.values()) > PROMISED + CALIBRATED_WITHIN:
+        return f"{text}: more than promised, so they are wider than they need to be."
+    return f"{text}, about as many as promised."
+
+
+def class_calibration(run: Run) -> str:
+    """Whether the main method is right as often as it says."""
+    found = {g: confidence_and_accuracy(run, run.main, g) for g in run.groups}
+    pairs = {group: pair for group, pair in found.items() if pair is not None}
+    if not pairs:
+        return f"{run.titles[run.main]} gives no uncertainty in this run."
+    parts = [
+        f"{percent(sure, 1)} confident on average and {percent(right, 1)} right (calibration error "
+        f"{number(mean_of(run, run.main, group, 'ce'))})"
+        for group, (sure, right) in pairs.items()
+    ]
+    told = "; those for new clients are ".join(parts)
+    gaps = [sure - right for sure, right in pairs.values()]
+    verdict = "Its confidence can be taken at face value."
+    if max(gaps) > CALIBRATED_WITHIN:
+        verdict = "It is over-confident."
+    elif min(gaps) < -CALIBRATED_WITHIN:
+        verdict = "It is more cautious than it needs to be."
+    return f"Its answers for {next(iter(pairs))} clients are {told}. {verdict}"
+
+
+def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
+    """How many clients should not rely on their bands or probabilities."""
+    flagged = sum(client.overconfident for client in judged)
+    if not flagged:
+        return ""
+    what = (
+        "probabilities that are too confident"
+        if run.classification
+        else "bands that are too narrow"
+    )
+    return (
+        f"{flagged} of {counted(len(judged), 'client')} {'gets' if flagged == 1 else 'get'} {what}, "
+        "by more than chance would explain (see the warnings)."
+    )
+
+
+def whom_it_helps(run: Run, judged: list[Judgement]) -> list[str]:
+    """How many clients are better off than alone, by how much, who loses most, and is it chance."""
+    alone, lead = going_alone(run), run.measures[0]
+    if alone is None:
+        return [how_to_compare(run)] if "particles" in run.methods[run.main] else []
+    known = [client for client in judged if math.isfinite(client.gain)]
+    if not known:
+        return []
+    gains = np.array([client.gain for client in known])
+    better, worse = int((gains > 0).sum()), int((gains < 0).sum())
+    told = [
+        f"Compared with going alone ({run.titles[alone]}), {run.titles[run.main]} is better for "
+        f"{better} of {counted(len(known), 'client')}; the median client has "
+        f"{lead.say_gain(float(np.median(gains)))}."
+    ]
+    if worse:
+        worst = min(known, key=lambda client: client.gain)
+        does = "1 client does better alone" if worse == 1 else f"{worse} clients do better alone"
+        named = f": {worst.name}" if worse == 1 else f", {worst.name} by the most"
+        told.append(f"{does}{named} (federating leaves it with {lead.say_gain(worst.gain)}).")
+    else:
+        told.append("No client does better alone.")
+    tested = [client for client in known if client.verdict != "unknown"]
+    if tested:
+        helped = sum(client.verdict == "helped" for client in tested)
+        hurt = sum(client.verdict == "hurt" for client in tested)
+        told.append(
+            f"Beyond what chance would explain, it helps {counted(helped, 'client')} and hurts "
+            f"{hurt or 'none'} (paired tests on their test samples, {TOGETHER.format(len(judged))})."
+        )
+    return told
+
+
+def how_to_compare(run: Run) -> str:
+    """What to do so that the page can tell whom federating helps."""
+    names = ", ".join(f'"{name}"' for name in [*run.titles, "vanilla"])
+    return (
+        "No method that goes alone was run, so this page cannot tell whom federating helps. Run the "
+        f"same command again with --set 'methods=[{names}]'; what is trained is not trained again."
+    )
+
+
+# ---- Warnings
+
+
+def cautions(run: Run, judged: list[Judgement]) -> list[Caution]:
+    """Return all that should be looked at, the run first, then its clients."""
+    found = list(_status(run))
+    watched = [name for name, entry in run.methods.items() if "particles" in entry] or [run.main]
+    for method in watched:
+        entry, title = run.methods[method], run.titles[method]
+        found += [*_not_private(entry, title), *_training(entry, title)]
+        if run.classification:
+            found += _confident_groups(run, method)
+        found += _confident_clients(run, method)
+    return [*found, *_better_alone(run, judged), *_little_data(judged)]
+
+
+def _status(run: Run) -> Iterator[Caution]:
+    status = str(run.record.get("status", "complete"))
+    if status != "complete":
+        yield Caution(
+            "The run is not complete",
+            f"Its status is \N{LEFT DOUBLE QUOTATION MARK}{status}"
+            "\N{RIGHT DOUBLE QUOTATION MARK}; the numbers below are those of its last state.",
+            "Start it again with the same command: it goes on from its last checkpoint.",
+        )
+
+
+def _not_private(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
+    """A run with noise for privacy that is marked as not private (run.json, `privacy`)."""
+    facts = entry.get("privacy") or {}
+    if facts.get("private") is False:
+        advice = (
+            "Use the mode gaussian or laplace, whose epsilon holds."
+            if facts["mode"] == "paper"
+            else "Leave out privacy.noise_seed, which is for tests, and train again."
+        )
+        yield Caution(f"{title}: this run is not private", privacy(entry), advice)
+
+
+def _training(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
+    if (entry.get("diversity") or {}).get("collapsed") and entry.get("particles", 1) > 1:
+        yield Caution(
+            f"{title}: the particles have collapsed",
+            diversity(entry),
+            "Use the SVGD kernel on function space, which pushes predictions apart, a wider "
+            "hyper-prior or a smaller tau; or take one particle and save the time.",
+        )
+    if count := int(entry.get("skipped_steps", 0)):
+        yield Caution(
+            f"{title}: {counted(count, 'training step')} skipped",
+            "A particle whose gradient is not finite stands still for that round; the others go on.",
+            "A few at the start do no harm. If there are many, lower the learning rate, standardise "
+            "the features, or run in float64.",
+        )
+    if entry.get("lambda_condition") is False:
+        text = "The bound over clients requires lambda > n\N{SUBSCRIPT TWO} + upsilon"
+        if "lambda" in entry and "tau" in entry:
+            text += f"; this run has lambda = {entry['lambda']:g} (tau = {entry['tau']:g})"
+        yield Caution(
+            f"{title}: the condition on lambda does not hold",
+            f"{text}. The predictions are unaffected, but no guarantee covers them.",
+            "Choose a larger lambda, or a larger tau, from which lambda follows.",
+        )
+
+
+def _confident_groups(run: Run, method: str) -> Iterator[Caution]:
+    """Groups for which a method is much more confident than it is right."""
+    for group in run.groups:
+        sure, right = confidence_and_accuracy(run, method, group) or (0.0, 0.0)
+        if sure - right > CALIBRATED_WITHIN:
+            yield Caution(
+                f"{run.titles[method]}: over-confident on {group} clients",
+                f"Its answers are {percent(sure, 1)} confident on average, and {percent(right, 1)} of "
+                "them are right.",
+                "Do not take its probabilities at face value. Take fewer or smaller steps at the "
+                "client, a lower temperature, more particles or more networks, or stop training "
+                "earlier.",
+            )
+
+
+def _confident_clients(run: Run, method: str) -> Iterator[Caution]:
+    """Clients whose uncertainty is too small, by a test corrected for how many there are."""
+    rows = run.clients[run.clients["method"] == method]
+    shown = ACCURACY.key if run.classification else COVERAGE_90.key
+    flagged = rows[overconfident(run, method)].sort_values(shown, kind="stable")
+    if flagged.empty:
+        return
+    pairs = zip(flagged["client"], flagged[shown], strict=True)
+    listed = _named([f"{client} ({percent(share)})" for client, share in pairs])
+    beyond = f"more than chance would explain ({TOGETHER.format(len(rows))})"
+    if run.classification:
+        text = (
+            f"Fewer of their answers are right than their confidence says, by {beyond}: {listed}."
+        )
+        advice = (
+            "Do not take these probabilities at face value. Let these clients condition on more "
+            "data, or use more particles or a lower temperature."
+        )
+    else:
+        text = (
+            f"Their {percent(PROMISED)} bands contain fewer of their test points than promised, by "
+            f"{beyond}: {listed}."
+        )
+        advice = (
+            "Do not rely on these bands. Compare with uniform or stacking mixture weights, let these "
+            "clients condition on more data, or raise the noise level of the hyper-prior."
+        )
+    count = len(flagged)
+    title = f"{run.titles[method]}: {counted(count, 'client')} {'is' if count == 1 else 'are'}"
+    yield Caution(f"{title} over-confident", text, advice)
+
+
+def _better_alone(run: Run, judged: list[Judgement]) -> Iterator[Caution]:
+    """Groups that lose on average, and clients that lose beyond chance."""
+    alone = going_alone(run)
+    if alone is None:
+        return
+    for group in run.groups:
+        paired = compare(run, run.main, alone, group)
+        if paired is not None and paired.high < 0:
+            yield Caution(
+                f"Federating does not pay for {group} clients",
+                f"{run.titles[alone]}, which uses each client's own samples only, is better for "
+                f"{paired.clients - paired.better} of {paired.clients} of them, and the mean "
+                "difference is more than chance would explain.",
+                "Train longer, tune the prior, or use a mixture prior if there are several kinds of "
+                "clients; if that does not help, these clients are better off alone.",
+            )
+    hurt = sorted((c for c in judged if c.verdict == "hurt"), key=lambda client: client.gain)
+    if hurt:
+        what = "more wrong answers" if run.classification else "a larger error"
+        yield Caution(
+            f"{counted(len(hurt), 'client')} {'does' if len(hurt) == 1 else 'do'} better alone",
+            f"With federating they have {what} than with {run.titles[alone]}, by more than chance "
+            f"would explain ({TOGETHER.format(len(judged))}): "
+            f"{_named([client.name for client in hurt])}.",
+            "Give these clients a model of their own, or more samples to condition on. They may be of "
+            "a kind that the others are not: try a mixture prior.",
+        )
+
+
+def _little_data(judged: list[Judgement]) -> Iterator[Caution]:
+    poor = [client.name for client in judged if client.few_samples]
+    if poor:
+        yield Caution(
+            f"{counted(len(poor), 'client')} {_have(len(poor))} very little data",
+            f"Fewer than {FEW_SAMPLES} samples: {_named(poor)}. Their predictions are mostly the "
+            "prior, which the data of the others shaped.",
+            "Look at their bands rather than their means, and add samples as soon as there are any.",
+        )
+    unsure = [client for client in judged if client.few_tests]
+    if unsure:
+        yield Caution(
+            f"{counted(len(unsure), 'client')} {_have(len(unsure))} too few test samples to be judged "
+            "individually",
+            f"Fewer than {FEW_TESTS} (the fewest: {min(client.test for client in unsure)}): "
+            f"{_named([client.name for client in unsure])}. Their own coverage, calibration and gain "
+            "are rough; the means over clients are not affected.",
+            "Compare groups rather than single clients, or keep more samples for testing.",
+        )
+
+
+# ---- One client
+
+
+def about_client(
+    run: Run,
+    client: Judgement,
+    leads: Mapping[str, float],
+    answers: np.ndarray | None,
+    coverage: float,
+    weights: np.ndarray | None,
+) -> list[str]:
+    """What one would say about a client in passing.
+
+    `leads` has the first measure of every method; `answers` is the client's table of confidences,
+    `coverage` that of its 90% band, and `weights` are those of its particles.
+    """
+    data = counted(client.samples, "sample") + (
+        f" and {client.later} later ones" * (client.later > 0)
+    )
+    told = [
+        f"It has {data} of its own, and was tested on {counted(client.test, 'sample')} that nobody "
+        "learned from.",
+        gain_of_client(run, client, leads),
+    ]
+    if answers is not None:
+        count, right, sure = answers.sum(axis=0)
+        if count:
+            told.append(
+                f"Its answers are {percent(sure / count)} confident on average, and "
+                f"{percent(right / count)} of them are right."
+            )
+    elif math.isfinite(coverage):
+        told.append(f"Its 90% band contains {percent(coverage)} of its test points.")
+    if weights is not None and len(weights) > 1:
+        strongest = int(np.argmax(weights))
+        if weights[strongest] > ONE_PARTICLE:
+            share = percent(weights[strongest])
+            told.append(
+                f"It relies on one particle, number {strongest + 1} ({share} of the weight)."
+            )
+        else:  # as many equal weights would have the same sum of squares
+            count = number(1 / float((weights**2).sum()), 1)
+            told.append(f"Its weight is spread over about {count} of {len(weights)} particles.")
+    return told
+
+
+def gain_of_client(run: Run, client: Judgement, leads: Mapping[str, float]) -> str:
+    """What federating did for one client."""
+    alone, lead = going_alone(run), run.measures[0]
+    if alone is None:
+        return "What federating did for it is not known: no method that goes alone was run."
+    if not math.isfinite(client.gain):
+        return f"There is no {lead.title} of {run.titles[alone]} to compare this client with."
+    values = (
+        f"{lead.title} {number(leads[run.main])} with {run.titles[run.main]}, {number(leads[alone])} "
+        f"with {run.titles[alone]}"
+    )
+    if client.gain == 0:
+        return f"Federating makes no difference for this client: {values}."
+    beyond = {
+        "helped": ", more than chance would explain",
+        "hurt": ", more than chance would explain",
+        "chance": ", which could be due to chance",
+        "unknown": "",
+    }[client.verdict]
+    return f"Compared with going alone it has {lead.say_gain(client.gain)}{beyond}: {values}."
+
+
+def client_warnings(run: Run, client: Judgement, coverage: float) -> list[str]:
+    """What to be careful about with this client; the tests are those of the warnings on top."""
+    overconfident = (
+        "It is over-confident: fewer of its answers are right than their confidence says, by more "
+        "than chance would explain."
+        if run.classification
+        else f"It is over-confident: its 90% band contains {percent(coverage)} of its {client.test} "
+        "test points, fewer than chance would explain."
+    )
+    found = {
+        overconfident: client.overconfident,
+        "It does better alone, by more than chance would explain.": client.verdict == "hurt",
+        f"It has fewer than {FEW_SAMPLES} samples: its predictions are mostly the prior, which the "
+        "data of the others shaped.": client.few_samples,
+        f"It has fewer than {FEW_TESTS} test samples: the numbers of this client are "
+        "rough.": client.few_tests,
+    }
+    return [text for text, holds in found.items() if holds]
+
+
+def notes(client: Judgement) -> tuple[str, ...]:
+    """What to be careful about with this client, in a word or two each."""
+    found = {
+        "over-confident": client.overconfident,
+        "better alone": client.verdict == "hurt",
+        "little data": client.few_samples,
+    }
+    return tuple(words for words, holds in found.items() if holds)
+
+
+# ---- Certificates
+
+
+def certificates(document: Mapping[str, Any]) -> list[str]:
+    """What is guaranteed to whom."""
+    largest, found = document["loss"]["b"], []
+    for group, facts in document["groups"].items():
+        text = (
+            f"{facts['below']} of {facts['clients']} {group} clients have a bound below {largest:g}, "
+            f"the largest value of the loss; the median bound is {number(facts['bound'])}. "
+        )
+        if facts["proved"] == facts["clients"]:
+            text += "Every premise of these certificates that can be checked holds."
+        elif facts["proved"] == 0:
+            text += (
+                "They rest on a premise that is not proved. They would stay below "
+                f"{largest:g} for any training that is epsilon-DP towards a whole client with epsilon "
+                f"up to {facts['tolerated_epsilon']:.3g} (median)."
+            )
+        else:
+            text += f"{facts['proved']} of these certificates are proved."
+        if facts["tested"]:
+            text += (
+                f" On test samples, {facts['covered']} of {facts['tested']} bounds hold; at least "
+                f"{100 * (1 - document['delta']):g}% of them should."
+            )
+        if facts.get("networks_test_risk") is not None:
+            text += (
+                " The certificates cover the Gaussian approximation, not the networks in use: drawn "
+                "from a client's mixture, a network has a median test risk of "
+                f"{number(facts['networks_test_risk'])}."
+            )
+        found.append(text)
+    return [*found, document["federation"]["verdict"], document["newcomers"]["verdict"]]
+
+
+def conditions(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Each condition once, with whom it concerns and, where it differs, for how many of them.
+
+    Where reasons differ from client to client, that of the first client is given.
+    """
+    named = [(GROUP_TITLES[row["group"]], row) for row in document["clients"]]
+    named += [
+        ("Federation", document["federation"]),
+        ("Future clients", document["newcomers"]),
+    ]
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for who, row in named:
+        for condition in (*row["conditions"], *filter(None, [row.get("participation")])):
+            statuses = reasons.setdefault((who, condition["name"]), {})
+            first = f"{row['subject']}: {condition['reason']}"
+            found = statuses.setdefault(condition["status"], [first])
+            found.append(condition["reason"])
+    merged: dict[tuple[str, str, str], list[str]] = {}
+    for (who, name), statuses in reasons.items():
+        total = sum(len(found) - 1 for found in statuses.values())
+        for status, (first, *found) in statuses.items():
+            share = f" for {len(found)} of {total}" if len(found) < total else ""
+            reason = found[0] if len(set(found)) == 1 else first
+            merged.setdefault((name, status + share, reason), []).append(who)
+    return [
+        {"who": ", ".join(who), "name": name, "status": status, "reason": reason}
+        for (name, status, reason), who in merged.items()
+    ]
+
+
+def standing(row: Mapping[str, Any]) -> str:
+    """One word for a certificate: what it is worth."""
+    if any(c["status"] == "does not hold" and c["kind"] == "premise" for c in row["conditions"]):
+        return "not valid"
+    if row["vacuous"]:
+        return "no statement"
+    return "proved" if row["proved"] else "assumed"
+
+
+def _named(names: list[str]) -> str:
+    rest = len(names) - NAMED_CLIENTS
+    return ", ".join(names[:NAMED_CLIENTS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _ordinal(place: int) -> str:
+    return f"{place}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(place, 'th') }"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"

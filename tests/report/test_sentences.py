@@ -1,0 +1,165 @@
+"""The sentences name what the numbers say; how they are worded is in tests/golden/pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pacpfl.report import sentences
+from pacpfl.report.folder import Run, read_run
+from pacpfl.report.judge import judge
+from pacpfl.report.measures import ACCURACY, COVERAGE_90, RSMSE, best, number, plus_minus
+from pacpfl.report.sentences import Caution
+
+
+@pytest.fixture
+def small(tmp_path: Path, build: Callable[..., Path]) -> Run:
+    """Four existing clients, three methods."""
+    return read_run(build(tmp_path / "run", clients=4, groups=("existing",)))
+
+
+def cautions(run: Run) -> list[Caution]:
+    return sentences.cautions(run, judge(run))
+
+
+def test_every_question_is_answered(small: Run) -> None:
+    answers = sentences.summary(small, judge(small))
+    assert len(answers) == 4 and all(all(texts) for texts in answers.values())
+
+
+def test_a_method_without_uncertainty_and_particles(
+    tmp_path: Path, build: Callable[..., Path]
+) -> None:
+    run = read_run(build(tmp_path / "run", clients=3, methods=("fedavg",)))
+    answers = sentences.summary(run, judge(run))
+    assert list(answers) == ["What was learned", "How good it is", "How sure it is"]
+    assert not sentences.diversity(run.methods["fedavg"])
+    assert cautions(run) == []
+
+
+@pytest.mark.parametrize(
+    ("covered", "same"), [(0.90, True), (0.86, True), (0.84, False), (0.96, False)]
+)
+def test_bands_that_keep_their_promise_within_five_points(
+    small: Run, covered: float, same: bool
+) -> None:
+    def told(share: float) -> str:
+        small.metrics["pacpfl"]["existing"]["coverage_90"]["mean"] = share
+        return sentences.band_calibration(small).replace(f"{share:.0%}", "")
+
+    assert (told(covered) == told(0.91)) == same
+
+
+def test_nothing_to_warn_about(small: Run) -> None:
+    small.clients["coverage_90"] = 0.85
+    assert cautions(small) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"diversity": {"value": 0.0, "at_start": 0.9, "collapsed": True}},
+        {"skipped_steps": 3},
+        {"lambda_condition": False},
+        {"privacy": {"mode": "paper", "private": False, "epsilon": 2.0, "unit": "client"}},
+        {"privacy": {"mode": "gaussian", "private": False, "epsilon": 2.0, "unit": "client",
+                     "delta": 1e-5, "adjacency": "replace", "accountant": "x"}},
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_training_is_one_caution_each(
+    small: Run, changes: dict[str, Any]
+) -> None:
+    small.methods["pacpfl"] |= changes
+    (caution,) = cautions(small)
+    assert caution.title.startswith("PAC-PFL: ") and caution.text and caution.advice
+
+
+def test_one_particle_cannot_collapse(small: Run) -> None:
+    small.methods["pacpfl"] |= {"particles": 1, "diversity": {"value": 0.0, "collapsed": True}}
+    assert cautions(small) == []
+
+
+def test_a_run_that_is_not_complete(small: Run) -> None:
+    small.record["status"] = "interrupted"
+    (caution,) = cautions(small)
+    assert "interrupted" in caution.text
+
+
+def test_a_private_run_names_epsilon_delta_and_neighbours() -> None:
+    facts = {
+        "mode": "gaussian", "private": True, "epsilon": 1.5, "delta": 1e-6, "budget": 2.0,
+        "unit": "sample", "adjacency": "replace", "accountant": "Renyi",
+    }  # fmt: skip
+    told = sentences.privacy({"privacy": facts})
+    for part in ("1.5", "1e-06", "2", "one sample", "Renyi"):
+        assert part in told
+    spent = facts | {"out_of_budget": True, "rounds_released": 40, "rounds_planned": 50}
+    assert "round 37 of 50: 3 rounds" in sentences.privacy({"privacy": spent, "rounds": 37})
+    assert sentences.privacy({}) == ""
+
+
+def test_clients_are_over_confident_beyond_chance_only(small: Run) -> None:
+    """Against SciPy's own binomial test, and Holm's bounds written out for four clients."""
+    rows = small.rows("pacpfl", "existing").index
+    shares, counts = [0.74, 0.75, 0.60, 0.50], [50, 60, 5, 60]
+    small.clients.loc[rows, "coverage_90"] = shares
+    small.clients.loc[rows, "test"] = counts
+    small.clients.loc[small.clients["method"] == "pooled", "coverage_90"] = 0.1
+    p_values = [
+        stats.binomtest(round(share * count), count, 0.9, alternative="less").pvalue
+        for share, count in zip(shares, counts, strict=True)
+    ]
+    in_order = sorted(p_values)
+    assert in_order[0] < 0.05 / 4 and in_order[1] < 0.05 / 3 and in_order[2] < 0.05 / 2
+    assert p_values[2] == in_order[3] > 0.05
+    assert [client.overconfident for client in judge(small)] == [True, True, False, True]
+    text = cautions(small)[0].text
+    assert text.endswith(": existing-04 (50%), existing-01 (74%), existing-02 (75%).")
+
+
+def test_many_overconfident_clients_are_not_all_named(polynomial: Path) -> None:
+    run = read_run(polynomial)
+    run.clients["coverage_90"] = 0.5
+    (caution,) = cautions(run)
+    assert caution.text.endswith("existing-06 (50%) and 42 more.")
+
+
+def test_too_little_data(small: Run) -> None:
+    rows = small.rows("pacpfl", "existing").index
+    small.clients.loc[rows, "samples"] = [7.0, 8.0, 3.0, 5.0]
+    small.clients.loc[rows, "later"] = [0.0, 0.0, 0.0, 3.0]
+    small.clients.loc[rows, "test"] = [60.0, 60.0, 60.0, 19.0]
+    poor, unsure = cautions(small)
+    assert "existing-01, existing-03." in poor.text
+    assert "19): existing-04." in unsure.text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.12345, "0.123"), (-0.5, "\N{MINUS SIGN}0.500"), (-0.0001, "0.000"),
+        (123456.0, "1.23e+05"), (float("nan"), "\N{EN DASH}"), (float("inf"), "\N{INFINITY}"),
+        (float("-inf"), "\N{MINUS SIGN}\N{INFINITY}"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_for_people(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_measure_knows_what_is_better_and_how_to_say_it() -> None:
+    assert best({"a": 0.4, "b": 0.3, "c": np.nan}, RSMSE) == {"b"}
+    assert best({"a": 0.4, "b": 0.3}, ACCURACY) == {"a"}
+    assert best({"a": 0.85, "b": 0.97, "c": 0.93}, COVERAGE_90) == {"c"}
+    assert best({"a": 0.4}, RSMSE) == set()
+    assert RSMSE.gain(0.3, 0.4) == pytest.approx(0.25) and np.isnan(RSMSE.gain(0.3, 0.0))
+    assert ACCURACY.gain(0.9, 0.8) == pytest.approx(0.1)
+    assert RSMSE.say_size(-0.25) == "25%" and ACCURACY.say_size(0.0249) == "2.5 points"
+    assert ACCURACY.say_size(0.01) == "1.0 point"
+    assert RSMSE.say_gain(0.25) != RSMSE.say_gain(-0.25)
+    assert plus_minus(0.5, 0.125) == "0.500 ± 0.125"
+    assert plus_minus(0.5, float("nan")) == plus_minus(0.5, None) == "0.500"
