@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pacpfl.run import diversity_in_words
 from reproduction.table import Outcome, Published, rows
 
 Table = dict[tuple[str, str, str, str], float]  # by dataset, group, method, metric
@@ -41,11 +40,3 @@ def test_rows_are_means_and_intervals_over_seeds_with_the_papers_value_beside():
     # Student's t with two degrees of freedom: 4.3027; standard error 1 / sqrt(3).
     assert row["ci95"] == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
     assert (row["paper_mean"], row["paper_ci95"]) == (0.5, 0.1)
-
-
-def test_equal_particles_are_reported_as_collapsed_in_words():
-    collapsed = diversity_in_words(4, 1e-4, 5.0)
-    assert collapsed["collapsed"] and "collapsed" in collapsed["words"]
-    apart = diversity_in_words(4, 0.3, 5.0)
-    assert not apart["collapsed"] and "differ" in apart["words"]
-    assert not diversity_in_words(1, 0.0, 0.0)["collapsed"]

@@ -21,7 +21,7 @@ from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings, ImageSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.report.certificates import sentences
+from pacpfl.report.sentences import certificates
 from pacpfl.report.terminal import print_certificates
 from pacpfl.run import run
 from pacpfl.sections import NetworkConfig, PosteriorConfig
@@ -102,7 +102,7 @@ def test_every_client_and_both_averages_have_a_certificate(document: dict[str, A
 def test_the_words_say_what_is_certified(
     document: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = sentences(document)
+    told = certificates(document)
     for text, group in zip(told, ("existing", "new"), strict=False):
         assert "The networks in use are not what is certified" in text
         assert f"{document['groups'][group]['networks_test_risk']:.3f}" in text
@@ -120,7 +120,7 @@ def test_a_variational_run_is_certified_itself(folder: Path) -> None:
     document = certify(folder, loss="brier")
     assert document["loss"] == {"name": "Brier", "a": 0.0, "b": 2.0}
     assert document["groups"]["new"]["networks_test_risk"] is None
-    assert not any("networks in use" in text for text in sentences(document))
+    assert not any("networks in use" in text for text in certificates(document))
     for row in document["clients"]:
         assert "the model in use of" in row["in_use"]["verdict"] or row["in_use"]["vacuous"]
         assert 0 <= row["empirical_risk"] <= 2 and row["kl"] >= 0

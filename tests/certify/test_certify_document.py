@@ -21,7 +21,7 @@ from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.report.terminal import standing
+from pacpfl.report.sentences import standing
 from pacpfl.run import run
 from pacpfl.sections import PriorConfig
 from pacpfl.studies.build import build_prior
