@@ -23,8 +23,8 @@ from benchmarks.measure import ROOT
 from benchmarks.results import Sheet
 from pacpfl.config import Config, override
 from pacpfl.data.standardize import fit_scaler
-from pacpfl.data.tables.rows import read_rows
-from pacpfl.data.tables.schema import Column, Schema
+from pacpfl.data.tables.columns import Column, Schema
+from pacpfl.data.tables.read import read_rows
 from pacpfl.engine import runtime
 from pacpfl.studies import model, model_file
 from pacpfl.studies.build import build_prior

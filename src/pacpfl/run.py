@@ -17,8 +17,7 @@ import numpy as np
 from pacpfl import config as configuration
 from pacpfl import svgd
 from pacpfl.config import Config
-from pacpfl.data.store import ClientStore, from_clients
-from pacpfl.data.tables.stream import release, row_blocks
+from pacpfl.data.store import ClientStore, from_clients, release, row_blocks
 from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import first_client

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from pacpfl.config import Config, override
 from pacpfl.data.standardize import Scaler
-from pacpfl.data.tables.schema import Column, Schema
+from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.errors import InputError
 from pacpfl.priors.gp import GPPrior
 from pacpfl.studies import model_file

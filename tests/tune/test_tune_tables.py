@@ -16,9 +16,9 @@ from sklearn.metrics import accuracy_score, log_loss
 
 from pacpfl import config as configuration
 from pacpfl.config import Config, override
+from pacpfl.data.tables.read import load_own
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.studies.own_tables import load_own
 from pacpfl.tune import crossval, spaces
 from pacpfl.tune import search as tune
 from pacpfl.tune.crossval import ClassScore, Score, parts

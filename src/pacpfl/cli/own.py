@@ -224,7 +224,7 @@ def chosen(
 
 
 def own(config: Config) -> Any:
-    from pacpfl.studies.own_tables import load_own
+    from pacpfl.data.tables.read import load_own
 
     return load_own(config.tables, config.seed)
 

@@ -15,7 +15,7 @@ from pacpfl.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from pacpfl.data.tables.rows import Rows
+    from pacpfl.data.tables.read import Rows
     from pacpfl.studies.model import ClientModel
 
 
@@ -39,7 +39,7 @@ def personalize(
 
     Nothing is sent anywhere. The model holds the client's rows: it is as private as they are.
     """
-    from pacpfl.data.tables.rows import read_rows
+    from pacpfl.data.tables.read import read_rows
     from pacpfl.studies import model, model_file
 
     shared = model_file.shared_of_run(run) if run.is_dir() else model_file.load_shared(run)
@@ -119,7 +119,7 @@ def evaluate(model: Model, data: Table, client: Name = None) -> None:
 
 
 def _open(model: Path, data: Path, targets: bool, client: str | None) -> tuple[ClientModel, Rows]:
-    from pacpfl.data.tables.rows import read_rows
+    from pacpfl.data.tables.read import read_rows
     from pacpfl.studies import model_file
 
     _configure("float32")

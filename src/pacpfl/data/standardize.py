@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.data.tables.stream import Room, release
+from pacpfl.data.store import Room, release
 from pacpfl.types import Client, Federation, Samples
 
 

@@ -13,13 +13,13 @@ from pacpfl import config as configuration
 from pacpfl.config import Config
 from pacpfl.data.site_folder import is_site_folder, read_site_folder
 from pacpfl.data.standardize import standardize
+from pacpfl.data.tables.read import load_own
 from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.sites.opened import Opened
 from pacpfl.studies.build import METHODS, build_method
-from pacpfl.studies.own_tables import load_own
 from pacpfl.studies.protect import plan_of, protect, secrecy
 from pacpfl.types import Federation, Form
 

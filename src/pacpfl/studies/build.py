@@ -105,7 +105,7 @@ def load_weather(houses: PVSettings) -> Weather:
 
 
 def _own(config: Config) -> Federation:
-    from pacpfl.studies.own_tables import load_own
+    from pacpfl.data.tables.read import load_own
 
     return load_own(config.tables, config.seed).federation
 

@@ -21,7 +21,7 @@ from pacpfl import metrics, predictive
 from pacpfl.config import Config
 from pacpfl.data.standardize import Scaler, fit_scaler
 from pacpfl.data.store import round_up
-from pacpfl.data.tables.schema import Schema
+from pacpfl.data.tables.columns import Schema
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel, personal_model

@@ -21,13 +21,13 @@ from pacpfl import config as configuration
 from pacpfl import files
 from pacpfl.config import Config
 from pacpfl.data.standardize import Scaler, fit_scalers
-from pacpfl.data.tables.schema import Schema
+from pacpfl.data.tables.columns import Schema
+from pacpfl.data.tables.read import load_own
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.personal import PersonalModel
 from pacpfl.studies.build import build_prior
 from pacpfl.studies.model import ClientModel, Shared, condition, dtype_of, precision
-from pacpfl.studies.own_tables import load_own
 from pacpfl.trained import load_run
 from pacpfl.types import Data
 

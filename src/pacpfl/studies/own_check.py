@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from pacpfl.config import Config
-from pacpfl.data.tables.schema import describe
+from pacpfl.data.tables.columns import describe
+from pacpfl.data.tables.read import load_own
 from pacpfl.errors import InputError
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.own_sizes import LARGEST, Sizes, expected_seconds, in_words
-from pacpfl.studies.own_tables import load_own
 from pacpfl.types import Federation
 
 FEW = 10  # training rows below which a client leans on the others

@@ -15,12 +15,11 @@ import numpy as np
 
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
-from pacpfl.data.tables.evidence import Evidence, decide_task, kind_for_learning
+from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_numbers
 from pacpfl.data.tables.files import ENDINGS, Table, open_tables
 from pacpfl.data.tables.scan import clients_of
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.data.tables.split import LEAST, TRAIN, WORDS
-from pacpfl.data.tables.values import numbers
 from pacpfl.errors import InputError
 from pacpfl.studies.own_sizes import Sizes, settings_for
 
@@ -95,11 +94,10 @@ def look(tables: Sequence[Table], columns: Sequence[str]) -> Seen:
 
 def _by_client(tables: Sequence[Table], seen: Seen, client: str, target: str) -> Seen:
     """Rows of each client, and how its target lies."""
-    settings = TableSettings(client=client)
     for table in tables:
         for part in table.chunks():
-            own = clients_of(part, table, settings)
-            y = np.nan_to_num(numbers(part.frame[target], part.decimal).values)
+            own = clients_of(part, table, client)
+            y = np.nan_to_num(read_numbers(part.frame[target], part.decimal).values)
             names, codes = np.unique(own.astype(str), return_inverse=True)
             count = np.bincount(codes)
             first, second = np.bincount(codes, y), np.bincount(codes, y**2)
@@ -181,7 +179,7 @@ def _settle(
         reason = _useless(seen.evidence[name])
         (ignored if reason else used).append((name, reason))
         if not reason:
-            kind_for_learning(seen.evidence[name], name, False, False)  # raises where rows disagree
+            kind_for_learning(seen.evidence[name])  # raises where rows disagree
     if not used:
         why = "".join(f" ({name!r}: {reason})" for name, reason in ignored[:1])
         raise InputError(f"{source} has no column to learn {target!r} from{why}; add one.")

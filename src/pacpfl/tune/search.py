@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
+from pacpfl.data.tables.read import stamp
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.studies.own_tables import stamp
 from pacpfl.tune import spaces
 from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds, raw_federation
 from pacpfl.tune.spaces import ROWS, Space

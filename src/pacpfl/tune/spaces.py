@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, Protocol
 from pacpfl import config as configuration
 from pacpfl.config import Config, override
 from pacpfl.data.settings import CLASSIFICATION
+from pacpfl.data.tables.read import load_own
 from pacpfl.errors import InputError
-from pacpfl.studies.own_tables import load_own
 
 
 class Choice(NamedTuple):

@@ -12,9 +12,8 @@ import pytest
 
 from pacpfl.data.check import check_federation
 from pacpfl.data.standardize import fit_scalers, standardize
-from pacpfl.data.tables.read import Tables, load_tables
-from pacpfl.data.tables.rows import read_rows
-from pacpfl.data.tables.schema import Schema
+from pacpfl.data.tables.columns import Schema
+from pacpfl.data.tables.read import Tables, load_tables, read_rows
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation

@@ -14,12 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pacpfl.data import tables as tables_module
+from pacpfl.data.tables import read as tables_module
 from pacpfl.data.tables.files import Table, open_tables
-from pacpfl.data.tables.read import Tables, load_tables
+from pacpfl.data.tables.read import Tables, load_own, load_tables
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
-from pacpfl.studies import own_tables
 from pacpfl.studies.own_data import guess
 from pacpfl.studies.own_toml import commented
 
@@ -79,7 +78,7 @@ def test_what_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patch:
             patch.setattr(Path, name, forbidden)
             refused(lambda: open_tables(folder), "tables cannot be read (Permission denied)")
-            refused(lambda: own_tables.load_own(own, 0), "Permission denied")
+            refused(lambda: load_own(own, 0), "Permission denied")
     with monkeypatch.context() as patch:
         patch.setattr("builtins.open", lambda path, *_: forbidden(path))
         refused(lambda: open_tables(folder), "a.csv cannot be read (Permission denied)")
@@ -187,7 +186,7 @@ def test_rows_that_come_or_go_while_being_read(
     with monkeypatch.context() as patch:
         patch.setattr(Table, "chunks", writing)
         own = TableSettings(source=str(folder), target="y")
-        refused(lambda: own_tables.load_own(own, 0), "changed while it was read")
+        refused(lambda: load_own(own, 0), "changed while it was read")
 
 
 def test_polars_in_memory_and_in_parquet(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ import pytest
 from patience import patience
 
 from pacpfl.data.standardize import standardize
-from pacpfl.data.store import from_clients, from_samples
+from pacpfl.data.store import ROWS, Room, from_clients, from_samples
 from pacpfl.data.tables.read import load_tables
 from pacpfl.data.tables.settings import TableSettings
-from pacpfl.data.tables.stream import ROWS, Room
 from pacpfl.run import digest
 from pacpfl.types import Samples
 
@@ -87,7 +86,7 @@ from pathlib import Path
 from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients
 from pacpfl.data.tables.settings import TableSettings
-from pacpfl.data.tables.stream import Room
+from pacpfl.data.store import Room
 from pacpfl.data.tables.read import load_tables
 
 def peak():

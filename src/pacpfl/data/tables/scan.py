@@ -1,4 +1,4 @@
-"""The first pass over tables: which columns there are, what they hold, and whose the rows are."""
+"""Look through tables a first time: which columns there are, what they hold, and whose the rows are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pacpfl.data.tables import values
-from pacpfl.data.tables.evidence import Evidence
+from pacpfl.data.tables.columns import (
+    Evidence,
+    cells_of,
+    place,
+    read_numbers,
+    read_texts,
+    read_times,
+)
 from pacpfl.data.tables.files import Chunk, Table
-from pacpfl.data.tables.schema import cells_of, place
 from pacpfl.data.tables.settings import CYCLES, TableSettings
 from pacpfl.data.tables.split import WORDS
 from pacpfl.errors import InputError
@@ -21,19 +26,19 @@ from pacpfl.errors import InputError
 
 @dataclass
 class Scan:
-    """What the first pass saw. Arrays have an entry for each row, in the order of the files."""
+    """Results of the first pass. Arrays have an entry for each row, in the order of the files."""
 
     evidence: dict[str, Evidence]
     names: list[str]
     codes: np.ndarray
     incomplete: dict[str, int]  # missing cells by column
     complete: np.ndarray  # rows
-    given: np.ndarray | None  # times, or parts
-    said_new: np.ndarray | None  # by client
+    split_by: np.ndarray | None  # times, or parts
+    new: np.ndarray | None  # whether a column calls the client new
 
 
 def learning_columns(tables: Sequence[Table], settings: TableSettings) -> tuple[str, ...]:
-    """The columns to learn from, after checking that every file has all it must have."""
+    """Return the columns to learn from, after checking that every file has all it must have."""
     target = settings.target
     if not target:
         raise InputError("tables.target is empty; name the column that is to be predicted.")
@@ -76,24 +81,25 @@ def learning_columns(tables: Sequence[Table], settings: TableSettings) -> tuple[
     return names
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), 1, 0.6)
+def nearest(name: str, columns: Sequence[str]) -> str:
+    """Return the end of a sentence about a missing column: the one that comes nearest, and the way out."""
+    close = difflib.get_close_matches(name, list(columns), 1, 0.6)
     return f" (it has {close[0]!r}); rename it or add the column" if close else "; add it"
 
 
 def scan_tables(
     tables: Sequence[Table], settings: TableSettings, columns: Sequence[str], chunk: int
 ) -> Scan:
-    """The first pass."""
+    """Make the first pass, chunk by chunk."""
     evidence = {name: Evidence(name) for name in (*columns, settings.target)}
     numbers_of: dict[str, int] = {}
     origin_of: dict[str, str] = {}
-    codes, complete, given = [], [], []
+    codes, complete, split_by = [], [], []
     incomplete: Counter[str] = Counter()
-    said: dict[int, bool] = {}
+    new: dict[int, bool] = {}
     for table in tables:
         for part in table.chunks(chunk):
-            own = clients_of(part, table, settings)
+            own = clients_of(part, table, settings.client)
             for name in dict.fromkeys(own.tolist()):
                 if origin_of.setdefault(name, table.origin) != table.origin:
                     raise InputError(
@@ -117,45 +123,45 @@ def scan_tables(
                         lacking |= missing
             complete.append(~lacking)
             if settings.split != "rows":
-                given.append(_given(part, settings))
+                split_by.append(_split_by(part, settings))
             if settings.new_by:
-                _note_new(part, settings.new_by, numbered, own, said)
+                _note_new(part, settings.new_by, numbered, own, new)
     return Scan(
         evidence,
         list(numbers_of),
         np.concatenate(codes),
         dict(incomplete),
         np.concatenate(complete),
-        np.concatenate(given) if given else None,
-        np.array([said[n] for n in range(len(numbers_of))]) if settings.new_by else None,
+        np.concatenate(split_by) if split_by else None,
+        np.array([new[n] for n in range(len(numbers_of))]) if settings.new_by else None,
     )
 
 
-def clients_of(part: Chunk, table: Table, settings: TableSettings) -> np.ndarray:
-    """Whose each row is."""
-    if not settings.client:
+def clients_of(part: Chunk, table: Table, column: str) -> np.ndarray:
+    """Name the client of each row: as `column` says, or after the file where there is none."""
+    if not column:
         return np.full(len(part.frame), table.name, dtype=object)
-    words = values.texts(cells_of(part, settings.client))
+    words = read_texts(cells_of(part, column))
     if (words == "").any():
         raise InputError(
-            f"{place(part, int(np.flatnonzero(words == '')[0]))}: column {settings.client!r}, which "
+            f"{place(part, int(np.flatnonzero(words == '')[0]))}: column {column!r}, which "
             "names the client, is empty; fill it."
         )
     return np.array([unicodedata.normalize("NFC", word) for word in words], dtype=object)
 
 
-def _given(part: Chunk, settings: TableSettings) -> np.ndarray:
-    """What the split goes by: times as numbers, or the words train, later and test."""
+def _split_by(part: Chunk, settings: TableSettings) -> np.ndarray:
+    """Read what the split goes by: times as numbers, or the words train, later and test."""
     cells = cells_of(part, settings.split_by)
     if settings.split == "time":
-        found = values.numbers(cells, part.decimal).values
+        found = read_numbers(cells, part.decimal).values
         if np.isnan(found).any():
-            moments = values.times(cells)
+            moments = read_times(cells)
             dates = moments.astype("int64").to_numpy(float)
             found = np.where(moments.isna().to_numpy(bool), np.nan, dates)
         wanted = "a number or a date such as 2024-05-31"
     else:
-        words = np.array([word.lower() for word in values.texts(cells)], dtype=object)
+        words = np.array([word.lower() for word in read_texts(cells)], dtype=object)
         found = np.array([WORDS.get(word, np.nan) for word in words], float)
         wanted = "train, later or test"
     if np.isnan(found).any():
@@ -172,16 +178,16 @@ _NEW |= dict.fromkeys(("existing", "old", "false", "no", "0", ""), False)
 
 
 def _note_new(
-    part: Chunk, column: str, numbered: np.ndarray, own: np.ndarray, said: dict[int, bool]
+    part: Chunk, column: str, numbered: np.ndarray, own: np.ndarray, new: dict[int, bool]
 ) -> None:
-    words = [word.lower() for word in values.texts(cells_of(part, column))]
+    words = [word.lower() for word in read_texts(cells_of(part, column))]
     for row, (client, word) in enumerate(zip(numbered.tolist(), words, strict=True)):
         if word not in _NEW:
             raise InputError(
                 f"{place(part, row)}: column {column!r} holds {word!r}, which is not new or existing; "
                 "correct it."
             )
-        if said.setdefault(client, _NEW[word]) != _NEW[word]:
+        if new.setdefault(client, _NEW[word]) != _NEW[word]:
             raise InputError(
                 f"{place(part, row)}: column {column!r} calls client {own[row]!r} both new and existing; "
                 "decide for one."

@@ -19,7 +19,7 @@ WORDS = {"train": TRAIN, "training": TRAIN, "later": LATER, "test": TEST, "": UN
 
 
 class Split(NamedTuple):
-    """For each row its part, for each client whether it is new, and which clients have too few rows."""
+    """The part of each row, whether each client is new, and which clients have too few rows."""
 
     parts: np.ndarray  # [rows] uint8
     is_new: np.ndarray  # [clients]
@@ -31,11 +31,13 @@ def split_rows(
     names: Sequence[str],
     codes: np.ndarray,
     complete: np.ndarray,
-    given: np.ndarray | None,
+    split_by: np.ndarray | None,
     is_new: np.ndarray,
     seed: int,
 ) -> Split:
-    """`codes` are the rows' clients; `complete` rows lack nothing; `given` are times or parts.
+    """Give every row its part.
+
+    `codes` are the rows' clients, `complete` rows lack nothing, and `split_by` are times or parts.
 
     Every client is split by itself, with a seed of its own name: adding a client changes no other.
     """
@@ -48,12 +50,12 @@ def split_rows(
         rows = rows[complete[rows]]
         random = np.random.default_rng([seed, zlib.crc32(names[client].encode())])
         if settings.split == "column":
-            assert given is not None
-            parts[rows] = given[rows].astype(np.uint8)
+            assert split_by is not None
+            parts[rows] = split_by[rows].astype(np.uint8)
         else:
             if settings.split == "time":
-                assert given is not None
-                ranked = rows[np.argsort(given[rows], kind="stable")]
+                assert split_by is not None
+                ranked = rows[np.argsort(split_by[rows], kind="stable")]
             else:
                 ranked = random.permutation(rows)
             test, later = _counts(len(rows), settings)
@@ -70,16 +72,16 @@ def split_rows(
 
 
 def _counts(rows: int, settings: TableSettings) -> tuple[int, int]:
-    """Test and later rows. A client with few rows still has two that measure, where it can."""
+    """Return how many rows measure and how many come later: at least two measure, where there are."""
     test = max(round(settings.held_out * rows), min(LEAST, rows - LEAST))
     later = min(round(settings.for_later * rows), rows - test - LEAST)
     return max(0, test), max(0, later)
 
 
 def choose_new(
-    settings: TableSettings, names: Sequence[str], said: np.ndarray | None, seed: int
+    settings: TableSettings, names: Sequence[str], called_new: np.ndarray | None, seed: int
 ) -> np.ndarray:
-    """Whether each client joins after the training: listed, said by a column, or drawn."""
+    """Choose who joins after the training: listed, called so by a column, or drawn."""
     chosen = np.zeros(len(names), bool)
     for name in settings.new:
         if name not in names:
@@ -87,8 +89,8 @@ def choose_new(
             hint = f" (there is {close[0]!r})" if close else ""
             raise InputError(f"tables.new names {name!r}, and no client is called that{hint}.")
         chosen[list(names).index(name)] = True
-    if said is not None:
-        chosen |= said
+    if called_new is not None:
+        chosen |= called_new
     drawn = round(settings.new_share * len(names))
     if drawn:
         chosen[np.random.default_rng([seed, 77]).permutation(len(names))[:drawn]] = True

@@ -1,0 +1,519 @@
+"""Columns: what a cell says, what a column holds, and how rows become features ever after.
+
+1. A cell is a number, a truth, a word or a date; nothing is guessed that could be read in two ways.
+   Cells of CSV files are texts, and `decimal` says how their file writes one and a half: "1.5" or
+   "1,5". Where it is the comma, "1.234,5" is read with its point between thousands, and "1.234" is
+   refused: it could be either.
+2. `Evidence` collects what has been seen of a column, whence follow its kind and the task of a target.
+3. A `Schema` holds what was learned from the training rows: categories, medians, encodings. It belongs
+   to the model, so a table that comes years later is read as the first one was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import time, timedelta
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pacpfl.data.tables.files import Chunk
+from pacpfl.errors import InputError
+from pacpfl.types import Form
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>", "nat"})
+TRUE, FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
+FOREIGN: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bytes, bytearray), "bytes"),
+    ((list, tuple, set, dict, np.ndarray), "lists or records"),
+    ((time, timedelta), "times of day or durations"),
+)
+LARGEST = 1e30  # beyond, squares no longer fit: such a number is a mistake
+_WHOLE = r"^([+-]?\d+)[.,]0+$"
+_OTHER_DATE = r"^\s*\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d{2})(?:\D|$)"
+_THOUSANDS = r"^\s*[+-]?\d{1,3}(?:\.\d{3})+,\d+\s*$"
+
+
+class Numbers(NamedTuple):
+    """Values, NaN wherever there is none; `bad` cells hold something that is no number of usual size."""
+
+    values: np.ndarray
+    missing: np.ndarray
+    bad: np.ndarray
+
+
+def is_text(column: pd.Series) -> bool:
+    """Tell whether cells are texts, and not numbers or moments already."""
+    kinds, kind = pd.api.types, column.dtype
+    real = kinds.is_numeric_dtype(kind) and not kinds.is_complex_dtype(kind)
+    return not (real or kinds.is_datetime64_any_dtype(kind))
+
+
+def foreign_content(column: pd.Series) -> str:
+    """Name what a column holds that is no number, text or date (of Parquet, of a data frame), or ""."""
+    if pd.api.types.is_complex_dtype(column.dtype):
+        return "complex numbers"
+    if pd.api.types.is_timedelta64_dtype(column.dtype):
+        return "durations"
+    if column.dtype != object or not column.notna().any():
+        return ""
+    first = column[column.notna()].iloc[0]
+    return next((words for kinds, words in FOREIGN if isinstance(first, kinds)), "")
+
+
+def is_missing(column: pd.Series) -> np.ndarray:
+    """Mark empty cells, and the words that stand for nothing."""
+    absent = column.isna().to_numpy(bool)
+    if not is_text(column):
+        return absent
+    found = absent.copy()
+    words = column[~absent].astype(str).str.strip().str.lower()
+    found[~absent] = words.isin(MISSING).to_numpy(bool)
+    return found
+
+
+def read_numbers(column: pd.Series, decimal: str = ".") -> Numbers:
+    """Read cells as numbers, whatever they are stored as."""
+    if not is_text(column):
+        kinds, kind = pd.api.types, column.dtype
+        if kinds.is_datetime64_any_dtype(kind) or kinds.is_bool_dtype(kind):
+            absent = column.isna().to_numpy(bool)
+            return Numbers(np.full(len(column), np.nan), absent, ~absent)
+        values = _floats(column)
+    else:
+        texts = column.where(column.notna(), "").astype(str)
+        if decimal == ",":
+            grouped = texts.str.match(_THOUSANDS)
+            plain = texts.where(~grouped, texts.str.replace(".", "", regex=False))
+            readable = ~plain.str.contains(".", regex=False)
+            texts = plain.str.replace(",", ".", regex=False).where(readable, "x")
+        values = _floats(pd.to_numeric(texts, errors="coerce"))
+    suspicious = ~(np.abs(values) <= LARGEST)
+    absent = np.zeros(len(values), bool)
+    if suspicious.any():
+        absent[suspicious] = is_missing(column[suspicious])
+        values[suspicious] = np.nan
+    return Numbers(values, absent, suspicious & ~absent)
+
+
+def read_booleans(column: pd.Series) -> np.ndarray:
+    """Return 1 and 0 for true and false, yes and no; NaN for anything else."""
+    words = column.where(column.notna(), "").astype(str).str.strip().str.lower()
+    return np.where(words.isin(TRUE), 1.0, np.where(words.isin(FALSE), 0.0, np.nan))
+
+
+def read_texts(column: pd.Series) -> np.ndarray:
+    """Return stripped words, "" where nothing stands. Whole numbers are written without a fraction, so that
+    a file that stores them as 3.0 has the category 3, too."""
+    if pd.api.types.is_bool_dtype(column.dtype):
+        words = column.astype(str).str.lower()
+    elif is_text(column):
+        words = column.where(column.notna(), "").astype(str).str.strip()
+        words = words.str.replace(_WHOLE, r"\1", regex=True)
+    elif pd.api.types.is_datetime64_any_dtype(column.dtype):
+        words = column.astype(str)
+    else:
+        words = pd.Series(
+            [_written(value) for value in _floats(column)], index=column.index, dtype=object
+        )
+    found = np.array(words.to_numpy(dtype=object), dtype=object)
+    found[is_missing(column)] = ""
+    return found
+
+
+def _floats(column: pd.Series) -> np.ndarray:
+    if column.isna().any():
+        return np.array(column.to_numpy(dtype=float, na_value=np.nan), float)
+    return np.array(column.to_numpy(), float)
+
+
+def _written(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def read_times(column: pd.Series) -> pd.Series:
+    """Return dates as ISO 8601 writes them, in UTC; NaT for anything else."""
+    if not is_text(column) and not pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
+    given = column if not is_text(column) else column.where(column.notna(), "").astype(str)
+    form = None if not is_text(column) else "ISO8601"
+    try:
+        return pd.to_datetime(given, format=form, errors="coerce", utc=True)
+    except (ValueError, OverflowError):  # years that no calendar has
+        return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
+
+
+def unclear_times(column: pd.Series) -> np.ndarray:
+    """Mark dates in another form than ISO 8601's, such as 31.05.2024 or 05/06/24 (which month is that?)."""
+    words = column.where(column.notna(), "").astype(str)
+    return words.str.match(_OTHER_DATE).to_numpy(bool)
+
+
+def cycle_features(moments: pd.Series, name: str) -> np.ndarray:
+    """Return sine and cosine [rows, 2] of where in its cycle each moment lies."""
+    at, hour = moments.dt, moments.dt.hour + moments.dt.minute / 60
+    share = {
+        "hour": lambda: hour / 24,
+        "weekday": lambda: (at.day_of_week + hour / 24) / 7,
+        "day": lambda: (at.day_of_year - 1 + hour / 24) / 365.25,
+        "month": lambda: (at.month - 1 + (at.day - 1) / at.days_in_month) / 12,
+    }[name]()
+    angle = 2 * np.pi * _floats(share)
+    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+
+
+MOST_CATEGORIES = 50
+MOST_LEVELS = 20
+
+
+@dataclass
+class Evidence:
+    """Counts of what has been seen in one column: enough to tell its kind."""
+
+    name: str
+    rows: int = 0
+    missing: int = 0
+    numeric: int = 0
+    boolean: int = 0
+    dated: int = 0
+    unclear: int = 0  # dates that are not written as ISO 8601 has them
+    first_unclear: str = ""  # where the first of them stands
+    words: Counter[str] = field(default_factory=Counter)  # while there are few
+    many_words: bool = False
+    levels: set[float] = field(default_factory=set)  # numbers, while there are few
+    many_levels: bool = False
+    foreign: str = ""  # what else it holds: no number, text or date
+    first_other: str = ""  # where the first cell stands that is no number
+    whole: bool = True  # all numbers are whole
+
+    def add(self, chunk: Chunk) -> np.ndarray:
+        """Take in some rows, and return which of their cells are missing."""
+        cells = chunk.frame[self.name]
+        self.foreign = self.foreign or foreign_content(cells)
+        if self.foreign:
+            return cells.isna().to_numpy(bool)
+        found = read_numbers(cells, chunk.decimal)
+        self.rows += len(cells)
+        self.missing += int(found.missing.sum())
+        numeric = ~found.missing & ~found.bad
+        self.numeric += int(numeric.sum())
+        if not self.many_levels:
+            here = np.unique(found.values[numeric])
+            self.levels |= set(here[: MOST_LEVELS + 1].tolist())
+            self.many_levels = len(self.levels) > MOST_LEVELS
+        if self.whole:
+            self.whole = bool(np.all(found.values[numeric] % 1 == 0))
+        if found.bad.any():
+            self._add_others(chunk, cells[found.bad], int(np.flatnonzero(found.bad)[0]))
+        return found.missing
+
+    def _add_others(self, chunk: Chunk, others: pd.Series, first: int) -> None:
+        if not self.first_other:
+            text = str(others.iloc[0])
+            self.first_other = f"{place(chunk, first)}: column {self.name!r} holds {text!r}"
+        self.boolean += int(np.isfinite(read_booleans(others)).sum())
+        self.dated += int(read_times(others).notna().sum())
+        unclear = unclear_times(others)
+        self.unclear += int(unclear.sum())
+        if unclear.any() and not self.first_unclear:
+            at = int(others.index[int(np.flatnonzero(unclear)[0])])
+            text = str(others.loc[at])
+            self.first_unclear = f"{place(chunk, at)}: column {self.name!r} holds {text!r}"
+        if not self.many_words:
+            self.words.update(read_texts(others).tolist())
+            self.many_words = len(self.words) > MOST_CATEGORIES
+
+    @property
+    def present(self) -> int:
+        return self.rows - self.missing
+
+    @property
+    def kind(self) -> str:
+        """number, boolean, date, unclear (dates written in other ways), category, text (too many
+        different words), mixed, foreign (neither of these) or empty."""
+        if self.foreign:
+            return "foreign"
+        others = self.present - self.numeric
+        if not self.present:
+            return "empty"
+        if not others:
+            return "number"
+        if self.boolean == self.present:
+            return "boolean"
+        if self.dated == self.present:
+            return "date"
+        if self.unclear and self.dated + self.unclear >= self.present:
+            return "unclear"
+        if 2 * self.numeric >= self.present:
+            return "mixed"
+        return "text" if self.many_words else "category"
+
+    @property
+    def constant(self) -> bool:
+        return len(self.levels) + len(self.words) <= 1
+
+
+def kind_for_learning(evidence: Evidence, categorical: bool = False, dated: bool = False) -> str:
+    """Return the kind of a column that is to be learned from, or raise where it has none."""
+    name, kind = evidence.name, evidence.kind
+    if kind == "foreign":
+        raise InputError(
+            f"Column {name!r} holds {evidence.foreign}, and neither numbers, texts nor dates; put it into "
+            "tables.ignore, or turn it into one of these."
+        )
+    if categorical:
+        return "category"
+    if kind == "empty":
+        raise InputError(
+            f"Column {name!r} has no values at all; put it into tables.ignore, or fill it."
+        )
+    if kind == "unclear":
+        raise InputError(
+            f"{evidence.first_unclear}, a date that is not written like 2024-05-31; write all of them "
+            "so, or put the column into tables.ignore."
+        )
+    if dated and kind != "date":
+        raise InputError(
+            f"{evidence.first_other or f'Column {name!r} holds numbers'}, and it is named in "
+            "tables.dates; write dates like 2024-05-31 or 2024-05-31T14:00."
+        )
+    if kind == "mixed":
+        raise InputError(
+            f"{evidence.first_other}, where other rows have numbers; correct it, or name the column in "
+            "tables.categorical or tables.ignore."
+        )
+    if kind == "text":
+        raise InputError(
+            f"Column {name!r} holds more than {MOST_CATEGORIES} different texts, too many to learn "
+            "from; put it into tables.ignore, or name it in tables.categorical."
+        )
+    return kind
+
+
+def decide_task(evidence: Evidence, task: str) -> str:
+    """Return "regression" or "classes", or raise where the target is neither."""
+    kind, name = evidence.kind, evidence.name
+    if kind == "empty":
+        raise InputError(f"The target {name!r} has no values at all; fill it or choose another.")
+    if kind in ("date", "unclear"):
+        raise InputError(
+            f"The target {name!r} holds dates; choose a column of numbers or classes as the target."
+        )
+    if kind == "foreign":
+        raise InputError(
+            f"The target {name!r} holds {evidence.foreign}; choose a column of numbers or classes."
+        )
+    two = evidence.levels == {0.0, 1.0} and not evidence.many_levels
+    if task == "regression" or (task == "auto" and kind == "number" and not two):
+        if kind != "number":
+            raise InputError(
+                f"{evidence.first_other}, and the target must be numbers; correct it, or set "
+                'tables.task = "classes".'
+            )
+        return "regression"
+    if task == "auto" and kind == "mixed":
+        raise InputError(
+            f"{evidence.first_other}, where other rows have numbers; correct it, or set tables.task."
+        )
+    many = evidence.many_words or (evidence.numeric and evidence.many_levels)
+    if many:
+        raise InputError(
+            f"The target {name!r} has more than {MOST_LEVELS} different values, too many classes; "
+            'choose another target, or set tables.task = "regression".'
+        )
+    return "classes"
+
+
+KINDS = ("number", "boolean", "category", "date")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to learn from. `median` is that of the training rows, where numbers are imputed."""
+
+    name: str
+    kind: str
+    categories: tuple[str, ...] = ()
+    cycles: tuple[str, ...] = ()
+    median: float | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        if self.kind == "category":
+            return tuple(f"{self.name}={category}" for category in self.categories)
+        if self.kind == "date":
+            return tuple(f"{self.name} {c} {part}" for c in self.cycles for part in ("sin", "cos"))
+        return (self.name,)
+
+
+class Encoded(NamedTuple):
+    """Features of some rows, NaN where a cell is missing; and how often a category was not known."""
+
+    x: np.ndarray  # [rows, features]
+    unseen: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table and what the training rows said of them."""
+
+    columns: tuple[Column, ...]
+    target: str
+    classes: tuple[str, ...] | None = None  # None: the target is a number
+    client: str = ""  # column that names the client, where there is one
+    missing: str = "error"
+    unseen: str = "zeros"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(name for column in self.columns for name in column.features)
+
+    @property
+    def form(self) -> Form:
+        """Describe a federation of such tables, whoever its clients are."""
+        classes = None if self.classes is None else len(self.classes)
+        return Form(self.features, self.target, classes)
+
+    @property
+    def unscaled(self) -> tuple[str, ...]:
+        """Name the features that have their scale already: zeros and ones, sines and cosines."""
+        return tuple(name for c in self.columns if c.kind != "number" for name in c.features)
+
+    def encode(self, chunk: Chunk) -> Encoded:
+        """Return the features of rows, in whatever order their columns stand."""
+        parts, unseen = [], {}
+        for column in self.columns:
+            cells = cells_of(chunk, column.name)
+            if column.kind == "category":
+                part, count = self._one_hot(chunk, column, cells)
+                if count:
+                    unseen[column.name] = count
+            else:
+                part = _quantities(chunk, column, cells)
+            parts.append(part)
+        x = np.concatenate(parts, axis=1) if parts else np.zeros((len(chunk.frame), 0))
+        return Encoded(x, unseen)
+
+    def _one_hot(self, chunk: Chunk, column: Column, cells: pd.Series) -> tuple[np.ndarray, int]:
+        words = read_texts(cells)
+        codes = pd.Index(column.categories, dtype=object).get_indexer(words)
+        missing = words == ""
+        unknown = (codes < 0) & ~missing
+        if unknown.any() and self.unseen == "error":
+            at = int(np.flatnonzero(unknown)[0])
+            raise InputError(
+                f"{place(chunk, at)}: column {column.name!r} holds {words[at]!r}, a category no "
+                'training row has; correct it, or set tables.unseen = "zeros".'
+            )
+        found = np.zeros((len(words), len(column.categories)))
+        known = np.flatnonzero(codes >= 0)
+        found[known, codes[known]] = 1.0
+        if self.missing != "impute":
+            found[missing] = np.nan
+        return found, int(unknown.sum())
+
+    def impute(self, x: np.ndarray) -> np.ndarray:
+        """Fill gaps: numbers by training medians, a category by none of those known."""
+        filled, at = x.copy(), 0
+        for column in self.columns:
+            width = len(column.features)
+            if column.kind != "category" and column.median is not None:
+                part = filled[:, at : at + width]
+                part[np.isnan(part)] = column.median
+            at += width
+        return filled
+
+    def targets(self, chunk: Chunk) -> np.ndarray:
+        """Return numbers, or class numbers; NaN where the cell is missing."""
+        cells = cells_of(chunk, self.target)
+        if self.classes is None:
+            return _quantities(chunk, Column(self.target, "number"), cells)[:, 0]
+        words = read_texts(cells)
+        codes = pd.Index(self.classes, dtype=object).get_indexer(words).astype(float)
+        unknown = (codes < 0) & (words != "")
+        if unknown.any():
+            at = int(np.flatnonzero(unknown)[0])
+            raise InputError(
+                f"{place(chunk, at)}: {self.target!r} is {words[at]!r}, which is none of the classes "
+                f"{_some(self.classes)}; correct it, or train again with it."
+            )
+        codes[codes < 0] = np.nan
+        return codes
+
+    def with_medians(self, medians: Mapping[str, float]) -> Schema:
+        columns = tuple(replace(c, median=medians.get(c.name, c.median)) for c in self.columns)
+        return replace(self, columns=columns)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        record = json.loads(text)
+        columns = tuple(
+            Column(c["name"], c["kind"], tuple(c["categories"]), tuple(c["cycles"]), c["median"])
+            for c in record.pop("columns")
+        )
+        classes = record.pop("classes")
+        return Schema(columns, classes=None if classes is None else tuple(classes), **record)
+
+
+def place(chunk: Chunk, row: int) -> str:
+    """Name a row as its file counts it."""
+    return f"{chunk.origin}, row {chunk.first + row}"
+
+
+def cells_of(chunk: Chunk, name: str) -> pd.Series:
+    """Return a column, or raise where there is none or it cannot be read."""
+    if name not in chunk.frame.columns:
+        raise InputError(f"{chunk.origin} has no column {name!r}; add it to the file.")
+    cells = chunk.frame[name]
+    if content := foreign_content(cells):
+        raise InputError(
+            f"{chunk.origin}: column {name!r} holds {content}, and neither numbers, texts nor dates; turn "
+            "it into one of these."
+        )
+    return cells
+
+
+def _quantities(chunk: Chunk, column: Column, cells: pd.Series) -> np.ndarray:
+    """Return the features [rows, 1 or 2 per cycle] of a column that is not categories."""
+    missing = is_missing(cells)
+    if column.kind == "boolean":
+        found = read_booleans(cells)[:, None]
+    elif column.kind == "date":
+        moments = read_times(cells)
+        found = np.concatenate([cycle_features(moments, name) for name in column.cycles], axis=1)
+    else:
+        found = read_numbers(cells, chunk.decimal).values[:, None]
+    bad = np.isnan(found).any(1) & ~missing
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        wanted = {"boolean": "true or false", "date": "a date such as 2024-05-31"}
+        raise InputError(
+            f"{place(chunk, at)}: column {column.name!r} holds {str(cells.iloc[at])!r}, which is not "
+            f"{wanted.get(column.kind, 'a finite number')}; correct it."
+        )
+    return found
+
+
+def _some(names: Sequence[str], most: int = 8) -> str:
+    shown = ", ".join(map(repr, names[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def sort_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Sort labels as numbers where all of them are, else by the alphabet."""
+    try:
+        return tuple(sorted(labels, key=lambda label: (float(label), label)))
+    except ValueError:
+        return tuple(sorted(labels))
+
+
+def describe(schema: Schema) -> dict[str, int]:
+    """Count the columns of each kind, for people."""
+    return dict(Counter(column.kind for column in schema.columns))
