@@ -34,7 +34,7 @@ from pacpfl.cli.common import shipped
 from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.sites import participation
-from pacpfl.sites.provision import ABOUT, Project, provision
+from pacpfl.sites.kits import ABOUT, Project, provision
 from pacpfl.sites.session import Console
 from pacpfl.sites.supervisor import Unreachable
 from pacpfl.studies.build import build_federation

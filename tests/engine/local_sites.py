@@ -14,7 +14,7 @@ from pacpfl.methods.base import Method
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Reply
 from pacpfl.sites.limits import Limits
-from pacpfl.sites.opened import Opened
+from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.segment import serve
 from pacpfl.sites.site import Site
 from pacpfl.sites.terms import Outcome, Terms, give_order
@@ -69,20 +69,20 @@ def federation_of(store: ClientStore, chosen: range) -> Federation:
     return Federation("here", tuple(clients), features=names)
 
 
-def opened_for(build: Callable[[int], Method], rounds: int, **more: Any) -> Opened:
+def recipe_for(build: Callable[[int], Method], rounds: int, **more: Any) -> Recipe:
     settings: dict[str, Any] = {
         "method": "toy", "seed": 7, "dtype": np.float64, "rounds": rounds,
         "clients_per_round": None, "privacy": "none", "clip": None, "identity": "a run",
         "secrecy": lambda clients, folder: nullcontext(),
     }  # fmt: skip
-    return Opened(build=lambda f: build(f.clients), **(settings | more))
+    return Recipe(build=lambda f: build(f.clients), **(settings | more))
 
 
 def make_sites(
     folder: Path,
     store: ClientStore,
     shares: dict[str, range],
-    opened: Opened,
+    recipe: Recipe,
     limits: dict[str, Limits] | None = None,
 ) -> dict[str, Site]:
     sites = {}
@@ -91,16 +91,16 @@ def make_sites(
         place.mkdir(parents=True, exist_ok=True)
         own = federation_of(store, chosen)
         allowed = (limits or {}).get(name, Limits())
-        sites[name] = Site(name, place, allowed, lambda text, method, own=own: (opened, own))
+        sites[name] = Site(name, place, allowed, lambda text, method, own=own: (recipe, own))
     return sites
 
 
 def run_segment(
-    exchange: Local, opened: Opened, folder: Path, segment: int = 1, **terms: Any
+    exchange: Local, recipe: Recipe, folder: Path, segment: int = 1, **terms: Any
 ) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     give_order(folder, segment)
-    return serve(exchange, opened, "", Terms("0123abcd", segment, **terms), folder)
+    return serve(exchange, recipe, "", Terms("0123abcd", segment, **terms), folder)
 
 
 def record_of(folder: Path) -> participation.Record:

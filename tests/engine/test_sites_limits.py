@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from local_sites import Local, make_sites, opened_for, run_segment
+from local_sites import Local, make_sites, recipe_for, run_segment
 from toys import StatelessToy, make_store
 
 from pacpfl.errors import InputError
@@ -30,8 +30,8 @@ def double() -> Iterator[None]:
         yield
 
 
-def opened(**more: Any) -> Any:
-    return opened_for(lambda n: StatelessToy(), 4, **more)
+def recipe_of(**more: Any) -> Any:
+    return recipe_for(lambda n: StatelessToy(), 4, **more)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,15 @@ def test_a_request_beyond_a_limit_is_refused(
     limits: dict[str, Any], settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Refused, match=words):
-        Limits(**limits).check_request(opened(**settings), [3, 5])
+        Limits(**limits).check_request(recipe_of(**settings), [3, 5])
 
 
 def test_a_request_within_all_limits_passes() -> None:
     limits = Limits(("toy",), 100, 1.0, 3, 4, "gaussian")
-    limits.check_request(opened(privacy="gaussian", clip=1.0), [3, 5])
+    limits.check_request(recipe_of(privacy="gaussian", clip=1.0), [3, 5])
     limits.check_model(100)
     limits.check_rounds(3)
-    Limits().check_request(opened(), [2])
+    Limits().check_request(recipe_of(), [2])
 
 
 def test_model_and_rounds_have_limits() -> None:
@@ -70,9 +70,9 @@ def test_model_and_rounds_have_limits() -> None:
 
 
 def test_a_refusing_site_writes_it_down_and_the_others_train(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, STORE, SHARES, opened(), {"a": Limits(minimum_samples=4)})
+    sites = make_sites(tmp_path, STORE, SHARES, recipe_of(), {"a": Limits(minimum_samples=4)})
     exchange = Local(sites)
-    assert run_segment(exchange, opened(), tmp_path / "run").finished
+    assert run_segment(exchange, recipe_of(), tmp_path / "run").finished
     noted = [json.loads(x) for x in (tmp_path / "a" / "refused.jsonl").read_text().splitlines()]
     assert len(noted) == 1 and "fewer than the 4 samples" in noted[0]["reason"]
     assert noted[0]["task"] == "hello" and noted[0]["time"].endswith("+00:00")
@@ -82,17 +82,17 @@ def test_a_refusing_site_writes_it_down_and_the_others_train(tmp_path: Path) -> 
 
 
 def test_the_model_is_measured_before_it_is_made(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, STORE, SHARES, opened(), {"a": Limits(largest_model=2)})
+    sites = make_sites(tmp_path, STORE, SHARES, recipe_of(), {"a": Limits(largest_model=2)})
     exchange = Local(sites)
-    assert run_segment(exchange, opened(), tmp_path / "run").finished
+    assert run_segment(exchange, recipe_of(), tmp_path / "run").finished
     assert "the model has 3 numbers" in (tmp_path / "a" / "refused.jsonl").read_text()
 
 
 def test_rounds_are_counted_over_all_runs_and_restarts(tmp_path: Path) -> None:
     limits = {"a": Limits(maximum_rounds=6)}
     for run in ("aaaaaaaa", "bbbbbbbb"):
-        exchange = Local(make_sites(tmp_path, STORE, SHARES, opened(), limits))
-        serve(exchange, opened(), "", Terms(run, 1), tmp_path / run)
+        exchange = Local(make_sites(tmp_path, STORE, SHARES, recipe_of(), limits))
+        serve(exchange, recipe_of(), "", Terms(run, 1), tmp_path / run)
     assert json.loads((tmp_path / "a" / "rounds.json").read_text()) == {
         "aaaaaaaa": 4,
         "bbbbbbbb": 2,
@@ -105,8 +105,8 @@ def test_sizes_are_told_only_where_allowed(tmp_path: Path) -> None:
     for share, told in ((True, [3, 5]), (False, None)):
         limits = {"a": Limits(share_sizes=share), "b": Limits(share_sizes=True)}
         folder = tmp_path / str(share)
-        exchange = Local(make_sites(folder, STORE, SHARES, opened(), limits))
-        run_segment(exchange, opened(), folder / "run")
+        exchange = Local(make_sites(folder, STORE, SHARES, recipe_of(), limits))
+        run_segment(exchange, recipe_of(), folder / "run")
         sizes = json.loads((folder / "run" / "federation.json").read_text())["sizes"]
         assert sizes == {"a": told, "b": [4]}
 
@@ -129,7 +129,7 @@ def test_sizes_are_told_only_where_allowed(tmp_path: Path) -> None:
 def test_a_request_that_makes_no_sense_is_refused(
     change: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
     ask(site, task="hello", version=_version(), config="", method="toy")
     form = {"clients": 3, "features": ["x0", "x1"], "target": "y", "classes": None, "shape": None,
             "sizes": None}  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_request_that_makes_no_sense_is_refused(
 
 
 def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(tmp_path: Path) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
     ask(site, task="hello", version=_version(), config="", method="toy")
     form = {"clients": 3, "features": ["x0", "x1"], "target": "y", "classes": None, "shape": None,
             "sizes": None}  # fmt: skip
@@ -159,14 +159,14 @@ def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(tmp_path: Path) ->
 
 
 def test_another_major_version_is_refused_with_a_clear_word(tmp_path: Path) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
     answer = ask(site, task="hello", version="99.1", config="", method="toy")
     assert "pacpfl 99.1" in answer["refused"] and "same major version" in answer["refused"]
 
 
 @pytest.mark.parametrize("run", ["", "../up", "ABCDEF01", "g" * 8, "0" * 65])
 def test_a_runs_name_cannot_lead_out_of_the_sites_folder(run: str, tmp_path: Path) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, opened())["a"]
+    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
     about = {"task": "hello", "run": run, "version": _version(), "config": "", "method": "toy"}
     answer = wire.from_text(site.answer(wire.empty(), wire.to_text(about))[1])
     assert "8 to 64 digits" in answer["refused"]

@@ -16,16 +16,14 @@ from toys import StatelessToy, Toy
 
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
+from pacpfl.methods.transforms import Carried, Compressed, decode, decoded, encode
 from pacpfl.priors.gp import GPPrior
 from pacpfl.sites import participation, states, wire
-from pacpfl.sites.compressed import Carried, Compressed, decode, decoded, encode
 from pacpfl.sites.job import EXECUTOR, write_job
-from pacpfl.sites.opened import from_json
-from pacpfl.sites.participation import Log, Seat, read, seats
+from pacpfl.sites.participation import Log, Seat, Watch, read, seats
 from pacpfl.sites.supervisor import Care, Stopped, Told, Unreachable, supervise
 from pacpfl.sites.terms import Outcome, order, write_outcome
-from pacpfl.sites.watch import Watch
-from pacpfl.sites.wire import Refused
+from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
 
 DATA = Data(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3, bool))
@@ -78,15 +76,15 @@ def test_text_must_be_a_small_json_object() -> None:
 
 def test_a_description_survives_json_and_is_checked() -> None:
     whole = Form(("a", "b"), "y", 3, (1, 2), 2, (4, 5), 1)
-    assert from_json(json.loads(json.dumps(whole._asdict()))) == whole
+    assert to_form(json.loads(json.dumps(whole._asdict()))) == whole
     good = whole._asdict()
     for change in ({"clients": 0}, {"clients": True}, {"clients": 2.0}, {"clients": 10**12},
                    {"features": []}, {"features": [1, 2]}, {"sizes": [4]}, {"sizes": [4, -5]},
                    {"classes": "3"}, {"later": 3}, {"target": None}, {"shape": 5}):  # fmt: skip
         with pytest.raises(Refused):
-            from_json(good | change)
+            to_form(good | change)
     with pytest.raises(Refused):
-        from_json(None)
+        to_form(None)
 
 
 def test_sites_with_other_features_are_refused() -> None:

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from local_sites import Local, federation_of, opened_for, record_of
+from local_sites import Local, federation_of, recipe_for, record_of
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.config import Config
@@ -31,6 +31,7 @@ from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import State, Update
 from pacpfl.methods.private import Private, PrivateUpdate
+from pacpfl.methods.transforms import SummedPrivate, summed
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.privacy.clipping import AdaptiveClip
 from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
@@ -41,17 +42,23 @@ from pacpfl.secagg.fixed_point import Grid
 from pacpfl.secagg.messages import Survivors
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Reply
+from pacpfl.sites.kits import read_terms
 from pacpfl.sites.limits import Limits
-from pacpfl.sites.opened import Opened
-from pacpfl.sites.provision import read_terms
-from pacpfl.sites.replay import replay
-from pacpfl.sites.runs import prepare_run
+from pacpfl.sites.recipe import Recipe
+from pacpfl.sites.runs import prepare_run, replay
 from pacpfl.sites.secure_round import SecureRounds
 from pacpfl.sites.secure_site import SecureSite, known_as, read_passport
-from pacpfl.sites.secure_terms import Agreed, accept, limit_of, propose
+from pacpfl.sites.secure_terms import (
+    Agreed,
+    accept,
+    check_summable,
+    from_row,
+    limit_of,
+    propose,
+    to_rows,
+)
 from pacpfl.sites.segment import CHECKPOINT, serve
 from pacpfl.sites.site import Site
-from pacpfl.sites.sums import SummedPrivate, check_summable, from_row, summed, to_rows
 from pacpfl.sites.terms import Outcome, Terms, give_order
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Data, Samples
@@ -145,7 +152,7 @@ def secure_sites(
     folder: Path,
     store: ClientStore,
     shares: dict[str, range],
-    opened: Opened,
+    recipe: Recipe,
     authority: Authority,
     limits: dict[str, Limits] | None = None,
 ) -> dict[str, Site]:
@@ -158,19 +165,19 @@ def secure_sites(
             name,
             place,
             (limits or {}).get(name, Limits()),
-            lambda text, method, own=own: (opened, own),
+            lambda text, method, own=own: (recipe, own),
             authority.passport(name),
         )
     return made
 
 
 def run_secure(
-    net: Local, opened: Opened, folder: Path, authority: Authority, segment: int = 1, **terms: Any
+    net: Local, recipe: Recipe, folder: Path, authority: Authority, segment: int = 1, **terms: Any
 ) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     give_order(folder, segment)
     wanted = Terms(RUN, segment, **({"secure": True} | terms))
-    return serve(net, opened, "", wanted, folder, authority.pem)
+    return serve(net, recipe, "", wanted, folder, authority.pem)
 
 
 def final(folder: Path, method: Any, width: int = 2) -> Any:
@@ -243,10 +250,10 @@ def test_a_secure_run_is_the_simulators_run(
         said.append(reply)
         return reply
 
-    opened = opened_for(lambda n: method, ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), spoil=listen)
+    recipe = recipe_for(lambda n: method, ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=listen)
     with jax.disable_jit(False):
-        outcome = run_secure(net, opened, tmp_path / "run", authority)
+        outcome = run_secure(net, recipe, tmp_path / "run", authority)
         assert outcome.finished, outcome
         expected = train(method, store, rounds=ROUNDS, seed=7, dtype=np.float64).state
         record = record_of(tmp_path / "run")
@@ -266,10 +273,10 @@ def test_a_site_that_drops_out_is_left_out_of_the_sum_or_is_in_it(
     step: str, store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
     """Three of four sites are enough: masks of one that dies are recovered."""
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, FOUR, opened, authority)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, FOUR, recipe, authority)
     net = Net(sites, spoil=dies("b", step))
-    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert run_secure(net, recipe, tmp_path / "run", authority).finished
     with_b, without = (0, 1, 2, 3, 4), (0, 1, 3, 4)
     in_sum = step in ("agree", "reveal")
     expected = [with_b, with_b, with_b if in_sum else without, without, without]
@@ -284,9 +291,9 @@ def test_a_round_with_too_few_survivors_is_abandoned_and_repeated(
     step: str, store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
     """All of three sites are needed; among two, both."""
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), spoil=dies("b", step))
-    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", step))
+    assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4)] * 2 + [(0, 1, 3, 4)] * 3
     assert_by_hand(tmp_path / "run", store)
     notes = [note for note in net.notes if "abandoned" in note]
@@ -297,22 +304,22 @@ def test_a_round_with_too_few_survivors_is_abandoned_and_repeated(
 def test_below_the_quorum_the_segment_ends(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), spoil=dies("b", "mask"))
-    outcome = run_secure(net, opened, tmp_path / "run", authority, quorum=3)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", "mask"))
+    outcome = run_secure(net, recipe, tmp_path / "run", authority, quorum=3)
     assert (outcome.finished, outcome.rounds, outcome.fatal) == (False, 2, False)
     assert "2 sites are ready, and 3 are needed" in outcome.reason
-    again = Net(secure_sites(tmp_path, store, SHARES, opened, authority))
-    assert run_secure(again, opened, tmp_path / "run", authority, 2, quorum=3).finished
+    again = Net(secure_sites(tmp_path, store, SHARES, recipe, authority))
+    assert run_secure(again, recipe, tmp_path / "run", authority, 2, quorum=3).finished
     assert_by_hand(tmp_path / "run", store)
 
 
 def test_one_site_alone_has_no_secure_round(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, {"a": range(0, 2)}, opened, authority)
-    outcome = run_secure(Net(sites), opened, tmp_path / "run", authority)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, {"a": range(0, 2)}, recipe, authority)
+    outcome = run_secure(Net(sites), recipe, tmp_path / "run", authority)
     assert not outcome.finished and "1 sites are ready, and 2 are needed" in outcome.reason
 
 
@@ -328,9 +335,9 @@ def test_an_update_without_a_place_on_the_grid_stays_at_its_site(
     samples = [Samples(plain.x[rows].copy(), plain.y[rows]) for rows in parts]
     samples[2] = Samples(np.full_like(samples[2].x, value), samples[2].y)
     store = from_samples(samples)
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, FOUR, opened, authority))
-    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, FOUR, recipe, authority))
+    assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * ROUNDS
     reasons = refusals(tmp_path, "b")
     assert len(reasons) == 3 and all(words in reason for reason in reasons)
@@ -364,9 +371,9 @@ def test_a_malformed_message_changes_nothing(
             return wrong(reply, number // 2)
         return reply
 
-    opened = opened_for(lambda n: StatelessToy(), 17)
-    net = Net(secure_sites(tmp_path, store, FOUR, opened, authority), spoil=spoil)
-    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    recipe = recipe_for(lambda n: StatelessToy(), 17)
+    net = Net(secure_sites(tmp_path, store, FOUR, recipe, authority), spoil=spoil)
+    assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4), (0, 1, 2, 3)] * 8 + [(0, 1, 2, 3, 4)]
     assert_by_hand(tmp_path / "run", store)
 
@@ -375,15 +382,15 @@ def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
     """A site that adds anything it likes before masking; nobody can see which."""
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, SHARES, opened, authority)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, SHARES, recipe, authority)
 
     def spoil(site: str, about: Any, reply: Reply) -> Reply:
         if site == "b" and about.get("step") == "share" and about["round"] == 2:
             sites["b"]._secure._values += 2**60  # type: ignore[union-attr]
         return reply
 
-    outcome = run_secure(Net(sites, spoil=spoil), opened, tmp_path / "run", authority)
+    outcome = run_secure(Net(sites, spoil=spoil), recipe, tmp_path / "run", authority)
     assert (outcome.finished, outcome.rounds) == (False, 2)
     assert "out of the range" in outcome.reason
 
@@ -391,7 +398,7 @@ def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
 # A server that lies.
 
 
-def begin_by_hand(net: Net, authority: Authority, opened: Opened) -> SecureRounds:
+def begin_by_hand(net: Net, authority: Authority, recipe: Recipe) -> SecureRounds:
     """A server's objects, to ask single steps with."""
     opening = SimpleNamespace(
         exchange=net,
@@ -409,13 +416,13 @@ def begin_by_hand(net: Net, authority: Authority, opened: Opened) -> SecureRound
 @pytest.fixture
 def begun(store: ClientStore, tmp_path: Path, authority: Authority) -> tuple[Net, SecureRounds]:
     """Sites after `begin`, and a server that has not asked for a round yet."""
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority))
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority))
     net.spoil = lambda site, about, reply: None if about["task"] == "secure" else reply
-    run_secure(net, opened, tmp_path / "run", authority)
+    run_secure(net, recipe, tmp_path / "run", authority)
     net.spoil = lambda site, about, reply: reply
     net.asked.clear()
-    return net, begin_by_hand(net, authority, opened)
+    return net, begin_by_hand(net, authority, recipe)
 
 
 def ask_round(rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
@@ -575,9 +582,9 @@ def test_swapped_keys_are_refused_before_the_first_round(
         else:
             about["introductions"]["b"] = swapped
 
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority), forge=forge)
-    outcome = run_secure(net, opened, tmp_path / "run", authority)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), forge=forge)
+    outcome = run_secure(net, recipe, tmp_path / "run", authority)
     assert not outcome.finished and outcome.rounds == 0
     assert any(words[kind] in reason for reason in refusals(tmp_path, "a"))
     assert not any(about["task"] == "secure" for about, _, _ in net.asked)
@@ -586,12 +593,12 @@ def test_swapped_keys_are_refused_before_the_first_round(
 def test_a_site_with_a_bad_certificate_does_not_hold_up_the_others(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, FOUR, opened, authority)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
+    sites = secure_sites(tmp_path, store, FOUR, recipe, authority)
     sites["d"]._passport = authority.passport("d", days=-1.0)
     sites["c"]._passport = None
     net = Net(sites)
-    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b"}
     assert any("d was refused" in n and "not valid now" in n for n in net.notes)
     assert any("c was refused" in n and "no certificate" in n for n in net.notes)
@@ -627,13 +634,13 @@ def test_a_passport_lies_in_the_kit(authority: Authority, tmp_path: Path) -> Non
 
 
 def test_a_site_can_require_it(store: ClientStore, tmp_path: Path, authority: Authority) -> None:
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
     limits = {"a": Limits(secure=True)}
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority, limits))
-    assert run_secure(net, opened, tmp_path / "open", authority, secure=False).finished
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority, limits))
+    assert run_secure(net, recipe, tmp_path / "open", authority, secure=False).finished
     assert {seat.site for seat in record_of(tmp_path / "open").roster} == {"b", "c"}
     assert ["secure aggregation is required here" in r for r in refusals(tmp_path, "a")] == [True]
-    assert run_secure(net, opened, tmp_path / "run", authority).finished
+    assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b", "c"}
 
 
@@ -677,10 +684,10 @@ def test_a_method_that_needs_more_than_the_sum_is_refused(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
     for method, right in ((Greedy(), False), (Counted(), True), (Toy(), True)):
-        opened = opened_for(lambda n, method=method: method, 1)
+        recipe = recipe_for(lambda n, method=method: method, 1)
         folder = tmp_path / type(method).__name__
-        net = Net(secure_sites(folder, store, SHARES, opened, authority))
-        outcome = run_secure(net, opened, folder / "run", authority)
+        net = Net(secure_sites(folder, store, SHARES, recipe, authority))
+        outcome = run_secure(net, recipe, folder / "run", authority)
         assert (outcome.finished, outcome.fatal) == (right, not right)
         assert right or "one by one" in outcome.reason
 
@@ -688,9 +695,9 @@ def test_a_method_that_needs_more_than_the_sum_is_refused(
 def test_sampled_clients_are_refused(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
-    opened = opened_for(lambda n: StatelessToy(), ROUNDS, clients_per_round=2)
-    net = Net(secure_sites(tmp_path, store, SHARES, opened, authority))
-    outcome = run_secure(net, opened, tmp_path / "run", authority)
+    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS, clients_per_round=2)
+    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority))
+    outcome = run_secure(net, recipe, tmp_path / "run", authority)
     assert outcome.fatal and "all clients take part" in outcome.reason
 
 
@@ -865,7 +872,7 @@ def tiny() -> ClientStore:
     return make_store((3, 5, 2, 4, 5), seed=4)
 
 
-def private_opened(method: Private, rounds: int = 4) -> Opened:
+def private_opened(method: Private, rounds: int = 4) -> Recipe:
     @contextmanager
     def secrecy(clients: int, folder: Path) -> Iterator[Secrecy]:
         ledger = open_ledger(folder / FILE, method.plan, "a run", True)
@@ -875,7 +882,7 @@ def private_opened(method: Private, rounds: int = 4) -> Opened:
             ledger.close()
 
     more = {"privacy": "gaussian", "clip": method.clip, "secrecy": secrecy}
-    return opened_for(lambda n: method, rounds, **more)
+    return recipe_for(lambda n: method, rounds, **more)
 
 
 def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
@@ -883,8 +890,8 @@ def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
 ) -> None:
     """Site b dies while the first round is revealed: that round counts, though nothing came of it."""
     method = private(rounds=3)
-    opened = private_opened(method, 3)
-    net = Net(secure_sites(tmp_path, tiny, SHARES, opened, authority), spoil=dies("b", "reveal", 0))
+    recipe = private_opened(method, 3)
+    net = Net(secure_sites(tmp_path, tiny, SHARES, recipe, authority), spoil=dies("b", "reveal", 0))
     released: list[int] = []
 
     def note_ledger(site: str, about: Any, params: Any) -> None:
@@ -892,7 +899,7 @@ def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
             released.append(read_ledger(tmp_path / "run" / FILE)[-1].released)
 
     net.forge = note_ledger
-    outcome = run_secure(net, opened, tmp_path / "run", authority)
+    outcome = run_secure(net, recipe, tmp_path / "run", authority)
     assert outcome.finished and "budget is used up" in outcome.reason and outcome.rounds == 2
     assert released == [1, 1, 1, 2, 2, 3, 3], "written down before anybody is asked to reveal"
     assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * 2
@@ -900,15 +907,15 @@ def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
     assert counts == [{RUN: 3}, {RUN: 1}, {RUN: 3}]
     state = final(tmp_path / "run", method)
     assert np.isfinite(state.inner.particles).all() and state.round == 2
-    _asks_for_more(net, opened, tmp_path, authority)
+    _asks_for_more(net, recipe, tmp_path, authority)
 
 
-def _asks_for_more(net: Net, opened: Opened, folder: Path, authority: Authority) -> None:
+def _asks_for_more(net: Net, recipe: Recipe, folder: Path, authority: Authority) -> None:
     """A server that has lost its ledger is refused by the sites themselves, also by new processes."""
     (folder / "run" / FILE).unlink()
     (folder / "run" / CHECKPOINT).unlink()
-    sites = secure_sites(folder, make_store((3, 5, 2, 4, 5), seed=4), SHARES, opened, authority)
-    outcome = run_secure(Net(sites), opened, folder / "run", authority, 2)
+    sites = secure_sites(folder, make_store((3, 5, 2, 4, 5), seed=4), SHARES, recipe, authority)
+    outcome = run_secure(Net(sites), recipe, folder / "run", authority, 2)
     assert not outcome.finished
     assert "budget of this run is for 3 rounds" in outcome.reason
 
@@ -925,9 +932,9 @@ def test_a_server_cannot_loosen_the_clip(
 
     for secure in (True, False):
         folder = tmp_path / str(secure)
-        opened = private_opened(method, 1)
-        net = Net(secure_sites(folder, tiny, SHARES, opened, authority), forge=forge)
-        assert run_secure(net, opened, folder / "run", authority, secure=secure).finished
+        recipe = private_opened(method, 1)
+        net = Net(secure_sites(folder, tiny, SHARES, recipe, authority), forge=forge)
+        assert run_secure(net, recipe, folder / "run", authority, secure=secure).finished
         assert clients_of(folder / "run") == [(2, 3, 4)]
         assert (
             "asks for a clip norm of 1e+09, and the run has one of 0.5" in refusals(folder, "a")[0]

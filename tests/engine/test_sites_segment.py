@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from local_sites import Crash, Local, make_sites, opened_for, record_of, run_segment
+from local_sites import Crash, Local, make_sites, recipe_for, record_of, run_segment
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.data.store import ClientStore
@@ -21,11 +21,11 @@ from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.simulate import train
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
+from pacpfl.methods.transforms import Compressed
 from pacpfl.priors.gp import GPPrior
 from pacpfl.sites import participation
-from pacpfl.sites.compressed import Compressed
 from pacpfl.sites.opening import FORM
-from pacpfl.sites.replay import replay
+from pacpfl.sites.runs import replay
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import give_order, read_outcome
 from pacpfl.types import Data
@@ -104,9 +104,9 @@ def assert_replayed(folder: Path, store: ClientStore, build: Any, rounds: int = 
 def test_with_everybody_it_is_the_simulators_run(
     kind: str, store: ClientStore, tmp_path: Path
 ) -> None:
-    opened = opened_for(METHODS[kind], ROUNDS)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened))
-    outcome = run_segment(exchange, opened, tmp_path / "run")
+    recipe = recipe_for(METHODS[kind], ROUNDS)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
+    outcome = run_segment(exchange, recipe, tmp_path / "run")
     assert outcome.finished and outcome.rounds == ROUNDS, outcome
     expected = train(METHODS[kind](5), store, rounds=ROUNDS, seed=7, dtype=np.float64)
     assert_close(final(tmp_path / "run", METHODS[kind](5))[1], expected.state)
@@ -118,10 +118,10 @@ def test_compressed_updates_travel_in_an_eighth_and_give_the_simulators_run(
 ) -> None:
     received = {}
     for encoding in ("exact", "int8"):
-        opened = opened_for(METHODS["stateful"], 5)
+        recipe = recipe_for(METHODS["stateful"], 5)
         folder = tmp_path / encoding
-        exchange = Local(make_sites(folder, wide, SHARES, opened))
-        run_segment(exchange, opened, folder / "run", encoding=encoding)
+        exchange = Local(make_sites(folder, wide, SHARES, recipe))
+        run_segment(exchange, recipe, folder / "run", encoding=encoding)
         lines = participation.entries(folder / "run" / participation.FILE)
         received[encoding] = lines[-1]["received"]
     assert received == {"exact": 5 * 80 * 8, "int8": 5 * (80 + 8)}
@@ -133,9 +133,9 @@ def test_compressed_updates_travel_in_an_eighth_and_give_the_simulators_run(
 def test_some_clients_in_a_round_are_those_the_simulator_chooses(
     store: ClientStore, tmp_path: Path
 ) -> None:
-    opened = opened_for(METHODS["stateful"], ROUNDS, clients_per_round=3)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened))
-    run_segment(exchange, opened, tmp_path / "run")
+    recipe = recipe_for(METHODS["stateful"], ROUNDS, clients_per_round=3)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
+    run_segment(exchange, recipe, tmp_path / "run")
     expected = train(Toy(), store, rounds=ROUNDS, seed=7, dtype=np.float64, clients_per_round=3)
     assert_close(final(tmp_path / "run", Toy())[1], expected.state)
     assert {len(one.clients) for one in record_of(tmp_path / "run").rounds} == {3}
@@ -149,11 +149,11 @@ def test_a_silent_site_leaves_and_the_run_goes_on(
         gone = site == "b" and about["task"] == "train" and about["round"] >= 4
         return None if gone else reply
 
-    opened = opened_for(METHODS["stateful"], ROUNDS)
+    recipe = recipe_for(METHODS["stateful"], ROUNDS)
     encoding = "int8" if kind == "int8" else "exact"
     data = wide if kind == "int8" else store
-    exchange = Local(make_sites(tmp_path, data, SHARES, opened), lose)
-    outcome = run_segment(exchange, opened, tmp_path / "run", encoding=encoding)
+    exchange = Local(make_sites(tmp_path, data, SHARES, recipe), lose)
+    outcome = run_segment(exchange, recipe, tmp_path / "run", encoding=encoding)
     assert outcome.finished
     clients = [one.clients for one in record_of(tmp_path / "run").rounds]
     assert clients == [(0, 1, 2, 3, 4)] * 4 + [(0, 1, 3, 4)] * (ROUNDS - 4)
@@ -176,19 +176,19 @@ def test_a_killed_server_goes_on_from_its_checkpoint(
 
         return spoil
 
-    opened = opened_for(METHODS["stateful"], ROUNDS)
+    recipe = recipe_for(METHODS["stateful"], ROUNDS)
     encoding = "int8" if kind == "int8" else "exact"
     data = wide if kind == "int8" else store
     folder = tmp_path / "run"
     for segment, number in ((1, 5), (2, 9)):
-        sites = make_sites(tmp_path, data, SHARES, opened)  # their processes are new
+        sites = make_sites(tmp_path, data, SHARES, recipe)  # their processes are new
         with pytest.raises(Crash):
             run_segment(
-                Local(sites, kill_in(number)), opened, folder, segment,
+                Local(sites, kill_in(number)), recipe, folder, segment,
                 checkpoint_rounds=3, encoding=encoding,
             )  # fmt: skip
-    sites = make_sites(tmp_path, data, SHARES, opened)
-    outcome = run_segment(Local(sites), opened, folder, 3, checkpoint_rounds=3, encoding=encoding)
+    sites = make_sites(tmp_path, data, SHARES, recipe)
+    outcome = run_segment(Local(sites), recipe, folder, 3, checkpoint_rounds=3, encoding=encoding)
     assert outcome.finished
     starts = [
         e["start"] for e in participation.entries(folder / participation.FILE) if "start" in e
@@ -209,9 +209,9 @@ def test_an_answer_that_does_not_count_leaves_no_trace(store: ClientStore, tmp_p
             return reply._replace(text="?") if times["count"] == 1 else reply
         return reply
 
-    opened = opened_for(METHODS["stateful"], ROUNDS)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened), lose)
-    outcome = run_segment(exchange, opened, tmp_path / "run", quorum=3)
+    recipe = recipe_for(METHODS["stateful"], ROUNDS)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), lose)
+    outcome = run_segment(exchange, recipe, tmp_path / "run", quorum=3)
     assert outcome.finished and times["count"] == 2
     expected = train(Toy(), store, rounds=ROUNDS, seed=7, dtype=np.float64)
     assert_close(final(tmp_path / "run", Toy())[1], expected.state)
@@ -260,9 +260,9 @@ def test_a_malformed_update_changes_nothing(store: ClientStore, tmp_path: Path) 
         return wrong(reply, WRONG[number // 2]) if bad else reply
 
     rounds = 2 * len(WRONG) + 1
-    opened = opened_for(METHODS["stateful"], rounds)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened), spoil)
-    assert run_segment(exchange, opened, tmp_path / "run").finished
+    recipe = recipe_for(METHODS["stateful"], rounds)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), spoil)
+    assert run_segment(exchange, recipe, tmp_path / "run").finished
     clients = [one.clients for one in record_of(tmp_path / "run").rounds]
     assert clients == [(0, 1, 2, 3, 4), (0, 1, 3, 4)] * len(WRONG) + [(0, 1, 2, 3, 4)]
     assert sum(note.startswith("b was refused") for note in exchange.notes) == len(WRONG)
@@ -276,9 +276,9 @@ def test_who_is_refused_three_times_is_asked_no_more(store: ClientStore, tmp_pat
     def spoil(site: str, about: Any, reply: Any) -> Any:
         return wrong(reply, "nan") if site == "a" and about["task"] == "train" else reply
 
-    opened = opened_for(METHODS["stateless"], 6)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened), spoil)
-    assert run_segment(exchange, opened, tmp_path / "run").finished
+    recipe = recipe_for(METHODS["stateless"], 6)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), spoil)
+    assert run_segment(exchange, recipe, tmp_path / "run").finished
     asked = [s for about, s, _ in exchange.asked if about["task"] == "train"]
     assert sum("a" in names for names in asked) == 3
 
@@ -289,14 +289,14 @@ def test_too_few_sites_end_the_segment_and_nothing_is_lost(
     def lose(site: str, about: Any, reply: Any) -> Any:
         return None if site != "a" and about.get("round") == 7 else reply
 
-    opened = opened_for(METHODS["stateful"], ROUNDS)
+    recipe = recipe_for(METHODS["stateful"], ROUNDS)
     folder = tmp_path / "run"
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened), lose)
-    outcome = run_segment(exchange, opened, folder, quorum=2)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), lose)
+    outcome = run_segment(exchange, recipe, folder, quorum=2)
     assert (outcome.finished, outcome.rounds, outcome.fatal) == (False, 7, False)
     assert "2 are needed" in outcome.reason and read_outcome(folder, 1) == outcome
     outcome = run_segment(
-        Local(make_sites(tmp_path, store, SHARES, opened)), opened, folder, 2, quorum=2
+        Local(make_sites(tmp_path, store, SHARES, recipe)), recipe, folder, 2, quorum=2
     )
     assert outcome.finished
     assert_replayed(folder, store, METHODS["stateful"])
@@ -306,9 +306,9 @@ def test_too_few_sites_end_the_segment_and_nothing_is_lost(
 def test_a_newcomer_takes_part_from_the_next_segment(
     kind: str, store: ClientStore, tmp_path: Path
 ) -> None:
-    opened = opened_for(METHODS[kind], ROUNDS)
+    recipe = recipe_for(METHODS[kind], ROUNDS)
     folder = tmp_path / "run"
-    sites = make_sites(tmp_path, store, SHARES, opened)
+    sites = make_sites(tmp_path, store, SHARES, recipe)
     early = {name: sites[name] for name in ("a", "b")}
 
     def end(site: str, about: Any, reply: Any) -> Any:
@@ -316,16 +316,16 @@ def test_a_newcomer_takes_part_from_the_next_segment(
             give_order(folder, 1, end=True)
         return reply
 
-    outcome = run_segment(Local(early, end), opened, folder)
+    outcome = run_segment(Local(early, end), recipe, folder)
     assert (outcome.finished, outcome.rounds) == (False, 6)
-    assert run_segment(Local(sites), opened, folder, 2).finished
+    assert run_segment(Local(sites), recipe, folder, 2).finished
     totals = [one.total for one in record_of(folder).rounds]
     assert totals == [3] * 6 + [5] * 6
     assert_replayed(folder, store, METHODS[kind])
 
 
 def test_a_server_that_was_replaced_writes_nothing_more(store: ClientStore, tmp_path: Path) -> None:
-    opened = opened_for(METHODS["stateless"], ROUNDS)
+    recipe = recipe_for(METHODS["stateless"], ROUNDS)
     folder = tmp_path / "run"
 
     def replaced(site: str, about: Any, reply: Any) -> Any:
@@ -333,30 +333,30 @@ def test_a_server_that_was_replaced_writes_nothing_more(store: ClientStore, tmp_
             give_order(folder, 2)
         return reply
 
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened), replaced)
-    outcome = run_segment(exchange, opened, folder, checkpoint_rounds=2)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), replaced)
+    outcome = run_segment(exchange, recipe, folder, checkpoint_rounds=2)
     assert not outcome.finished and outcome.reason == "another segment has taken over"
     assert final(folder, StatelessToy())[0] == 4
     assert read_outcome(folder, 1) is None
 
 
 def test_a_stopped_job_stops(store: ClientStore, tmp_path: Path) -> None:
-    opened = opened_for(METHODS["stateless"], ROUNDS)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened))
+    recipe = recipe_for(METHODS["stateless"], ROUNDS)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
 
     def stop(site: str, about: Any, reply: Any) -> Any:
         exchange.stop = about.get("round") == 3
         return reply
 
     exchange.spoil = stop
-    outcome = run_segment(exchange, opened, tmp_path / "run")
+    outcome = run_segment(exchange, recipe, tmp_path / "run")
     assert (outcome.finished, outcome.rounds) == (False, 4)
 
 
 def test_sites_keep_the_result_and_trace_once(store: ClientStore, tmp_path: Path) -> None:
-    opened = opened_for(gaussian, 4)
-    exchange = Local(make_sites(tmp_path, store, SHARES, opened))
-    run_segment(exchange, opened, tmp_path / "run")
+    recipe = recipe_for(gaussian, 4)
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
+    run_segment(exchange, recipe, tmp_path / "run")
     for name in SHARES:
         assert (tmp_path / name / "models" / "0123abcd" / "state.safetensors").is_file()
     lines = participation.entries(tmp_path / "run" / participation.FILE)

@@ -31,7 +31,7 @@ from training import (
 
 from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.sites.provision import provision, read_project
+from pacpfl.sites.kits import provision, read_project
 from pacpfl.sites.runs import prepare_run
 from pacpfl.sites.session import Console
 from pacpfl.sites.supervisor import Care, Unreachable, supervise
@@ -201,7 +201,7 @@ class Deployment:
         def find() -> psutil.Process | None:
             for process in self.below(site):
                 with suppress(psutil.NoSuchProcess):
-                    if "pacpfl.sites.site_trainer" in process.cmdline():
+                    if "pacpfl.sites.trainer" in process.cmdline():
                         return process
             return None
 

@@ -13,7 +13,7 @@ from training import difference, settings, simulated
 
 from pacpfl import config as configuration
 from pacpfl.sites.limits import Limits
-from pacpfl.sites.opening_run import open_config, opened
+from pacpfl.sites.recipe import read_recipe, recipe_of
 from pacpfl.sites.runs import load_trained, prepare_run
 from pacpfl.sites.segment import serve
 from pacpfl.sites.site import Site
@@ -36,10 +36,10 @@ def test_it_is_the_simulators_run(method: str, tmp_path: Path) -> None:
         own = replace(federation, existing=federation.existing[chosen], new=())
         (tmp_path / name).mkdir()
         sites[name] = Site(
-            name, tmp_path / name, Limits(), lambda t, m, own=own: (open_config(t, m), own)
+            name, tmp_path / name, Limits(), lambda t, m, own=own: (read_recipe(t, m), own)
         )
     folder, run = prepare_run(tmp_path / "run", config, method, {"encoding": "exact"})
-    outcome = serve(Local(sites), opened(config, method), text, Terms(run, 1), folder)
+    outcome = serve(Local(sites), recipe_of(config, method), text, Terms(run, 1), folder)
     assert outcome.finished, outcome
     _, _, found = load_trained(folder, config, method)
     assert found.round == ROUNDS
@@ -69,10 +69,10 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     own = replace(federation, new=())
     site = Site(
         "a", tmp_path / "a", Limits(privacy="gaussian", clip_norm=1.0),
-        lambda t, m: (open_config(t, m), own),
+        lambda t, m: (read_recipe(t, m), own),
     )  # fmt: skip
     folder, run = prepare_run(tmp_path / "run", config, "pacpfl", {"encoding": "exact"})
-    outcome = serve(Local({"a": site}), opened(config, "pacpfl"), text, Terms(run, 1), folder)
+    outcome = serve(Local({"a": site}), recipe_of(config, "pacpfl"), text, Terms(run, 1), folder)
     assert outcome.finished, outcome
     assert read_ledger(folder / FILE)[-1].released == ROUNDS
     plan = plan_of(config, 6)

@@ -24,8 +24,7 @@ from deployment import Deployment, Running, settings, wait_for
 
 from pacpfl import __version__
 from pacpfl.sites.job import write_job
-from pacpfl.sites.process import command
-from pacpfl.sites.provision import provision
+from pacpfl.sites.kits import command, provision
 
 ROUNDS = 60
 HONEST, EVIL, NEWER, STRICT = "east", "north", "west", "south"

@@ -65,13 +65,13 @@ def test_a_site_runs_one_class_and_obeys_nobody(kits: Path) -> None:
 
 
 def test_the_server_keeps_its_jobs_in_its_own_kit(kits: Path) -> None:
-    from pacpfl.sites.provision import settle
+    from pacpfl.sites.kits import settle
 
     settle(kits / "server")
     text = (kits / "server" / "local" / "resources.json").read_text()
     assert str(kits / "server" / "store" / "jobs") in text and "/tmp/nvflare" not in text
     classes = read(kits / "server" / "local" / "resources.json")["class_allow_list"]
-    assert classes == ["pacpfl.sites.site_server.SitesController"]
+    assert classes == ["pacpfl.sites.controller.SitesController"]
 
 
 def test_the_authority_keeps_no_keys_but_its_own(kits: Path) -> None:

@@ -17,11 +17,11 @@ from pacpfl.data.site_folder import write_client_file
 from pacpfl.errors import InputError
 from pacpfl.report.page import write_report
 from pacpfl.sites.limits import FILE, write_site_file
-from pacpfl.sites.opening_run import opened
+from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.runs import hand_over, personalize_site, prepare_run
 from pacpfl.sites.segment import serve
-from pacpfl.sites.site_trainer import make_site
 from pacpfl.sites.terms import Terms
+from pacpfl.sites.trainer import make_site
 from pacpfl.studies.build import build_federation
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
@@ -44,7 +44,7 @@ def test_a_sites_report_is_that_of_its_clients(method: str, tmp_path: Path) -> N
         personalize_site(tmp_path / "a", tmp_path / "report")
     folder, run = prepare_run(tmp_path / "run", config, method, {"encoding": "exact"})
     text = configuration.dump(config)
-    assert serve(Local(sites), opened(config, method), text, Terms(run, 1), folder).finished
+    assert serve(Local(sites), recipe_of(config, method), text, Terms(run, 1), folder).finished
     expected = simulated(config, tmp_path)
     for name in sites:
         out = tmp_path / f"report-{name}"

@@ -14,7 +14,7 @@ from deployment import Deployment, Running, difference, settings, simulated
 from pacpfl.privacy.ledger import FILE, read_ledger
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.sites import participation
-from pacpfl.sites.provision import provision
+from pacpfl.sites.kits import provision
 
 FOUR = ("east", "north", "south", "west")
 ROUNDS = 5
@@ -26,7 +26,7 @@ DYING = """
 import json, os, signal, sys
 from pathlib import Path
 
-if "pacpfl.sites.site_trainer" in sys.orig_argv:
+if "pacpfl.sites.trainer" in sys.orig_argv:
     from pacpfl.sites.site import Site
 
     living = Site._step

@@ -20,9 +20,8 @@ from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.sections import PriorConfig
 from pacpfl.sites import participation
-from pacpfl.sites.opening_run import opened
-from pacpfl.sites.replay import replay
-from pacpfl.sites.runs import load_trained
+from pacpfl.sites.recipe import recipe_of
+from pacpfl.sites.runs import load_trained, replay
 from pacpfl.sites.supervisor import Told
 from pacpfl.sites.terms import Outcome
 from pacpfl.studies.build import build_method
@@ -160,7 +159,7 @@ def replayed(
     record = participation.read(folder / participation.FILE)
     assert len(record.rounds) == config.train.rounds
     everyone = tuple(client for seat in record.roster for client in clients[seat.site])
-    known = opened(config, method)
+    known = recipe_of(config, method)
 
     def build(n: int) -> Any:
         return known.build(Federation("replay", everyone[:n]))

@@ -15,8 +15,8 @@ from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private
 from pacpfl.privacy.settings import PrivacySettings
-from pacpfl.sites.opening_run import opened, site_federation
-from pacpfl.sites.provision import Project, read_project
+from pacpfl.sites.kits import Project, read_project
+from pacpfl.sites.recipe import recipe_of, site_federation
 from pacpfl.studies.build import build_federation, build_method
 from pacpfl.types import Form
 
@@ -25,7 +25,7 @@ FORM = Form(("x",), clients=5)
 
 
 def test_the_method_is_that_of_one_machine() -> None:
-    made = opened(CONFIG, "pacpfl").build(FORM)
+    made = recipe_of(CONFIG, "pacpfl").build(FORM)
     expected = build_method("pacpfl", CONFIG, build_federation(CONFIG).form)
     assert isinstance(made, PACPFL) and isinstance(expected, PACPFL)
     assert replace(made, optimizer=expected.optimizer) == expected
@@ -34,28 +34,28 @@ def test_the_method_is_that_of_one_machine() -> None:
 def test_lambda_needs_sizes() -> None:
     config = replace(CONFIG, train=TrainSettings(lambda_=20.0))
     with pytest.raises(InputError, match="share_sizes"):
-        opened(config, "pacpfl").build(FORM)
-    made = opened(config, "pacpfl").build(FORM._replace(sizes=(8,) * 5))
+        recipe_of(config, "pacpfl").build(FORM)
+    made = recipe_of(config, "pacpfl").build(FORM._replace(sizes=(8,) * 5))
     expected = build_method("pacpfl", config, build_federation(config).form)
     assert made.tau == expected.tau  # type: ignore[attr-defined]
 
 
 def test_a_private_run_is_private_at_both_ends() -> None:
     config = replace(CONFIG, privacy=PrivacySettings(mode="gaussian", epsilon=2.0, clip=0.7))
-    known = opened(config, "pacpfl")
+    known = recipe_of(config, "pacpfl")
     assert (known.privacy, known.clip) == ("gaussian", 0.7)
     assert isinstance(known.build(FORM), Private)
-    assert opened(config, "fedavg").privacy == "none"
+    assert recipe_of(config, "fedavg").privacy == "none"
 
 
 def test_what_cannot_be_done_across_sites_is_said() -> None:
     with pytest.raises(InputError, match="does not learn in rounds"):
-        opened(CONFIG, "ridge")
+        recipe_of(CONFIG, "ridge")
     with pytest.raises(InputError, match="does not learn in rounds"):
-        opened(CONFIG, "nothing")
+        recipe_of(CONFIG, "nothing")
     config = replace(CONFIG, data=DataSettings(standardize="global"))
     with pytest.raises(InputError, match="in one place"):
-        opened(config, "pacpfl")
+        recipe_of(config, "pacpfl")
 
 
 def test_a_sites_tables_are_read_from_its_own_path(tmp_path: Path) -> None:

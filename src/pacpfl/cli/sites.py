@@ -40,7 +40,7 @@ def provision_sites(
 
     Bring each kit to its owner over a safe channel. The folder `authority` signs further kits: keep it.
     """
-    from pacpfl.sites.provision import provision, read_project
+    from pacpfl.sites.kits import provision, read_project
 
     made = provision(read_project(file), out, _added(out))
     for kit in made:
@@ -59,7 +59,7 @@ def add_site(
 ) -> None:
     """Make a kit for one more site; it takes part from the next segment of a running training."""
     from pacpfl import files
-    from pacpfl.sites.provision import check_name, provision, read_project
+    from pacpfl.sites.kits import check_name, provision, read_project
 
     project = read_project(file)
     check_name(name, "pacpfl sites add")
@@ -115,13 +115,13 @@ def status(
 
 def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
     from pacpfl.sites.opening import FORM
-    from pacpfl.sites.runs import participation_summary
+    from pacpfl.sites.participation import summary
 
     found = {}
     for place in sorted((folder / "sites").glob("*")):
         form = place / FORM
         sizes = json.loads(form.read_text())["sizes"] if form.exists() else {}
-        found[place.name] = participation_summary(place) | {"sizes": sizes}
+        found[place.name] = summary(place) | {"sizes": sizes}
     if not found:
         raise InputError(f"{folder} holds no run across sites; name the run folder with --run.")
     return found
@@ -130,7 +130,7 @@ def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
 @server_app.command("start")
 def start_server(kit: Kit) -> None:
     """Run the server until it is told to stop (Ctrl-C, SIGTERM); started again whenever it dies."""
-    from pacpfl.sites.process import keep_running
+    from pacpfl.sites.kits import keep_running
 
     about = _ready(kit, "server")
     _say(f"The server of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}.")
@@ -153,8 +153,8 @@ def start_site(
 
     What the site allows stands in KIT/pacpfl/site.toml, and what it refused in refused.jsonl beside it.
     """
+    from pacpfl.sites.kits import keep_running
     from pacpfl.sites.limits import FILE, read_site_file, write_site_file
-    from pacpfl.sites.process import keep_running
 
     about = _ready(kit, "site")
     own = kit.resolve() / "pacpfl"
@@ -187,7 +187,7 @@ def personalize_here(
 
     Nothing leaves the site.
     """
-    from pacpfl.sites.process import read_kit
+    from pacpfl.sites.kits import read_kit
 
     read_kit(kit, "site")
     own = kit / "pacpfl"
@@ -287,7 +287,7 @@ def _ready(kit: Path, role: str) -> dict[str, Any]:
     from datetime import UTC, datetime
     from importlib.util import find_spec
 
-    from pacpfl.sites.process import read_kit
+    from pacpfl.sites.kits import read_kit
 
     about = read_kit(kit, role)
     if find_spec("nvflare") is None:

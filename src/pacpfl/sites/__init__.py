@@ -1,7 +1,8 @@
 """PAC-PFL across real sites, on NVIDIA FLARE (docs/deploy.md). The only folder that imports nvflare.
 
-`wire`, `compressed`, `participation`, `site`, `states`, `limits`, `segment`, `replay`, and for secure
-aggregation `sums`, `secure_terms`, `secure_site` and `secure_round` know nothing of FLARE: they turn
-messages into messages, and are tested without a network. `controller`, `executor`, `trainer`, `job`,
-`session` and `provision` join them to it.
+The protocol is `wire`, `terms`, `limits` and `recipe`; the server's side `segment`, `opening`, `gather`,
+`participation`; a site's `site`, `states`; secure aggregation `secure_terms`, `secure_round` and
+`secure_site`. None of them knows of FLARE: they turn messages into messages, and are tested without a
+network. `controller`, `executor`, `trainer`, `job`, `session` and `kits` join them to it; `supervisor`
+looks after a run, and `runs` is what people do with one.
 """

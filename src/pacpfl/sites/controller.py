@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from abc import abstractmethod
 from pathlib import Path
 
 import numpy as np
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.workflows.model_controller import ModelController
 
+from pacpfl import config as configuration
+from pacpfl.engine import runtime
+from pacpfl.sites import wire
 from pacpfl.sites.gather import Reply
-from pacpfl.sites.opened import Opened
+from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.segment import serve
 from pacpfl.sites.terms import Terms
 
-TEXT = "pacpfl"  # where a message's JSON lies among FLARE's own data
 TASK_CHECK_SECONDS = 0.01
 TERMS = "terms.json"
 CONFIG = "config.toml"
 
 
-class SegmentController(ModelController):  # type: ignore[misc]
-    """Reads the run's folder; a subclass knows what its configuration means."""
+class SitesController(ModelController):  # type: ignore[misc]
+    """The server's workflow: FLARE builds it by name when a segment's job starts."""
 
     def __init__(self, folder: str, segment: int) -> None:
         # Errors of single sites are no reason to stop: `collect` sees who is missing.
         super().__init__(persistor_id="", ignore_result_error=True)
         self._folder, self._number = Path(folder), int(segment)
-
-    @abstractmethod
-    def open(self, config: str, method: str) -> Opened: ...
 
     def run(self) -> None:
         # FLARE 2.9.0 keeps the period that it is given in another attribute than it reads.
@@ -40,8 +38,16 @@ class SegmentController(ModelController):  # type: ignore[misc]
         method = wanted.pop("method")
         config = (self._folder / CONFIG).read_text(encoding="utf-8")
         terms = Terms(**{**wanted, "segment": self._number})
-        opened = self.open(config, method)
-        serve(_Tasks(self), opened, config, terms, self._folder, self._authority())
+        settings = configuration.load(config, "the run's configuration")
+        runtime.configure(settings.run.precision)
+        serve(
+            _Tasks(self),
+            recipe_of(settings, method),
+            config,
+            terms,
+            self._folder,
+            self._authority(),
+        )
 
     def _authority(self) -> str:
         """The project's certificate, by which the server knows the sites; of its own kit."""
@@ -52,7 +58,7 @@ class SegmentController(ModelController):  # type: ignore[misc]
 class _Tasks:
     """FLARE's tasks as an `Exchange`."""
 
-    def __init__(self, controller: SegmentController) -> None:
+    def __init__(self, controller: SitesController) -> None:
         self.controller = controller
 
     def sites(self) -> list[str]:
@@ -64,13 +70,13 @@ class _Tasks:
         if not sites:
             return []
         results = self.controller.send_model_and_wait(
-            data=FLModel(params=params, meta={TEXT: text}),
+            data=FLModel(params=params, meta={wire.TEXT: text}),
             targets=sites,
             min_responses=len(sites),
             timeout=math.ceil(deadline),
         )
         return [
-            Reply(str(one.meta.get("client_name")), one.params, one.meta.get(TEXT))
+            Reply(str(one.meta.get("client_name")), one.params, one.meta.get(wire.TEXT))
             for one in results
         ]
 

@@ -13,7 +13,7 @@ from nvflare.app_common.executors.client_api_executor import ClientAPIExecutor, 
 from nvflare.client.config import ExchangeFormat
 
 # A name only: the trainer is a process of its own, and imports JAX; the site's parent does not.
-TRAINER = "pacpfl.sites.site_trainer"
+TRAINER = "pacpfl.sites.trainer"
 
 
 class SiteExecutor(ClientAPIExecutor):  # type: ignore[misc]

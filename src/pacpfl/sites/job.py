@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pacpfl import files
 
-CONTROLLER = "pacpfl.sites.site_server.SitesController"
+CONTROLLER = "pacpfl.sites.controller.SitesController"
 EXECUTOR = "pacpfl.sites.executor.SiteExecutor"
 
 # Measured on two cores: 2.2 s a round with FLARE's defaults, 0.12 to 0.24 s with these. Polls below

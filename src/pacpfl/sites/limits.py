@@ -20,7 +20,7 @@ from typing import Any
 
 from pacpfl import files
 from pacpfl.errors import InputError
-from pacpfl.sites.opened import Opened
+from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.wire import Refused
 
 FILE = "site.toml"
@@ -41,33 +41,33 @@ class Limits:
     share_sizes: bool = False  # tell the server how many samples each client has
     secure: bool = False  # updates leave in sums over several sites only
 
-    def check_request(self, opened: Opened, samples: list[int], secure: bool = False) -> None:
+    def check_request(self, recipe: Recipe, samples: list[int], secure: bool = False) -> None:
         """Before anything is computed for a run."""
         if self.secure and not secure:
             raise Refused(
                 "secure aggregation is required here, and the run sends updates in the open; set "
                 "secure = true in [run]"
             )
-        if self.methods and opened.method not in self.methods:
+        if self.methods and recipe.method not in self.methods:
             raise Refused(
-                f"method {opened.method} is not allowed here, only {', '.join(self.methods)}"
+                f"method {recipe.method} is not allowed here, only {', '.join(self.methods)}"
             )
-        if self.privacy != "any" and opened.privacy != self.privacy:
+        if self.privacy != "any" and recipe.privacy != self.privacy:
             raise Refused(
-                f"privacy mode {self.privacy} is required here, and the run has {opened.privacy}"
+                f"privacy mode {self.privacy} is required here, and the run has {recipe.privacy}"
             )
-        if self.clip_norm and opened.clip is None:
+        if self.clip_norm and recipe.clip is None:
             raise Refused("updates must be clipped here, and the run does not clip them")
-        if self.clip_norm and opened.clip is not None:
-            self.check_clip(opened.clip)
+        if self.clip_norm and recipe.clip is not None:
+            self.check_clip(recipe.clip)
         few = [m for m in samples if m < self.minimum_samples]
         if few:
             raise Refused(
                 f"{len(few)} clients have fewer than the {self.minimum_samples} samples required here"
             )
-        if self.maximum_rounds and opened.rounds > self.maximum_rounds:
+        if self.maximum_rounds and recipe.rounds > self.maximum_rounds:
             raise Refused(
-                f"the run wants {opened.rounds} rounds, and {self.maximum_rounds} are allowed here"
+                f"the run wants {recipe.rounds} rounds, and {self.maximum_rounds} are allowed here"
             )
 
     def check_model(self, numbers: int) -> None:

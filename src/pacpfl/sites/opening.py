@@ -14,17 +14,16 @@ from pacpfl import __version__, files
 from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
+from pacpfl.methods.transforms import compressed, summed
 from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.sites import participation, wire
-from pacpfl.sites.compressed import compressed
 from pacpfl.sites.gather import accepted
-from pacpfl.sites.opened import Opened, from_json
 from pacpfl.sites.participation import Record, Seat
+from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.secure_site import known_as
 from pacpfl.sites.secure_terms import Agreed
-from pacpfl.sites.sums import summed
 from pacpfl.sites.terms import Exchange, Terms
-from pacpfl.sites.wire import Refused
+from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
 
 FORM = "federation.json"
@@ -34,13 +33,13 @@ class Opening:
     def __init__(
         self,
         exchange: Exchange,
-        opened: Opened,
+        recipe: Recipe,
         config: str,
         terms: Terms,
         folder: Path,
         authority: str = "",
     ) -> None:
-        self.exchange, self.opened, self.config = exchange, opened, config
+        self.exchange, self.recipe, self.config = exchange, recipe, config
         self.terms, self.folder, self._authority = terms, folder, authority
         self.refused: dict[str, str] = {}
         self._introductions: dict[str, Any] = {}  # for secure rounds: who vouches for whom
@@ -54,7 +53,7 @@ class Opening:
         text = self.about(
             "hello",
             config=self.config,
-            method=self.opened.method,
+            method=self.recipe.method,
             version=__version__,
             secure=self.terms.secure,
         )
@@ -65,7 +64,7 @@ class Opening:
             try:
                 about = accepted(reply)
                 wire.same_major(__version__, about.get("version"))
-                one = from_json(about.get("data"))
+                one = to_form(about.get("data"))
                 if said:
                     next(iter(said.values())).agrees(one)
                 if self.terms.secure:
@@ -96,7 +95,7 @@ class Opening:
                 self.refuse(
                     site, f"it has {description.clients} clients now, and began with {known[site]}"
                 )
-            elif known and site not in known and self.opened.privacy != "none":
+            elif known and site not in known and self.recipe.privacy != "none":
                 self.refuse(site, "a private run keeps the sites that its budget was planned for")
             else:
                 live.append(site)
@@ -111,7 +110,7 @@ class Opening:
         every = tuple(chain.from_iterable(told)) if len(told) == len(each) else None
         whole = one._replace(clients=participation.total(roster), sizes=every)
         if stored:
-            from_json(stored["form"]).agrees(one)
+            to_form(stored["form"]).agrees(one)
         form = {"form": whole._asdict(), "sizes": sizes}
         files.write_json(self.folder / FORM, form)
         return whole, roster, live
@@ -150,13 +149,13 @@ class Opening:
         self.exchange.note(f"{site} was refused, or refuses: {reason}")
 
     def build(self, whole: Form) -> Method:
-        made = self.opened.build(whole)
+        made = self.recipe.build(whole)
         return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
 
     def initial(self, method: Method, form: Form) -> Any:
         """As the simulator makes it: depends on the number of features alone."""
-        key = Keys.of(self.opened.seed).start()
-        return jax.jit(method.init)(key, example(form, self.opened.dtype))
+        key = Keys.of(self.recipe.seed).start()
+        return jax.jit(method.init)(key, example(form, self.recipe.dtype))
 
     def too_few(self, count: int) -> str:
         why = "".join(f"; {site}: {reason}" for site, reason in sorted(self.refused.items()))
@@ -170,8 +169,8 @@ class Shapes(NamedTuple):
     needed: frozenset[str]  # leaves of the server's state that an update depends on
 
 
-def shapes_of(method: Method, state: Any, whole: Form, opened: Opened) -> Shapes:
-    data, key = example(whole, opened.dtype), jax.random.key(opened.seed)
+def shapes_of(method: Method, state: Any, whole: Form, recipe: Recipe) -> Shapes:
+    data, key = example(whole, recipe.dtype), jax.random.key(recipe.seed)
     kept = jax.eval_shape(method.init_client, state, data, key)
     update, _ = jax.eval_shape(method.client_update, state, kept, data, key)
     return Shapes(update, wire.needed(method, state, kept, data, key))

@@ -4,36 +4,47 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl import files
 from pacpfl.config import Config
-from pacpfl.data.store import from_clients
+from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pacpfl.engine.compiled import make_call
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import to_device
+from pacpfl.engine.rounds import (
+    divide,
+    first_client,
+    gather_round,
+    initial_client_states,
+    stack_rounds,
+    to_device,
+)
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
 from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
+from pacpfl.methods.transforms import compressed
 from pacpfl.run import matrices, run_identity
-from pacpfl.sites import participation, states
-from pacpfl.sites.compressed import compressed
+from pacpfl.sites import states
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
-from pacpfl.sites.opened import Opened, from_json
 from pacpfl.sites.opening import FORM, example
-from pacpfl.sites.opening_run import opened, site_federation
+from pacpfl.sites.participation import Record
+from pacpfl.sites.recipe import Recipe, recipe_of, site_federation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import Terms
+from pacpfl.sites.wire import to_form
 from pacpfl.studies.build import TITLES, build_federation
 from pacpfl.types import Form
 
@@ -62,11 +73,11 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
 
 def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:
     """What a run across sites has reached, read back at the server."""
-    known = opened(config, method)
+    known = recipe_of(config, method)
     form = folder / FORM
     if not form.exists():
         raise InputError(f"{folder} holds no run across sites that has begun; start it first.")
-    whole = from_json(json.loads(form.read_text(encoding="utf-8"))["form"])
+    whole = to_form(json.loads(form.read_text(encoding="utf-8"))["form"])
     encoding = json.loads((folder / TERMS).read_text(encoding="utf-8"))["encoding"]
     made = compressed(known.build(whole), encoding)
     found = load_checkpoint(folder / CHECKPOINT, (template(made, known, whole), ()), known.identity)
@@ -75,7 +86,7 @@ def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, For
     return made, whole, found
 
 
-def template(method: Method, known: Opened, whole: Form) -> Any:
+def template(method: Method, known: Recipe, whole: Form) -> Any:
     return jax.jit(method.init)(Keys.of(known.seed).start(), example(whole, known.dtype))
 
 
@@ -105,7 +116,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     config = configuration.load_file(place / CONFIG)
     method = about["method"]
     config = replace(config, run=replace(config.run, methods=(method,)))
-    known, whole = opened(config, method), from_json(about["data"])
+    known, whole = recipe_of(config, method), to_form(about["data"])
     own = site_federation(config, read_site_file(folder / SITE_FILE).data)
     measured = tuple(client for client in own.existing if client.test is not None)
     if not measured:
@@ -149,7 +160,7 @@ def _model_folder(folder: Path, run: str | None) -> Path:
 
 
 def _kept(
-    folder: Path, method: Method, state: Any, whole: Form, known: Opened, numbers: list[int]
+    folder: Path, method: Method, state: Any, whole: Form, known: Recipe, numbers: list[int]
 ) -> Any:
     """What these clients kept, one row each; () where they keep nothing."""
     key = jax.random.key(known.seed)
@@ -169,23 +180,32 @@ def _kept(
     return jax.tree.map(lambda *each: np.stack(each), *rows)
 
 
-def participation_summary(folder: Path) -> dict[str, Any]:
-    """Rounds, sites, seconds and bytes of a run, from its log."""
-    lines = participation.entries(folder / participation.FILE)
-    rounds = [line for line in lines if line["kind"] == "round"]
-    answered: dict[str, int] = {}
-    for line in rounds:
-        for site in line["sites"]:
-            answered[site] = answered.get(site, 0) + 1
-    record = participation.read(folder / participation.FILE)
-    return {
-        "rounds": len(record.rounds),
-        "segments": record.segments,
-        "answered": answered,
-        "clients": {seat.site: seat.clients for seat in record.roster},
-        "median_seconds": float(np.median([line["seconds"] for line in rounds]))
-        if rounds
-        else None,
-        "bytes_sent": float(np.mean([line["sent"] for line in rounds])) if rounds else None,
-        "bytes_received": float(np.mean([line["received"] for line in rounds])) if rounds else None,
-    }
+def replay(
+    build: Callable[[int], Method],
+    store: ClientStore,
+    record: Record,
+    *,
+    seed: int,
+    dtype: type,
+    matrices_per_client: int = 1,
+) -> tuple[Any, Any]:
+    """Server's and clients' states after the record's last round.
+
+    `build` makes the method for n clients; `store` holds all clients of the roster by number.
+    """
+    keys = Keys.of(seed)
+    sizes = sorted({one.total for one in record.rounds})
+    method = build(sizes[0] if sizes else store.clients)
+    example = first_client(store, dtype)
+    state = jax.jit(method.init)(keys.start(), example)
+    client_states = initial_client_states(method, state, store, keys, dtype)
+    itemsize = jnp.zeros((), dtype).dtype.itemsize
+    layout = divide(store.clients, store.longest, matrices_per_client, itemsize)
+    calls = {n: make_call(build(n), keys, layout, 1, False, n, None, store.longest) for n in sizes}
+    for one in record.rounds:
+        chosen = np.array(one.clients, int)
+        inputs = stack_rounds([gather_round(store, chosen, layout.slots, dtype)], 1)
+        state, client_states, _ = calls[one.total](
+            state, client_states, to_device(inputs), one.number, 1
+        )
+    return state, client_states

@@ -20,8 +20,7 @@ from pacpfl.sites import wire
 from pacpfl.sites.gather import Gathered, accepted
 from pacpfl.sites.opening import Opening
 from pacpfl.sites.secure_site import INBOX, MESSAGE
-from pacpfl.sites.secure_terms import SESSION_BYTES, Agreed
-from pacpfl.sites.sums import from_row
+from pacpfl.sites.secure_terms import SESSION_BYTES, Agreed, from_row
 from pacpfl.sites.wire import Refused
 
 ENVELOPE_BYTES = 2**10  # name, lengths and signature around a payload

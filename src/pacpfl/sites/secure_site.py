@@ -29,7 +29,7 @@ from pacpfl.secagg.discrete_gaussian import sample
 from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.sites import wire
-from pacpfl.sites.provision import check_name
+from pacpfl.sites.kits import check_name
 from pacpfl.sites.secure_terms import Agreed, accept
 from pacpfl.sites.wire import Refused
 

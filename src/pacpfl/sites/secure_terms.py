@@ -16,13 +16,21 @@ Survivors. A round invites the n sites that are there, and more than 2n/3 of the
 so whoever drops out, the noise that was accounted for is in the sum, or there is no sum. The server
 proposes s; each site works out for itself what it spends in the planned rounds (secagg's bound for sums of
 discrete Gaussians) and refuses if that is above the budget.
+
+The server gets S = sum_i u_i over the m clients who took part, and goes on as if each of them had sent
+the mean S / m: a method whose server reads its updates in sums and counts alone cannot tell the
+difference. `check_summable` tries it out, so any method may be asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Any
+
+import jax
+import numpy as np
 
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
@@ -128,3 +136,58 @@ def accept(proposal: Any, method: Method, dimension: int, clients: int) -> Agree
                 f"budget of {plan.epsilon:g}"
             )
     return Agreed(grid, needed)
+
+
+SAME = 1e-3  # of how far a step moves: more than rounding in float32, less than any other formula
+
+
+def size_of(pattern: Any) -> int:
+    """Numbers in one client's update. All of them are real: others have no fixed-point form."""
+    leaves = jax.tree.leaves(pattern)
+    if not leaves or any(np.dtype(leaf.dtype).kind != "f" for leaf in leaves):
+        raise InputError(
+            "This method's updates are not made of real numbers alone, so they cannot be summed up "
+            "securely; set secure = false in [run]."
+        )
+    return sum(int(np.prod(leaf.shape)) for leaf in leaves)
+
+
+def to_rows(updates: Any) -> np.ndarray:
+    """[c, d] in float64, from updates of c clients."""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(updates)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def from_row(row: np.ndarray, pattern: Any) -> Any:
+    """One client's update in the form of `pattern`, from d numbers."""
+    leaves, structure = jax.tree.flatten(pattern)
+    ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
+    parts = np.split(row, ends[:-1])
+    return jax.tree.unflatten(
+        structure,
+        [p.reshape(leaf.shape).astype(leaf.dtype) for p, leaf in zip(parts, leaves, strict=True)],
+    )
+
+
+def check_summable(step: Callable[..., Any], state: Any, pattern: Any, clients: int) -> None:
+    """Refuse a method whose step with different updates is not that with their mean in place of each.
+
+    `step` is the engine's own (state, updates, weights, number, noise) -> (state, curves). Updates are
+    drawn at random, also where a method expects something else of them, such as a count.
+    """
+    size = size_of(pattern)
+    weights = np.ones(clients, jax.tree.leaves(pattern)[0].dtype)
+    rows = np.random.default_rng(0).normal(1.0, 0.5, (clients, size))
+    drawn, alike = (
+        jax.tree.map(lambda *each: np.stack(each), *(from_row(row, pattern) for row in some))
+        for some in (rows, np.broadcast_to(rows.mean(0), rows.shape))
+    )
+    one, two = (step(state, updates, weights, 0, None)[0] for updates in (drawn, alike))
+    for before, a, b in zip(*map(jax.tree.leaves, (state, one, two)), strict=True):
+        before, a, b = (np.asarray(leaf, np.float64) for leaf in (before, a, b))
+        moved = np.abs(a - before).max(initial=0.0)
+        if not np.abs(a - b).max(initial=0.0) <= SAME * moved:
+            raise InputError(
+                "This method's server looks at its clients' updates one by one, and secure aggregation "
+                "shows it their sum alone; choose another method, or set secure = false in [run]."
+            )

@@ -20,13 +20,12 @@ from pacpfl.errors import InputError
 from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Gathered, accepted, collect
-from pacpfl.sites.opened import Opened
 from pacpfl.sites.opening import Opening, shapes_of
 from pacpfl.sites.participation import Log
+from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.secure_round import SecureRounds, shared_out
-from pacpfl.sites.secure_terms import check_everyone, propose
+from pacpfl.sites.secure_terms import check_everyone, check_summable, propose, size_of
 from pacpfl.sites.states import NEVER
-from pacpfl.sites.sums import check_summable, size_of
 from pacpfl.sites.terms import Exchange, Outcome, Terms, is_current, order, write_outcome
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Form
@@ -37,7 +36,7 @@ STRIKES = 3  # refused answers in a row after which a site is left alone for the
 
 def serve(
     exchange: Exchange,
-    opened: Opened,
+    recipe: Recipe,
     config: str,
     terms: Terms,
     folder: Path,
@@ -49,7 +48,7 @@ def serve(
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        outcome = _run(Opening(exchange, opened, config, terms, folder, authority))
+        outcome = _run(Opening(exchange, recipe, config, terms, folder, authority))
     except InputError as error:
         outcome = Outcome(terms.segment, 0, False, str(error), True)
     write_outcome(folder, outcome)
@@ -58,7 +57,7 @@ def serve(
 
 
 def _run(opening: Opening) -> Outcome:
-    opened, terms, folder = opening.opened, opening.terms, opening.folder
+    recipe, terms, folder = opening.recipe, opening.terms, opening.folder
     said = opening.hello()
     if len(said) < terms.needed:
         return Outcome(terms.segment, 0, False, opening.too_few(len(said)))
@@ -67,17 +66,17 @@ def _run(opening: Opening) -> Outcome:
     try:
         saving = Saving(
             folder / CHECKPOINT,
-            opened.identity,
+            recipe.identity,
             terms.checkpoint_rounds,
             terms.checkpoint_seconds / 60,
             lambda: is_current(folder, terms.segment) and log.sync(),
         )
         start = opening.initial(opening.build(first), first), ()
-        training = Training(start, opened.rounds, saving).resume()
+        training = Training(start, recipe.rounds, saving).resume()
         cohort = AtSites(opening, training, said, log)
         if len(cohort.live) < terms.needed:
             return Outcome(terms.segment, training.done, False, opening.too_few(len(cohort.live)))
-        with opened.secrecy(cohort.form.clients, folder) as secrecy:
+        with recipe.secrecy(cohort.form.clients, folder) as secrecy:
             training.keep_to(secrecy)
             return cohort.run()
     finally:
@@ -92,17 +91,17 @@ class AtSites:
     ) -> None:
         """Give everybody a number, and have the sites build the method."""
         self.opening, self.training, self.log = opening, training, log
-        self.opened, self.terms = opening.opened, opening.terms
+        self.recipe, self.terms = opening.recipe, opening.terms
         start = training.done
         record = participation.read(log.path, start) if start else participation.NO_RECORD
         self.form, roster, live = opening.seat(said, record)
         self.method = opening.build(self.form)
-        self.shapes = shapes_of(self.method, training.states[0], self.form, self.opened)
+        self.shapes = shapes_of(self.method, training.states[0], self.form, self.recipe)
         self.secure: SecureRounds | None = None
         agreed = None
         if self.terms.secure:
             n = self.form.clients
-            check_everyone(self.opened.clients_per_round, n)
+            check_everyone(self.recipe.clients_per_round, n)
             agreed = propose(self.method, size_of(self.shapes.update), n, self.terms)
             self.secure = SecureRounds(opening, agreed)
         self.live = opening.begin(live, self.form, roster, agreed)
@@ -136,7 +135,7 @@ class AtSites:
         """Try one round; with too few answers it came to nothing, and is tried again."""
         began = time.monotonic()
         clients = self._choose(first)
-        gathered = Gathered.nobody(self.shapes.update, self.form.clients, self.opened.dtype)
+        gathered = Gathered.nobody(self.shapes.update, self.form.clients, self.recipe.dtype)
         if clients:
             gathered = self._ask(wire.to_wire(states[0], self.shapes.needed), clients, first)
             if not gathered.enough:
@@ -154,7 +153,7 @@ class AtSites:
 
     def _step(self, state: Any, updates: Any, weights: Any, number: Any, noise: Any) -> Any:
         if noise is None:
-            server_key = Keys.of(self.opened.seed).step(number, self.form.clients)
+            server_key = Keys.of(self.recipe.seed).step(number, self.form.clients)
         else:
             server_key = private_step(noise, number)
         curves = self.method.diagnostics(state, updates, weights)
@@ -178,10 +177,10 @@ class AtSites:
         if self.training.secrecy is not None:
             chosen = self.training.secrecy.choose(number, self.form.clients)
             return [int(client) for client in chosen if client in here]
-        c = self.opened.clients_per_round
+        c = self.recipe.clients_per_round
         if c is None or c >= len(here):
             return [int(client) for client in here]
-        return [int(here[i]) for i in choose_clients(self.opened.seed, number, len(here), c)]
+        return [int(here[i]) for i in choose_clients(self.recipe.seed, number, len(here), c)]
 
     def _ask(self, message: dict[str, np.ndarray], clients: list[int], number: int) -> Gathered:
         """Ask the sites of these clients for their updates, and see who answered as asked."""
@@ -194,7 +193,7 @@ class AtSites:
             site: [[c - self.seats[site].first, self.after.get(c, NEVER)] for c in own]
             for site, own in numbers.items()
         }
-        pattern, n, dtype = self.shapes.update, self.form.clients, self.opened.dtype
+        pattern, n, dtype = self.shapes.update, self.form.clients, self.recipe.dtype
         if self.secure is not None:
             summed = self.secure.run(
                 message, number, self.training.saved, take,

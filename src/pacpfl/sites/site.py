@@ -28,14 +28,14 @@ from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import fill, first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
+from pacpfl.methods.transforms import ENCODINGS, compressed, summed
 from pacpfl.secagg.certified import Passport
 from pacpfl.sites import states, wire
-from pacpfl.sites.compressed import ENCODINGS, compressed
 from pacpfl.sites.limits import Limits, note_refusal
-from pacpfl.sites.opened import Opened, from_json
+from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.secure_site import MESSAGE, SecureSite
-from pacpfl.sites.sums import size_of, summed, to_rows
-from pacpfl.sites.wire import Refused
+from pacpfl.sites.secure_terms import size_of, to_rows
+from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Federation
 
 AT_ONCE = 64  # clients in one compiled call, at most
@@ -64,13 +64,13 @@ class Site:
         name: str,
         folder: Path,
         limits: Limits,
-        open_run: Callable[[str, str], tuple[Opened, Federation]],
+        open_run: Callable[[str, str], tuple[Recipe, Federation]],
         passport: Passport | None = None,
     ) -> None:
         self.name, self.folder, self.limits = name, folder, limits
         self._open_run, self._passport = open_run, passport
         self._secure: SecureSite | None = None  # of a run that asks for it: then nothing else goes
-        self._opened: Opened | None = None
+        self._recipe: Recipe | None = None
         self._federation: Federation | None = None
         self._store: ClientStore | None = None
         self._config = ""
@@ -118,13 +118,13 @@ class Site:
         if not isinstance(run, str) or not re.fullmatch(r"[0-9a-f]{8,64}", run):
             raise Refused("a run is named by 8 to 64 digits 0 to 9, a to f")
         config, name = str(about["config"]), str(about["method"])
-        opened, federation = self._open_run(config, name)
+        recipe, federation = self._open_run(config, name)
         samples = [len(client.train) for client in federation.existing]
         secure = about.get("secure", False) is True
-        self.limits.check_request(opened, samples, secure)
+        self.limits.check_request(recipe, samples, secure)
         self.limits.check_rounds(self._answered() if self.limits.maximum_rounds else 0)
         guarded = self._make_secure(run) if secure else None
-        self._opened, self._federation, self._config, self._run = opened, federation, config, run
+        self._recipe, self._federation, self._config, self._run = recipe, federation, config, run
         self._secure = guarded
         self._store = from_clients(federation.existing, roomy=federation.classes is not None)
         self._work = None
@@ -142,17 +142,17 @@ class Site:
         return SecureSite(self.name, self.folder, self._passport, run)
 
     def _begin(self, about: dict[str, Any]) -> Answer:
-        opened, store = self._opened, self._store
-        assert opened is not None and store is not None
-        whole = from_json(about["data"])
+        recipe, store = self._recipe, self._store
+        assert recipe is not None and store is not None
+        whole = to_form(about["data"])
         encoding = about["encoding"]
         if encoding not in ENCODINGS:
             raise Refused(f"there is no encoding {str(encoding)[:20]!r}")
-        built = opened.build(whole)
+        built = recipe.build(whole)
         method = compressed(built, encoding) if self._secure is None else summed(built)
         first = int(about["seats"][self.name])
-        keys = Keys.of(opened.seed)
-        example = first_client(store, opened.dtype)
+        keys = Keys.of(recipe.seed)
+        example = first_client(store, recipe.dtype)
         self.limits.check_model(wire.count(jax.eval_shape(method.init, keys.start(), example)))
         state = jax.jit(method.init)(keys.start(), example)
         client_key = keys.start_of(first)
@@ -202,8 +202,8 @@ class Site:
 
     def _updates(self, params: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The updates of the clients that take part in a round, as this site computes them."""
-        work, store, opened = self._work, self._store, self._opened
-        if work is None or store is None or opened is None:
+        work, store, recipe = self._work, self._store, self._recipe
+        if work is None or store is None or recipe is None:
             raise Refused("a round was asked for before the run had begun")
         number, saved = int(about["round"]), int(about["saved"])
         pairs = about["take"][self.name]
@@ -213,8 +213,8 @@ class Site:
             raise Refused("a round without clients, or with one twice, was asked for")
         if chosen.min() < 0 or chosen.max() >= store.clients:
             raise Refused(f"this site has {store.clients} clients, and another one was asked for")
-        if not 0 <= number < opened.rounds:
-            raise Refused(f"round {number} is none of the {opened.rounds} of this run")
+        if not 0 <= number < recipe.rounds:
+            raise Refused(f"round {number} is none of the {recipe.rounds} of this run")
         self._count_round()
         have = wire.by_name(work.state)
         spare = {name: value for name, value in have.items() if name not in work.needed}
@@ -230,16 +230,16 @@ class Site:
         return updates, {"round": number, "traces": work.traces[0]}
 
     def _finish(self, params: Any, about: dict[str, Any]) -> Answer:
-        work, opened = self._work, self._opened
-        if work is None or opened is None:
+        work, recipe = self._work, self._recipe
+        if work is None or recipe is None:
             raise Refused("a result was sent before the run had begun")
         state = wire.from_wire(params, work.state)
         folder = self.folder / "models" / self._run
         states.save_tree(folder / "state.safetensors", state)
         record = {
-            "method": opened.method,
+            "method": recipe.method,
             "rounds": int(about["rounds"]),
-            "data": from_json(about["data"])._asdict(),
+            "data": to_form(about["data"])._asdict(),
             "encoding": str(about["encoding"]),
             "pacpfl": __version__,
         }
@@ -249,15 +249,15 @@ class Site:
 
     def _compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
         """Updates and new states of the chosen clients, in compiled calls of few different sizes."""
-        work, store, opened = self._work, self._store, self._opened
-        assert work is not None and store is not None and opened is not None
+        work, store, recipe = self._work, self._store, self._recipe
+        assert work is not None and store is not None and recipe is not None
         parts = []
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
             slots = min(AT_ONCE, store.clients, 1 << (len(some) - 1).bit_length())
             filled = fill(some, max(slots, len(some)))
             rows = np.minimum(start + np.arange(len(filled)), len(chosen) - 1)
-            data = to_device(store.gather(filled, opened.dtype))
+            data = to_device(store.gather(filled, recipe.dtype))
             mine = to_device(jax.tree.map(lambda a, rows=rows: a[rows], own))
             numbers = to_device((work.first + filled).astype(np.int32))
             result = work.update(state, mine, data, jnp.int32(number), numbers)
@@ -280,20 +280,20 @@ class Site:
 
     def _start(self, client: int) -> Any:
         """A client's state before its first round, as the simulator makes it."""
-        work, store, opened = self._work, self._store, self._opened
-        assert work is not None and store is not None and opened is not None
-        data = jax.tree.map(lambda a: a[0], store.gather(np.array([client]), opened.dtype))
+        work, store, recipe = self._work, self._store, self._recipe
+        assert work is not None and store is not None and recipe is not None
+        data = jax.tree.map(lambda a: a[0], store.gather(np.array([client]), recipe.dtype))
         return jax.tree.map(np.asarray, work.initial(to_device(data), work.first + client))
 
     def _check_clip(self, state: Any) -> None:
         """Clipping happens here; the server sends the norm only where the run lets it adapt."""
-        opened = self._opened
-        if opened is None or opened.clip is None:
+        recipe = self._recipe
+        if recipe is None or recipe.clip is None:
             return
-        if not opened.adaptive and float(state.clip) != float(opened.dtype(opened.clip)):
+        if not recipe.adaptive and float(state.clip) != float(recipe.dtype(recipe.clip)):
             raise Refused(
                 f"the server asks for a clip norm of {float(state.clip):g}, and the run has one of "
-                f"{opened.clip:g}"
+                f"{recipe.clip:g}"
             )
         self.limits.check_clip(float(state.clip))
 

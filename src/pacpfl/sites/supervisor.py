@@ -20,8 +20,8 @@ from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.sites import participation
 from pacpfl.sites.job import write_job
+from pacpfl.sites.participation import Watch
 from pacpfl.sites.terms import Outcome, give_order, read_outcome
-from pacpfl.sites.watch import Watch
 
 
 class Unreachable(Exception):

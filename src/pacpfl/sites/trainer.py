@@ -1,24 +1,47 @@
-"""The loop of a site's process: a message comes in, the site's answer goes out."""
+"""The process at a site that computes updates; `pacpfl site start` says where its folder is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from pathlib import Path
 
-from nvflare import client as flare
-
+from pacpfl import config as configuration
+from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.sites import wire
-from pacpfl.sites.controller import TEXT
+from pacpfl.sites.limits import FILE, read_site_file
+from pacpfl.sites.recipe import Recipe, recipe_of, site_federation
+from pacpfl.sites.secure_site import read_passport
 from pacpfl.sites.site import Site
+from pacpfl.types import Federation
+
+FOLDER = "PACPFL_SITE"  # environment: the site's own folder
 
 
-def run(make: Callable[[str], Site]) -> None:
-    """Until the segment ends. A site that cannot be set up says so to whoever asks."""
+def make_site(name: str, folder: Path) -> Site:
+    """The site with its data and limits, as its own file says."""
+    file = read_site_file(folder / FILE)
+
+    def open_run(text: str, method: str) -> tuple[Recipe, Federation]:
+        config = configuration.load(text, "the run's configuration")
+        runtime.configure(config.run.precision)
+        return recipe_of(config, method), site_federation(config, file.data)
+
+    return Site(name, folder, file.limits, open_run, read_passport(folder.parent))
+
+
+def main() -> None:
+    """Answer messages until the segment ends; a site that cannot be set up says so to whoever asks."""
+    from nvflare import client as flare
+
     flare.init()
     name = flare.get_site_name()
     site, why = None, ""
     try:
-        site = make(name)
+        folder = os.environ.get(FOLDER)
+        if not folder:
+            raise InputError(f"{FOLDER} is not set at this site; start it with pacpfl site start.")
+        site = make_site(name, Path(folder))
     except InputError as error:
         why = str(error)
     while flare.is_running():
@@ -28,5 +51,9 @@ def run(make: Callable[[str], Site]) -> None:
         if site is None:
             params, text = wire.empty(), wire.to_text({"refused": why, "site": name})
         else:
-            params, text = site.answer(message.params, (message.meta or {}).get(TEXT))
-        flare.send(flare.FLModel(params=params, meta={TEXT: text}))
+            params, text = site.answer(message.params, (message.meta or {}).get(wire.TEXT))
+        flare.send(flare.FLModel(params=params, meta={wire.TEXT: text}))
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from pacpfl.types import Form
+
 PROTOCOL = 1
+TEXT = "pacpfl"  # where a message's JSON lies among FLARE's own data
 MOST_TEXT = 2**20  # characters of JSON in a message
 NOTHING = "nothing"  # an engine may drop a message without arrays, so an empty one travels
 
@@ -135,6 +138,37 @@ def from_text(text: Any) -> dict[str, Any]:
             "install the same major version of pacpfl on both"
         )
     return about
+
+
+def to_form(value: Any) -> Form:
+    """Return the form that the other side tells of; every field is checked."""
+    try:
+        features = tuple(value["features"])
+        shape, sizes, classes = value["shape"], value["sizes"], value["classes"]
+        found = Form(
+            features,
+            value["target"],
+            classes,
+            None if shape is None else tuple(shape),
+            value["clients"],
+            None if sizes is None else tuple(sizes),
+            value["later"],
+        )
+        whole = [found.clients, *(found.shape or ()), *(found.sizes or ())]
+        whole += [] if classes is None else [classes]
+        sound = (
+            type(found.later) is int
+            and 0 <= found.later <= found.clients
+            and all(type(number) is int and 0 < number < 2**31 for number in whole)
+            and all(isinstance(name, str) for name in (*features, found.target))
+            and len(features) > 0
+            and (found.sizes is None or len(found.sizes) == found.clients)
+        )
+    except (KeyError, TypeError) as error:
+        raise Refused("the description of the data is incomplete") from error
+    if not sound:
+        raise Refused("the description of the data makes no sense")
+    return found
 
 
 def same_major(mine: str, theirs: Any) -> None:

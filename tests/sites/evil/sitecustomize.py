@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-if "pacpfl.sites.site_trainer" in sys.orig_argv:
+if "pacpfl.sites.trainer" in sys.orig_argv:
     import numpy as np
 
     from pacpfl.sites.site import Site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-if "pacpfl.sites.site_trainer" in sys.orig_argv:
+if "pacpfl.sites.trainer" in sys.orig_argv:
     import pacpfl
 
     pacpfl.__version__ = "99.0.0"

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-if "pacpfl.sites.site_trainer" in sys.orig_argv:
+if "pacpfl.sites.trainer" in sys.orig_argv:
     from pacpfl.sites.site import Site
 
     quick = Site._train

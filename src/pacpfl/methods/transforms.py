@@ -1,22 +1,30 @@
-"""Updates in fewer bytes: float16 or int8, with error feedback (Seide et al. 2014; Karimireddy 2019).
+"""Methods around methods: updates in fewer bytes, and updates of which the server sees sums only.
+
+`Compressed` sends float16 or int8, with error feedback (Seide et al. 2014; Karimireddy 2019):
 
     sent      code(g + e),   code(v) = round(v / s * L) for s = max |v| of each row
     kept      e <- g + e - decode(code(g + e))
 
 What rounding takes away in one round, a client adds in the next, so that no direction is lost for
-good. Around any method, and itself a method: simulator, sites and replay compute the same numbers.
+good. Simulator, sites and replay compute the same numbers.
+
+`SummedPrivate` is private PAC-PFL under secure aggregation (sites.secure_terms): the sum of the updates
+already holds the sites' noise, and the server adds none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
+from pacpfl.methods.pacpfl import Update
+from pacpfl.methods.private import Private, PrivateState, PrivateUpdate
 from pacpfl.types import Data
 
 ENCODINGS = ("exact", "float16", "int8")
@@ -119,3 +127,42 @@ def decoded(updates: Any, dtype: Any) -> Any:
         updates,
         is_leaf=lambda part: isinstance(part, Code),
     )
+
+
+@dataclass(frozen=True)
+class SummedPrivate(Private):
+    """Only the clipped update is sent, and the noise comes with the sum (secure_terms.py)."""
+
+    def server_update(
+        self, state: PrivateState, updates: PrivateUpdate, weights: Float[Array, " c"], key: Array
+    ) -> PrivateState:
+        """`Private`'s step from its noisy sum on."""
+        noisy = jnp.einsum("c,ckp->kp", weights, updates.gradients, precision="highest")
+        mean = Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
+        inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), key)
+        average = self._average(state, inner.particles)
+        return PrivateState(inner, state.clip, state.round + 1, average)
+
+
+def summed(method: Method) -> Method:
+    """The method as secure rounds need it; what they cannot do is refused."""
+    if not isinstance(method, Private):
+        return method
+    plan = method.plan
+    if plan.mode != "gaussian":
+        raise InputError(
+            f"With secure aggregation sites add Gaussian noise in shares, and the run has privacy mode "
+            f"{plan.mode}; choose gaussian, or set secure = false in [run]."
+        )
+    if plan.unit != "client" or method.adaptive is not None:
+        raise InputError(
+            "With secure aggregation a client's update needs one limit that all know; leave "
+            "clip_quantile out and choose unit = client."
+        )
+    if plan.sampling != "all":
+        raise InputError(
+            "With secure aggregation the server knows who takes part in a round, so that sampling "
+            "clients protects nobody; leave clients_per_round out."
+        )
+    settings = {f.name: getattr(method, f.name) for f in fields(Private)}
+    return SummedPrivate(**(settings | {"strict": True}))

@@ -1,10 +1,10 @@
-"""A configuration as the two sides of a run across sites need it: the server's, and a site's."""
+"""A configuration as the two sides of a run across sites need it: the server, and a site."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +18,34 @@ from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.sites.opened import Opened
 from pacpfl.studies.build import METHODS, build_method
 from pacpfl.studies.protect import plan_of, protect, secrecy
 from pacpfl.types import Federation, Form
 
 
-def open_config(text: str, method: str) -> Opened:
+@dataclass(frozen=True)
+class Recipe:
+    """What a configuration says, with the functions that make a method of it."""
+
+    method: str
+    seed: int
+    dtype: type
+    rounds: int
+    clients_per_round: int | None
+    privacy: str  # its mode
+    clip: float | None  # norm to which updates are clipped; None: they are not
+    identity: str
+    build: Callable[[Form], Method]
+    secrecy: Callable[[int, Path], AbstractContextManager[Secrecy | None]]
+    adaptive: bool = False  # whether the clip moves from round to round
+
+
+def read_recipe(text: str, method: str) -> Recipe:
     """What the text of a configuration and a method's name stand for."""
-    return opened(configuration.load(text, "the run's configuration"), method)
+    return recipe_of(configuration.load(text, "the run's configuration"), method)
 
 
-def opened(config: Config, method: str) -> Opened:
+def recipe_of(config: Config, method: str) -> Recipe:
     if method not in METHODS or not METHODS[method].rounds:
         able = ", ".join(name for name, entry in METHODS.items() if entry.rounds)
         raise InputError(f"{method} does not learn in rounds; across sites there are {able}.")
@@ -56,7 +72,7 @@ def opened(config: Config, method: str) -> Opened:
         with secrecy(plan, config, folder) as held:
             yield held
 
-    return Opened(
+    return Recipe(
         method,
         config.seed,
         np.float64 if config.run.precision == "float64" else np.float32,
