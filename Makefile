@@ -74,11 +74,12 @@ test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" fo
 	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 CORE_FOR_EACH_WORKER=1 $(python) -m pytest \
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# A deployment for each worker: a test waits much, for processes to start and to miss each other.
-golden: .venv/ready-test | $(folders) ## Write the pages that hold the wording again, and show what changed
+golden: .venv/ready-test | $(folders) ## Store the numbers and the pages of the golden runs again, and show what changed
+	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(python) tests/golden/play.py tests/golden/numbers.json
 	@PACPFL_GOLDEN=write JAX_PLATFORMS=cpu $(python) -m pytest -q tests/report/test_golden_pages.py
 	@git --no-pager diff --stat -- tests/golden
 
+# A deployment for each worker: a test waits much, for processes to start and to miss each other.
 test-sites: .venv-sites/ready-sites | $(folders) ## Set up with NVIDIA FLARE and test real sites on this machine
 	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 $(at_home) .venv-sites/bin/python -m pytest tests/sites \
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
