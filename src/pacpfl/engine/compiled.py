@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -78,72 +78,37 @@ def _compiled(
     longest: int,
     secret: bool,
 ) -> tuple[Callable[..., Any], jax.sharding.Mesh | None]:
-    """The loop for one device, or for a mesh of them."""
-    together = isinstance(method, Together) and method.together
+    """Compile the loop for one device, or for a mesh of them."""
+    rounds = Rounds(method, layout, capacity, everyone, n, longest, secret)
+    if layout.devices == 1:
+        return jax.jit(rounds.call), None
+    mesh = jax.make_mesh(
+        (layout.devices,),
+        ("clients",),
+        axis_types=(jax.sharding.AxisType.Auto,),
+        devices=jax.devices()[: layout.devices],
+    )
+    specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
+    dealt = jax.shard_map(
+        rounds.call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False
+    )
+    return jax.jit(dealt), mesh
 
-    def block_by_block(compute: Callable[[Any], Any], arguments: Any) -> Any:
-        """`compute`, of a block of clients, for all of them: results along a leading axis."""
-        in_blocks = jax.tree.map(
-            lambda a: a.reshape(layout.blocks, layout.block, *a.shape[1:]), arguments
-        )
-        if layout.blocks == 1:  # a loop of one would copy
-            alone = compute(jax.tree.map(lambda a: a[0], in_blocks))
-            return jax.tree.map(lambda a: a[None], alone)
-        return jax.lax.map(compute, in_blocks)
 
-    def updates_of_share(state: Any, client_states: Any, inputs: RoundInputs, keys: Any) -> Any:
-        own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What is compiled: the rounds of a method for one layout."""
 
-        def update(arguments: Any) -> Any:
-            return jax.vmap(lambda cs, data, key: method.client_update(state, cs, data, key))(
-                *arguments
-            )
-
-        arguments = (own, inputs.data, keys)
-        blocks = block_by_block(update, arguments)
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
-
-    def means_of_share(state: Any, inputs: RoundInputs, keys: Any) -> tuple[Any, Any]:
-        """Each block's mean update and weight, as if it were a client."""
-        assert isinstance(method, Together)
-
-        def mean(arguments: Any) -> Any:
-            data, keys, weights = arguments
-            return method.mean_update(state, data, keys, weights), weights.sum()
-
-        return block_by_block(mean, (inputs.data, keys, inputs.weights))
-
-    # Its shapes are asked for before it runs: so that it is traced once, not twice.
-    @partial(jax.jit, inline=True)
-    def one_round(
-        seed: Any, noise: Any, number: Any, state: Any, client_states: Any, inputs: RoundInputs
-    ) -> Any:
-        keys = Keys(jax.random.wrap_key_data(seed))
-        updates_keys = jax.vmap(lambda client: keys.update(number, client))(inputs.chosen)
-        if together:
-            updates, weights = means_of_share(state, inputs, updates_keys)
-            if layout.devices > 1:
-                updates, weights = average(updates, weights)
-        else:
-            share = updates_of_share(state, client_states, inputs, updates_keys)
-            if (
-                layout.devices > 1
-                and not jax.tree.leaves(share[1])
-                and sums_suffice(method, share[0])
-            ):
-                updates, weights = average(share[0], inputs.weights)
-            else:
-                updates, own, chosen, weights = gather(
-                    (*share, inputs.chosen, inputs.weights), layout.devices
-                )
-                client_states = jax.tree.map(
-                    lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
-                )
-        curves = method.diagnostics(state, updates, weights)
-        server_key = private_step(noise, number) if secret else keys.step(number, n)
-        return method.server_update(state, updates, weights, server_key), client_states, curves
+    method: Method
+    layout: Layout
+    capacity: int
+    everyone: bool
+    n: int
+    longest: int
+    secret: bool
 
     def call(
+        self,
         state: Any,
         client_states: Any,
         inputs: RoundInputs,
@@ -153,37 +118,96 @@ def _compiled(
         samples: Resident | None,
         seed: Any,
     ) -> Any:
+        """Play `count` rounds from round `start` on; return states, and curves in `capacity` places."""
+        keys = Keys(jax.random.wrap_key_data(seed))
+        # Its shapes are asked for before it runs: jitted, so that it is traced once, not twice.
+        one_round = jax.jit(self.one_round, inline=True)
+
         def pick(index: Any) -> RoundInputs:
-            place = 0 if everyone else index
+            place = 0 if self.everyone else index
             picked = jax.tree.map(lambda a: a[place], inputs)
             if samples is None:
                 return picked
-            return picked._replace(data=look_up(samples, picked.data, longest))
+            return picked._replace(data=look_up(samples, picked.data, self.longest))
 
-        shapes = jax.eval_shape(one_round, seed, noise, start, state, client_states, pick(0))[2]
-        curves = jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), shapes)
+        shapes = jax.eval_shape(one_round, keys, noise, start, state, client_states, pick(0))[2]
+        curves = jax.tree.map(lambda s: jnp.zeros((self.capacity, *s.shape), s.dtype), shapes)
 
         def body(index: Any, carry: Any) -> Any:
             state, client_states, curves = carry
             state, client_states, values = one_round(
-                seed, noise, start + index, state, client_states, pick(index)
+                keys, noise, start + index, state, client_states, pick(index)
             )
             curves = jax.tree.map(lambda c, v: c.at[index].set(v), curves, values)
             return state, client_states, curves
 
         return jax.lax.fori_loop(0, count, body, (state, client_states, curves))
 
-    if layout.devices == 1:
-        return jax.jit(call), None
-    mesh = jax.make_mesh(
-        (layout.devices,),
-        ("clients",),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[: layout.devices],
-    )
-    specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
-    dealt = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
-    return jax.jit(dealt), mesh
+    def one_round(
+        self,
+        keys: Keys,
+        noise: Any,
+        number: Any,
+        state: Any,
+        client_states: Any,
+        inputs: RoundInputs,
+    ) -> Any:
+        """Play one round on this device's share of the clients."""
+        several = self.layout.devices > 1
+        own_keys = jax.vmap(lambda client: keys.update(number, client))(inputs.chosen)
+        if isinstance(self.method, Together) and self.method.together:
+            updates, weights = self._means(self.method, state, inputs, own_keys)
+            if several:
+                updates, weights = average(updates, weights)
+        else:
+            updates, own = self._updates(state, client_states, inputs, own_keys)
+            stateless = not jax.tree.leaves(own)
+            if several and stateless and sums_suffice(self.method, updates):
+                updates, weights = average(updates, inputs.weights)
+            else:
+                updates, own, chosen, weights = gather(
+                    (updates, own, inputs.chosen, inputs.weights), self.layout.devices
+                )
+                client_states = jax.tree.map(
+                    lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
+                )
+        curves = self.method.diagnostics(state, updates, weights)
+        key = private_step(noise, number) if self.secret else keys.step(number, self.n)
+        return self.method.server_update(state, updates, weights, key), client_states, curves
+
+    def _updates(self, state: Any, client_states: Any, inputs: RoundInputs, keys: Any) -> Any:
+        """Return the share's updates and the new states of its clients."""
+        own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
+
+        def update(arguments: Any) -> Any:
+            return jax.vmap(lambda cs, data, key: self.method.client_update(state, cs, data, key))(
+                *arguments
+            )
+
+        blocks = self._block_by_block(update, (own, inputs.data, keys))
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
+
+    def _means(
+        self, method: Together, state: Any, inputs: RoundInputs, keys: Any
+    ) -> tuple[Any, Any]:
+        """Return each block's mean update and weight, as if it were a client."""
+
+        def mean(arguments: Any) -> Any:
+            data, keys, weights = arguments
+            return method.mean_update(state, data, keys, weights), weights.sum()
+
+        return self._block_by_block(mean, (inputs.data, keys, inputs.weights))
+
+    def _block_by_block(self, compute: Callable[[Any], Any], arguments: Any) -> Any:
+        """Return `compute`, of a block of clients, for all of them: results along a leading axis."""
+        layout = self.layout
+        in_blocks = jax.tree.map(
+            lambda a: a.reshape(layout.blocks, layout.block, *a.shape[1:]), arguments
+        )
+        if layout.blocks == 1:  # a loop of one would copy
+            alone = compute(jax.tree.map(lambda a: a[0], in_blocks))
+            return jax.tree.map(lambda a: a[None], alone)
+        return jax.lax.map(compute, in_blocks)
 
 
 def sums_suffice(method: Method, updates: Any) -> bool:
