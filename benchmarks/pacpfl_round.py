@@ -15,7 +15,7 @@ from pacpfl.data.store import from_samples
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.simulate import divide, gather_round, make_call, stack_rounds, to_device
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Samples
 
 
@@ -24,10 +24,12 @@ def make_method(problem: Problem) -> PACPFL:
     sizes = problem.sizes
     prior = GPPrior(
         sizes.features,
-        mean_widths=sizes.hidden,
-        kernel_widths=sizes.hidden,
-        noise=math.log(2),
-        noise_spread=problem.hyper_prior_std,
+        GPSettings(
+            mean_widths=sizes.hidden,
+            kernel_widths=sizes.hidden,
+            noise=math.log(2),
+            noise_spread=problem.hyper_prior_std,
+        ),
     )
     return PACPFL(
         prior,

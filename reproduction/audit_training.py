@@ -30,7 +30,7 @@ from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings, Update
 from pacpfl.methods.private import Private
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.privacy import mechanisms
 from pacpfl.privacy.accounting import Plan
 from pacpfl.types import Data
@@ -170,7 +170,7 @@ def demonstrate(
     federation = polynomial(clients, 0, 5)
     store = from_clients(federation.existing)
     data = jax.tree.map(jnp.asarray, store.gather(np.arange(clients), np.float32))
-    prior = GPPrior(1, mean=("mlp",), kernel=("ard",), mean_widths=(8,))
+    prior = GPPrior(1, GPSettings(mean="mlp", kernel="ard", mean_widths=(8,)))
     method = PACPFL(prior, clients, optax.sgd(0.001), TrainSettings(particles=2))
     canary = canary_like(jax.tree.map(lambda a: a[0], data))
     opposite = canary._replace(y=-canary.y) if plan.adjacency == "replace" else None

@@ -172,21 +172,23 @@ def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
         "zero": 0,
         "constant": 1,
         "linear": d + 1,
-        "mlp": network_size(prior.mean_widths, 1),
-        "deep": network_size(prior.kernel_widths, prior.kernel_outputs),
-        "ard": d,
+        "mlp": network_size(prior.settings.mean_widths, 1),
+        "kernel deep": network_size(prior.settings.kernel_widths, prior.settings.kernel_outputs),
+        "kernel ard": d,
         "kernel linear": d + 1,
-        "scale": len(prior.kernel) if prior.learn_output_scale else 0,
+        "kernel matern": d,
+        "kernel periodic": 2 * d,
+        "scale": len(_kernels(prior)) if prior.settings.output_scale == "learned" else 0,
         "noise change": {
             "constant": 0,
             "linear": d + 1,
-            "mlp": network_size(prior.noise_widths, 1),
-        }[prior.noise_model],
+            "mlp": network_size(prior.settings.noise_widths, 1),
+        }[prior.settings.noise_model],
         "noise": 1,
     }
     pieces, start = {}, 0
-    kernels = ["kernel linear" if part == "linear" else part for part in prior.kernel]
-    for name in (*prior.mean, *kernels, "scale", "noise change", "noise"):
+    kernels = [f"kernel {part}" for part in _kernels(prior)]
+    for name in (*prior.settings.mean.split("+"), *kernels, "scale", "noise change", "noise"):
         pieces[name] = np.asarray(phi)[start : start + lengths[name]]
         start += lengths[name]
     assert start == len(phi)
@@ -195,30 +197,47 @@ def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
 
 def _mean(prior: GPPrior, phi: np.ndarray, x: np.ndarray) -> np.ndarray:
     pieces, total = _pieces(prior, phi), np.zeros(len(x))
-    if "constant" in prior.mean:
+    if "constant" in prior.settings.mean:
         total = total + pieces["constant"][0]
-    if "linear" in prior.mean:
+    if "linear" in prior.settings.mean:
         total = total + x @ pieces["linear"][:-1] + pieces["linear"][-1]
-    if "mlp" in prior.mean:
-        total = total + _network(pieces["mlp"], (prior.features, *prior.mean_widths, 1), x)[:, 0]
+    if "mlp" in prior.settings.mean:
+        total = (
+            total
+            + _network(pieces["mlp"], (prior.features, *prior.settings.mean_widths, 1), x)[:, 0]
+        )
     return total
+
+
+def _kernels(prior: GPPrior) -> list[str]:
+    return prior.settings.kernel.split("+")
 
 
 def _kernel(prior: GPPrior, phi: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     pieces, total = _pieces(prior, phi), np.zeros((len(a), len(b)))
-    for index, part in enumerate(prior.kernel):
+    learned = prior.settings.output_scale == "learned"
+    for index, part in enumerate(_kernels(prior)):
+        scale, own = np.exp(pieces["scale"][index]) if learned else 1.0, pieces[f"kernel {part}"]
+        u, v = a, b
         if part == "deep":
-            sizes = (prior.features, *prior.kernel_widths, prior.kernel_outputs)
-            u, v = (_network(pieces["deep"], sizes, x) for x in (a, b))
-        elif part == "ard":
-            u, v = (x / np.exp(pieces["ard"]) for x in (a, b))
-        scale = np.exp(pieces["scale"][index]) if prior.learn_output_scale else 1.0
-        if part == "linear":
-            *slopes, intercept = np.exp(2 * pieces["kernel linear"])
-            total = total + scale**2 * (a @ np.diag(slopes) @ b.T + intercept)
-            continue
+            sizes = (prior.features, *prior.settings.kernel_widths, prior.settings.kernel_outputs)
+            u, v = (_network(own, sizes, x) for x in (a, b))
+        elif part in ("ard", "matern"):
+            u, v = a / np.exp(own), b / np.exp(own)
         difference = u[:, None, :] - v[None, :, :]
-        total = total + scale**2 * np.exp(-np.sum(difference**2, axis=2) / 2)
+        distance = np.sqrt(np.sum(difference**2, axis=2))
+        if part == "linear":
+            *slopes, intercept = np.exp(2 * own)
+            value = a @ np.diag(slopes) @ b.T + intercept
+        elif part == "matern":
+            value = (1 + 5**0.5 * distance + 5 / 3 * distance**2) * np.exp(-(5**0.5) * distance)
+        elif part == "periodic":
+            lengths, periods = np.exp(own).reshape(2, -1)
+            sines = np.sin(np.pi * difference / periods) / lengths
+            value = np.exp(-2 * np.sum(sines**2, axis=2))
+        else:
+            value = np.exp(-(distance**2) / 2)
+        total = total + scale**2 * value
     return total
 
 
@@ -226,9 +245,13 @@ def _noise(prior: GPPrior, phi: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Standard deviation at every row: s exp(g), |g| below 1.5."""
     pieces = _pieces(prior, phi)
     level = np.full(len(x), np.log1p(np.exp(pieces["noise"][0])))
-    if prior.noise_model == "constant":
+    if prior.settings.noise_model == "constant":
         return level
-    sizes = (prior.features, *(prior.noise_widths if prior.noise_model == "mlp" else ()), 1)
+    sizes = (
+        prior.features,
+        *(prior.settings.noise_widths if prior.settings.noise_model == "mlp" else ()),
+        1,
+    )
     change = _network(pieces["noise change"], sizes, x)[:, 0]
     return level * np.exp(1.5 * np.tanh(change / 1.5))
 

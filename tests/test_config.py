@@ -25,12 +25,12 @@ from pacpfl.config import (
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.sections import PriorConfig
+from pacpfl.priors.gp import GPSettings
 
 CHANGED = Config(
     seed=11,
     data=DataSettings(clients=5, noise=0.0, opposite=True, standardize="client"),
-    prior=PriorConfig(mean="linear+mlp", mean_widths=(), kernel="deep+ard", members=3),
+    prior=GPSettings(mean="linear+mlp", mean_widths=(), kernel="deep+ard", members=3),
     train=TrainSettings(rounds=7, lambda_=12.5, clients_per_round=5, batch=3, learning_rate=1e-7),
     run=RunSettings(methods=("pooled-deep", "pacpfl"), precision="float64"),
 )

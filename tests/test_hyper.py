@@ -14,7 +14,7 @@ from scipy import stats
 from pacpfl import hyper
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -35,7 +35,9 @@ def test_means_and_stds_by_block(prior: hyper.HyperPrior) -> None:
 
 def test_the_noise_keeps_its_own_spread() -> None:
     """A wide hyper-prior on the weights must not widen that of the noise."""
-    family = GPPrior(2, mean_widths=(3,), kernel_widths=(3,), noise=0.4, noise_spread=0.1)
+    family = GPPrior(
+        2, GPSettings(mean_widths=(3,), kernel_widths=(3,), noise=0.4, noise_spread=0.1)
+    )
     prior = hyper.hyper_prior(family.blocks, 5.0, jnp.float64)
     np.testing.assert_allclose(prior.stds[:-1], 5.0)
     np.testing.assert_allclose(prior.stds[-1], 0.1)

@@ -43,7 +43,6 @@ LAYERS: tuple[frozenset[str], ...] = (
             "folder",
             "memory",
             "run",
-            "sections",
             "studies",
             "trained",
             "tune",

@@ -13,13 +13,13 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from pacpfl.personal import WEIGHTS, PersonalModel, personal_model, stacking_weights
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.types import Data, Prediction
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-PRIOR = GPPrior(1, ("linear",), ("ard",))
+PRIOR = GPPrior(1, GPSettings(mean="linear", kernel="ard"))
 PARTICLES = np.array(
     [[1.0, 0.2, -0.5, -0.4], [-0.4, 0.0, 0.3, -0.9], [0.5, -0.3, 0.1, 0.0]]
 )  # slope, intercept, ln length, raw noise

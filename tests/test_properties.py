@@ -15,13 +15,13 @@ from pacpfl import predictive
 from pacpfl.data.standardize import fit_scaler, standardize_client
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings
 from pacpfl.personal import personal_model
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Client, Data, Prediction, Samples
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 quick = settings(max_examples=20, deadline=None, derandomize=True, database=None)
-PRIOR = GPPrior(1, ("linear",), ("ard",), noise_model="linear")
+PRIOR = GPPrior(1, GPSettings(mean="linear", kernel="ard", noise_model="linear"))
 METHOD = PACPFL(PRIOR, 3, optax.sgd(0.01), TrainSettings(particles=3, tau=0.5), references=3)
 SAMPLES, POINTS = 6, 4
 AT = np.linspace(-3, 3, POINTS)[:, None]

@@ -22,8 +22,8 @@ from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import prepare, summarise
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.priors.gp import GPSettings
 from pacpfl.run import COLLAPSED, Interrupted, Watcher, digest, have_collapsed, run
-from pacpfl.sections import PriorConfig
 
 METRICS = (
     "rsmse", "ce", "nll", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",
@@ -32,13 +32,13 @@ METRICS = (
 ROUNDS = 20
 CONFIG = Config(
     data=DataSettings(clients=3, new_clients=2, samples=5, test_samples=6),
-    prior=PriorConfig(mean="linear", kernel="ard", members=2),
+    prior=GPSettings(mean="linear", kernel="ard", members=2),
     train=TrainSettings(rounds=ROUNDS, particles=2),
     run=RunSettings(methods=("pacpfl", "vanilla", "pooled")),
 )
 ALONE = replace(
     CONFIG,
-    prior=PriorConfig(mean="constant", kernel="ard"),
+    prior=GPSettings(mean="constant", kernel="ard"),
     run=RunSettings(methods=("pacpfl",), checkpoint_rounds=5),
 )
 

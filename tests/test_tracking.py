@@ -16,14 +16,14 @@ from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.priors.gp import GPSettings
 from pacpfl.report.track import Tracked, changed, tracked
 from pacpfl.run import Watcher, run
-from pacpfl.sections import PriorConfig
 
 CONFIG = Config(
     seed=3,
     data=DataSettings(clients=2, new_clients=1, samples=5, test_samples=6),
-    prior=PriorConfig(mean="constant", kernel="ard"),
+    prior=GPSettings(mean="constant", kernel="ard"),
     train=TrainSettings(rounds=4, particles=2),
     run=RunSettings(methods=("pacpfl", "ridge")),
 )

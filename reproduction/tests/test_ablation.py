@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pacpfl.config import override
-from pacpfl.sections import PriorConfig
+from pacpfl.priors.gp import GPSettings
 from reproduction import ablation, table
 from reproduction.outcomes import Kept
 from reproduction.regression import cell_config, dataset_config
@@ -27,7 +27,7 @@ def test_a_cell_differs_from_the_regression_row_only_in_what_is_swept():
         base = override(cell_config(dataset, "pacpfl", "weather.csv", 3), ["data.new_clients=0"])
         if not tuned:
             start = dataset_config(dataset)
-            base = replace(base, prior=PriorConfig(members=start.prior.members), train=start.train)
+            base = replace(base, prior=GPSettings(members=start.prior.members), train=start.train)
         config = cell.config
         assert cell.method == "pacpfl" and config.data == base.data
         if cell.name.startswith("members"):

@@ -15,14 +15,14 @@ from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.privacy.accounting import plan_for
 from pacpfl.types import Data
 from reproduction import audit_training as audit
 
 ROUNDS, CLIENTS, TRIALS = 3, 3, 400
 METHOD = PACPFL(
-    GPPrior(1, mean=("linear",), kernel=("ard",)),
+    GPPrior(1, GPSettings(mean="linear", kernel="ard")),
     CLIENTS,
     optax.sgd(0.01),
     TrainSettings(particles=1),

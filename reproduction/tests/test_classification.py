@@ -159,21 +159,12 @@ def test_settings_reach_the_prior_and_its_inference() -> None:
         *("posterior.learning_rate=0.2", "posterior.temperature=0.5", "posterior.batch=4"),
         *("posterior.optimizer=sgd", "posterior.svgd_kernel=imq", "data.clients=2"),
     ]
-    method = build_method("pacpfl", override(Config(), settings), federation().form)
+    config = override(Config(), settings)
+    method = build_method("pacpfl", config, federation().form)
     assert isinstance(method, PACPFL)
     prior = method.prior
     assert isinstance(prior, BNNPrior)
-    assert (prior.samples, prior.noise, prior.objective, prior.spread) == (
-        4,
-        "own",
-        "elbo",
-        "layer",
-    )
-    assert (prior.initial_std, prior.std_spread) == (0.07, 0.6)
-    found = prior.inference
-    assert (found.kind, found.networks, found.adapt, found.steps) == ("variational", 3, "all", 9)
-    assert (found.learning_rate, found.temperature, found.batch) == (0.2, 0.5, 4)
-    assert (found.optimizer, found.kernel) == ("sgd", "imq")
+    assert (prior.settings, prior.inference) == (config.bnn, config.posterior)
 
 
 def test_how_clients_infer_changes_nothing_about_the_training() -> None:
@@ -200,7 +191,11 @@ def test_settings_reach_the_baselines() -> None:
         alone: Any = build_method(name, config, toy.form)
         assert alone.central == (name == "pooled")
         inference = alone.prior.inference
-        assert (alone.prior.initial_std, inference.networks, inference.steps) == (0.4, 3, 11)
+        assert (alone.prior.settings.initial_std, inference.networks, inference.steps) == (
+            0.4,
+            3,
+            11,
+        )
         assert (inference.adapt, inference.batch) == ("all", 2)
 
 

@@ -25,8 +25,11 @@ from pacpfl.methods.pfedbayes import PFedBayesSettings
 from pacpfl.methods.pfedgp_classify import PFedGPSettings
 from pacpfl.methods.vanilla import AloneSettings
 from pacpfl.personal import PersonalSettings
+from pacpfl.priors.bnn import BNNSettings
+from pacpfl.priors.gp import GPSettings
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.networks import NetworkSettings
 from pacpfl.privacy.settings import PrivacySettings
-from pacpfl.sections import BNNConfig, NetworkConfig, PosteriorConfig, PriorConfig
 from pacpfl.settings import Settings, convert, key, nearest
 
 
@@ -47,17 +50,17 @@ class Config:
     pv: PVSettings = PVSettings()
     images: ImageSettings = ImageSettings()
     tables: TableSettings = TableSettings()
-    prior: PriorConfig = PriorConfig()
-    network: NetworkConfig = NetworkConfig()
+    prior: GPSettings = GPSettings()
+    network: NetworkSettings = NetworkSettings()
     train: TrainSettings = TrainSettings()
     local: LocalTraining = LocalTraining()
     mtl: MTLSettings = MTLSettings()
     maml: MAMLSettings = MAMLSettings()
-    bnn: BNNConfig = BNNConfig()
+    bnn: BNNSettings = BNNSettings()
     pfedbayes: PFedBayesSettings = PFedBayesSettings()
     pfedgp: PFedGPSettings = PFedGPSettings()
     alone: AloneSettings = AloneSettings()
-    posterior: PosteriorConfig = PosteriorConfig()
+    posterior: Inference = Inference()
     privacy: PrivacySettings = PrivacySettings()
     personal: PersonalSettings = PersonalSettings()
     run: RunSettings = RunSettings()

@@ -15,7 +15,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import Field, field, fields
 from functools import cache
 from numbers import Integral, Real
@@ -35,7 +35,7 @@ def key(
     above: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
-    parts: tuple[str, ...] = (),
+    parts: Collection[str] = (),
 ) -> Any:
     """Declare a field of a record of settings, with the rules that its value obeys.
 
@@ -50,7 +50,7 @@ def key(
     choices
         The words it may be.
     parts
-        The words whose sums it may be, such as "linear+mlp".
+        The words whose sums it may be, such as "linear+mlp"; a table may grow later.
     """
     rules = {"least": least, "above": above, "most": most, "choices": choices, "parts": parts}
     given = {name: rule for name, rule in rules.items() if rule not in (None, ())}
@@ -107,7 +107,7 @@ def convert(owner: type, name: str, value: Any, origin: str) -> Any:
 
 def _check(rules: typing.Mapping[str, Any], value: Any, label: str) -> None:
     choices: tuple[str, ...] = rules.get("choices", ())
-    parts: tuple[str, ...] = rules.get("parts", ())
+    parts: Collection[str] = rules.get("parts", ())
     if choices and value not in choices:
         raise InputError(
             f"{label} = {value!r} is not one of {', '.join(choices)}{nearest(value, choices)}"

@@ -21,18 +21,19 @@ from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings, ImageSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.networks import NetworkSettings
 from pacpfl.report.sentences import certificates
 from pacpfl.report.terminal import print_certificates
 from pacpfl.run import run
-from pacpfl.sections import NetworkConfig, PosteriorConfig
 from pacpfl.studies.build import build_federation
 
 CONFIG = Config(
     data=DataSettings(name="digits", clients=2, new_clients=2, samples=20),
     images=ImageSettings(test_fraction=0.05),
-    network=NetworkConfig(widths=(4,), activation="relu"),
+    network=NetworkSettings(widths=(4,), activation="relu"),
     train=TrainSettings(rounds=2, particles=2, tau=0.05),
-    posterior=PosteriorConfig(inference="svgd", networks=2, steps=2),
+    posterior=Inference(inference="svgd", networks=2, steps=2),
     run=RunSettings(methods=("pacpfl",)),
 )
 

@@ -21,16 +21,16 @@ from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.priors.gp import GPSettings
 from pacpfl.report.sentences import standing
 from pacpfl.run import run
-from pacpfl.sections import PriorConfig
 from pacpfl.studies.build import build_prior
 from pacpfl.trained import base_of
 from pacpfl.types import Form
 
 CONFIG = Config(
     data=DataSettings(clients=3, new_clients=2, samples=10, test_samples=12),
-    prior=PriorConfig(mean="linear", kernel="ard"),
+    prior=GPSettings(mean="linear", kernel="ard"),
     train=TrainSettings(rounds=3, particles=2, tau=0.05),
     run=RunSettings(methods=("pacpfl",)),
 )
@@ -319,6 +319,6 @@ def test_the_shipped_example_is_a_valid_configuration() -> None:
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_warped_target_has_no_certificate_and_the_way_out_is_named(members: int) -> None:
-    config = Config(prior=PriorConfig(warp="sinh-arcsinh", members=members))
+    config = Config(prior=GPSettings(warp="sinh-arcsinh", members=members))
     with pytest.raises(InputError, match=r'prior\.warp = "none"'):
         base_of(build_prior(config, Form(("x", "y"))))

@@ -24,8 +24,7 @@ from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.personal import PersonalSettings
-from pacpfl.priors.gp import GPPrior
-from pacpfl.sections import PriorConfig
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Federation
@@ -35,7 +34,7 @@ DELTA = 0.05
 CONFIG = Config(
     seed=3,
     data=DataSettings(clients=4, new_clients=3, samples=12, test_samples=30),
-    prior=PriorConfig(mean="linear", kernel="ard", noise=0.3, noise_model="linear"),
+    prior=GPSettings(mean="linear", kernel="ard", noise=0.3, noise_model="linear"),
     train=TrainSettings(rounds=1, particles=2, tau=0.05),
     personal=PersonalSettings(weights="evidence"),
 )

@@ -35,7 +35,7 @@ from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.trained import Trained
@@ -66,7 +66,7 @@ def small_prior(kind: str = "variational") -> BNNPrior:
     """With svgd every client draws with a key of its own."""
     noise = "own" if kind == "svgd" else "shared"
     inference = Inference(kind, networks=3, adapt="all", steps=4, learning_rate=0.2)
-    return BNNPrior(TwoWeights(), Categorical(2), noise=noise, inference=inference)
+    return BNNPrior(TwoWeights(), Categorical(2), BNNSettings(noise=noise), inference=inference)
 
 
 PRIOR = small_prior()

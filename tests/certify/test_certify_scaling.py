@@ -13,7 +13,7 @@ from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_
 from pacpfl.certify.scaling import NAME, scaling_condition, with_condition
 from pacpfl.certify.views import Views
 from pacpfl.config import Config, override
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Samples
 
 TABLES = ["data.name=tables", "tables.source=-", "tables.target=y"]
@@ -70,7 +70,7 @@ def test_reasons_name_the_keys() -> None:
 def test_padding_changes_no_view_of_a_client() -> None:
     """Clients have different numbers of test samples, and all are padded to the largest."""
     random = np.random.default_rng(0)
-    prior = GPPrior(2, mean=("linear",), kernel=("ard",))
+    prior = GPPrior(2, GPSettings(mean="linear", kernel="ard"))
     with jax.enable_x64(True):
         particles = jax.numpy.asarray(0.3 * random.normal(size=(2, prior.size)))
         own, others = (

@@ -28,7 +28,7 @@ from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
 LENGTHS = (3, 5, 2, 4, 5)
@@ -104,7 +104,7 @@ def test_training_equals_a_plain_loop(c: int) -> None:
 
 
 def test_pacpfl_with_clients_of_unequal_size_equals_a_plain_loop_without_padding() -> None:
-    prior = GPPrior(2, mean=("linear",), kernel=("ard",))
+    prior = GPPrior(2, GPSettings(mean="linear", kernel="ard"))
     method = PACPFL(prior, 3, optax.adam(0.05), TrainSettings(particles=2))
     store = make_store((2, 5, 5))
     trained = run(method, store, rounds=2)

@@ -17,7 +17,7 @@ from toys import StatelessToy, Toy
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.transforms import Carried, Compressed, decode, decoded, encode
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.sites import participation, states, wire
 from pacpfl.sites.job import EXECUTOR, write_job
 from pacpfl.sites.participation import Log, Seat, Watch, read, seats
@@ -48,7 +48,7 @@ def test_a_tree_survives_the_wire() -> None:
 
 def test_only_what_a_client_reads_is_needed() -> None:
     """Spoiling what is not needed changes no update; spoiling what is needed does."""
-    prior = GPPrior(2, mean=("constant",), kernel=("ard",))
+    prior = GPPrior(2, GPSettings(mean="constant", kernel="ard"))
     method = PACPFL(prior, 3, optax.adam(0.1), TrainSettings(particles=2))
     state = method.init(jax.random.key(0), DATA)
     needed = wire.needed(method, state, (), DATA, jax.random.key(1))

@@ -22,7 +22,7 @@ from pacpfl.engine.simulate import train
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.transforms import Compressed
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.sites import participation
 from pacpfl.sites.opening import FORM
 from pacpfl.sites.runs import replay
@@ -53,7 +53,7 @@ def wide() -> ClientStore:
 
 
 def gaussian(n: int) -> Method:
-    prior = GPPrior(2, mean=("constant",), kernel=("ard",))
+    prior = GPPrior(2, GPSettings(mean="constant", kernel="ard"))
     return PACPFL(prior, n, optax.adam(0.05), TrainSettings(particles=2))
 
 

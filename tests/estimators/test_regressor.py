@@ -17,7 +17,7 @@ from pacpfl.data.store import from_samples
 from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.personal import personal_model
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data, Samples
 
 SIZES = {"north": 9, "south": 6, "east": 7}
@@ -64,7 +64,7 @@ def functional(x64) -> dict[str, tuple]:
     scaled = {
         name: ((a - a.mean(0)) / a.std(0), (b - b.mean()) / b.std()) for name, (a, b) in own.items()
     }
-    prior = GPPrior(2, mean=("linear",), kernel=("ard",), noise_spread=0.4)
+    prior = GPPrior(2, GPSettings(mean="linear", kernel="ard", noise_spread=0.4))
     method = PACPFL(
         prior,
         3,

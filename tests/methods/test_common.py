@@ -26,13 +26,13 @@ from pacpfl.methods.pfedgp import PFedGP
 from pacpfl.methods.pooled import Pooled
 from pacpfl.methods.ridge import Ridge
 from pacpfl.methods.vanilla import AloneSettings, Vanilla
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Prediction
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-PRIOR = GPPrior(1, ("linear",), ("ard",))
+PRIOR = GPPrior(1, GPSettings(mean="linear", kernel="ard"))
 CLIENTS, SLOTS = 3, 9
 LENGTHS = np.array([7, 5, 6])
 KEY = jax.random.key(0)

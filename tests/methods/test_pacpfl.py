@@ -17,12 +17,12 @@ from scipy import stats
 from benchmarks.problem import Sizes, make_problem, reference_round, svgd_direction
 from pacpfl import hyper, svgd
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, subsample
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-PRIOR = GPPrior(1, ("linear",), ("ard",))
+PRIOR = GPPrior(1, GPSettings(mean="linear", kernel="ard"))
 CLIENTS, SLOTS, PARTICLES = 4, 6, 3
 LENGTHS = np.array([6, 4, 5, 3])
 KEY = jax.random.key(0)
@@ -76,7 +76,8 @@ def test_a_round_is_that_of_the_reference() -> None:
     )
     # softplus(0) = ln 2: the reference's hyper-prior is N(0, std^2) on the noise as well
     prior = GPPrior(
-        2, mean_widths=(3,), kernel_widths=(3,), noise=float(np.log(2)), noise_spread=0.8
+        2,
+        GPSettings(mean_widths=(3,), kernel_widths=(3,), noise=float(np.log(2)), noise_spread=0.8),
     )
     method = PACPFL(
         prior,

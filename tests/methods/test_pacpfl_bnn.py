@@ -19,7 +19,7 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, subsample
 from pacpfl.personal import PersonalModel, mix
-from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Probabilities
@@ -32,7 +32,10 @@ SIZES = (1, 2, 2)
 CLIENTS, SLOTS, PARTICLES, WEIGHTS = 3, 5, 2, 10
 LENGTHS = np.array([5, 3, 4])
 PRIOR = BNNPrior(
-    MLP(SIZES), Categorical(2), samples=2, initial_std=0.2, inference=Inference(networks=3, steps=2)
+    MLP(SIZES),
+    Categorical(2),
+    BNNSettings(draws=2, initial_std=0.2),
+    inference=Inference(networks=3, steps=2),
 )
 METHOD = PACPFL(
     PRIOR,
@@ -42,7 +45,7 @@ METHOD = PACPFL(
     mixture_weights="evidence",
     references=4,
 )
-OWN = replace(METHOD, prior=replace(PRIOR, noise="own"))
+OWN = replace(METHOD, prior=replace(PRIOR, settings=replace(PRIOR.settings, noise="own")))
 KEY = jax.random.key(0)
 
 
@@ -149,7 +152,7 @@ def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
     """The mean loss of the batch gets beta = t m: its likelihoods are raised to t m / b."""
     method = replace(
         METHOD,
-        prior=replace(PRIOR, objective="elbo"),
+        prior=replace(PRIOR, settings=replace(PRIOR.settings, objective="elbo")),
         settings=replace(METHOD.settings, batch=2, temperature=1.4),
     )
     state, _, _ = play(METHOD, make_clients(), KEY)

@@ -16,12 +16,12 @@ import pytest
 from pacpfl.hyper import Block
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings, subsample
 from pacpfl.methods.pfedgp import PFedGP, State, Update
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-PRIOR = GPPrior(1, ("linear",), ("ard",))
+PRIOR = GPPrior(1, GPSettings(mean="linear", kernel="ard"))
 CLIENTS, SLOTS = 4, 6
 LENGTHS = np.array([6, 4, 5, 3])
 KEY = jax.random.key(0)
@@ -240,7 +240,9 @@ def test_a_client_conditions_the_shared_prior_on_its_samples(oracle: SimpleNames
 
 def test_weights_start_as_a_draw_and_scales_at_their_centre() -> None:
     example = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
-    method = PFedGP(GPPrior(3, ("linear",), ("ard",)), optax.sgd(0.1), initial_std=0.01)
+    method = PFedGP(
+        GPPrior(3, GPSettings(mean="linear", kernel="ard")), optax.sgd(0.1), initial_std=0.01
+    )
     draw = jax.jit(jax.vmap(lambda key: method.init(key, example).parameters))
     draws = draw(jax.random.split(KEY, 2000))
     spread = np.std(draws, axis=0)

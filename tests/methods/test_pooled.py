@@ -17,14 +17,16 @@ from pacpfl.methods.vanilla import AloneSettings, minimise, minimise_from_all
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import mixture
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Data, Prediction
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-PRIOR = GPPrior(1, ("constant",), ("ard",), learn_output_scale=True, noise_spread=0.5)
+PRIOR = GPPrior(
+    1, GPSettings(mean="constant", kernel="ard", output_scale="learned", noise_spread=0.5)
+)
 KEY = jax.random.key(0)
 SPARSE = Pooled(PRIOR, AloneSettings(steps=150, learning_rate=0.1, inducing=8), exact_limit=20)
 AT = np.linspace(-1.8, 1.8, 7)[:, None]

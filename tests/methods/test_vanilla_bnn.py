@@ -11,7 +11,7 @@ import pytest
 
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.vanilla_bnn import PooledBNN, State, VanillaBNN
-from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 # Called a few times on a few numbers: compiling is what takes time.
 OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 INFERENCE = Inference("svgd", 3, "all", 150, 0.1, batch=8)
-PRIOR = BNNPrior(MLP((2, 8, 2)), Categorical(2), initial_std=1.0, inference=INFERENCE)
+PRIOR = BNNPrior(MLP((2, 8, 2)), Categorical(2), BNNSettings(initial_std=1.0), inference=INFERENCE)
 ALONE = VanillaBNN(PRIOR, particles=2)
 KEY = jax.random.key(0)
 NEVER_SEEN = Data(jnp.full((4, 2), 5.0), jnp.ones(4), jnp.ones(4, bool))

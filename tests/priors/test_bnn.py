@@ -19,7 +19,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.priors import inference
-from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.inference import BNNPosterior, Inference, Problem
 from pacpfl.priors.networks import MLP, WrappedNetwork
@@ -46,6 +46,12 @@ class TwoWeights:
 
 
 SMALL = BNNPrior(TwoWeights(), Categorical(2))
+
+
+def changed(prior: BNNPrior, **settings: Any) -> BNNPrior:
+    return replace(prior, settings=replace(prior.settings, **settings))
+
+
 PHI = np.array([0.4, -0.6, np.log(0.8), np.log(0.5)])
 X = np.array([[-1.0], [0.3], [0.7], [2.0]])
 Y = np.array([0.0, 1.0, 0.0, 1.0])
@@ -77,7 +83,7 @@ def test_evidence_of_given_draws(temperature: float) -> None:
     values = temperature * small_log_likelihood(PHI[:2] + np.exp(PHI[2:]) * noise)
     found = evidence(SMALL, PHI, SEEN, temperature, noise)
     assert float(found) == pytest.approx(logsumexp(values) - np.log(7), rel=1e-12)
-    bound = evidence(replace(SMALL, objective="elbo"), PHI, SEEN, temperature, noise)
+    bound = evidence(changed(SMALL, objective="elbo"), PHI, SEEN, temperature, noise)
     assert float(bound) == pytest.approx(values.mean(), rel=1e-12)
     assert bound < found
 
@@ -94,10 +100,10 @@ def many_evidences(prior: BNNPrior, temperature: jax.Array) -> jax.Array:
 def test_evidence_against_all_weights_there_are(temperature: float) -> None:
     """exp of the estimate is unbiased, also from few draws; the bound is below, and unbiased itself."""
     exact, bound = small_quadrature(temperature)
-    prior = replace(SMALL, samples=3)
+    prior = changed(SMALL, draws=3)
     ratios = np.exp(np.asarray(many_evidences(prior, temperature)) - exact)
     assert abs(ratios.mean() - 1) < 4 * ratios.std() / np.sqrt(len(ratios)) < 0.05
-    bounds = np.asarray(many_evidences(replace(prior, objective="elbo"), temperature))
+    bounds = np.asarray(many_evidences(changed(prior, objective="elbo"), temperature))
     assert abs(bounds.mean() - bound) < 4 * bounds.std() / np.sqrt(len(bounds))
     assert bounds.mean() < exact - 0.1
 
@@ -105,7 +111,7 @@ def test_evidence_against_all_weights_there_are(temperature: float) -> None:
 @pytest.mark.parametrize("objective", ["evidence", "elbo"])
 def test_gradient_of_the_evidence(objective: str, oracle: SimpleNamespace) -> None:
     """With the noise held fixed, in means and log standard deviations."""
-    prior = replace(SMALL, objective=objective)
+    prior = changed(SMALL, objective=objective)
     noise = np.random.default_rng(2).normal(size=(3, 2))
     found = jax.jit(jax.grad(prior.log_evidence), compiler_options=OPTIONS)(PHI, SEEN, 1.7, noise)
 
@@ -135,8 +141,8 @@ def test_padding_adds_exactly_nothing() -> None:
 def test_one_spread_for_each_layer() -> None:
     """Equals one for each weight where those of a layer are equal; the gradient adds up."""
     network, rng = MLP((2, 3, 2)), np.random.default_rng(4)
-    by_layer = BNNPrior(network, Categorical(2), 2, spread="layer")
-    by_weight = replace(by_layer, spread="weight")
+    by_layer = BNNPrior(network, Categorical(2), BNNSettings(draws=2, std_per="layer"))
+    by_weight = changed(by_layer, std_per="weight")
     assert by_layer.size == 17 + 2 and by_weight.size == 34
     means, log_std = rng.normal(size=17), np.log([0.2, 0.7])
     phi, long = np.append(means, log_std), np.append(means, np.repeat(log_std, [9, 8]))
@@ -155,7 +161,7 @@ def test_one_spread_for_each_layer() -> None:
 
 
 def test_hyper_prior_and_initial_values() -> None:
-    prior = BNNPrior(MLP((3, 4, 2)), Categorical(2), initial_std=0.05, std_spread=0.5)
+    prior = BNNPrior(MLP((3, 4, 2)), Categorical(2), BNNSettings(initial_std=0.05, std_spread=0.5))
     means, log_std = prior.blocks
     assert (means.size, means.mean, means.std) == (26, 0.0, None)
     assert (log_std.size, log_std.mean, log_std.std) == (26, pytest.approx(np.log(0.05)), 0.5)
@@ -487,10 +493,10 @@ def test_stacking_is_refused() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"spread": "neuron"},
+        {"std_per": "neuron"},
         {"objective": "bound"},
         {"noise": "none"},
-        {"samples": 0},
+        {"draws": 0},
         {"initial_std": 0.0},
         {"std_spread": -1.0},
         {"initial_std": float("nan")},
@@ -498,16 +504,16 @@ def test_stacking_is_refused() -> None:
 )
 def test_priors_that_cannot_be(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(settings))):
-        replace(SMALL, **settings)
+        BNNSettings(**settings)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"kind": "mcmc"},
+        {"inference": "mcmc"},
         {"adapt": "first"},
         {"optimizer": "lion"},
-        {"kernel": "function"},
+        {"svgd_kernel": "function"},
         {"networks": 0},
         {"steps": -1},
         {"batch": 0},

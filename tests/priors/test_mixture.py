@@ -12,14 +12,14 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp, softmax
 
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import MixturePrior, mixture
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 Everything = Callable[..., dict[str, Any]]
-BASE = GPPrior(1, ("linear",), ("ard",))
+BASE = GPPrior(1, GPSettings(mean="linear", kernel="ard"))
 PRIOR = MixturePrior(BASE, 3)
 LOGITS = np.array([0.4, -0.3, 1.1])
 MEMBERS = np.array(

@@ -12,15 +12,19 @@ import pytest
 from scipy import stats
 
 from pacpfl.priors import sparse
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = {
-    "linear-ard-scaled": GPPrior(2, ("linear",), ("ard",), learn_output_scale=True),
-    "mlp-deep": GPPrior(6, mean_widths=(2,), kernel_widths=(3,)),
-    "zero-ard-linear-noise": GPPrior(2, ("zero",), ("ard", "linear"), noise_model="linear"),
+    "linear-ard-scaled": GPPrior(
+        2, GPSettings(mean="linear", kernel="ard", output_scale="learned")
+    ),
+    "mlp-deep": GPPrior(6, GPSettings(mean_widths=(2,), kernel_widths=(3,))),
+    "zero-ard-linear-noise": GPPrior(
+        2, GPSettings(mean="zero", kernel="ard+linear", noise_model="linear")
+    ),
 }
 COUNT, SLOTS, INDUCING, TEST = 11, 14, 4, 6
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from pacpfl import predictive
 from pacpfl.personal import personal_model
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.priors.warped import BLOCKS, WarpedPrior
 from pacpfl.types import Data, WarpedPrediction
@@ -25,7 +25,9 @@ from pacpfl.types import Data, WarpedPrediction
 pytestmark = pytest.mark.usefixtures("x64")
 
 Everything = Callable[..., dict[str, Any]]
-BASE = GPPrior(2, ("linear",), ("ard",), learn_output_scale=True, noise_model="linear")
+BASE = GPPrior(
+    2, GPSettings(mean="linear", kernel="ard", output_scale="learned", noise_model="linear")
+)
 PRIOR = WarpedPrior(BASE)
 BEND = (0.2, -0.6, -0.25)  # centre, skewness, logarithm of the tail weight
 SLOTS = 12

@@ -15,14 +15,14 @@ from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.ledger import FILE
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
-from pacpfl.sections import PriorConfig
 
 CONFIG = Config(
     data=DataSettings(clients=3, new_clients=1, samples=8, test_samples=6),
-    prior=PriorConfig(mean="linear", kernel="ard"),
+    prior=GPSettings(mean="linear", kernel="ard"),
     train=TrainSettings(rounds=3, particles=2),
     privacy=PrivacySettings(mode="laplace", epsilon=0.9),
     run=RunSettings(methods=("pacpfl",)),

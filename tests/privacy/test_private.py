@@ -18,8 +18,8 @@ from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.pacpfl import Update as PlainUpdate
 from pacpfl.methods.private import Private, PrivateUpdate
-from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.networks import MLP
 from pacpfl.privacy.accounting import Plan
 from pacpfl.privacy.clipping import AdaptiveClip
@@ -28,7 +28,7 @@ from pacpfl.types import Data
 CLIENTS, SAMPLES, K = 6, 4, 2
 SILENT = Plan("gaussian", "all", CLIENTS, CLIENTS, 1e-12, 1e-5)
 PLAIN = PACPFL(
-    GPPrior(1, mean=("linear",), kernel=("ard",)),
+    GPPrior(1, GPSettings(mean="linear", kernel="ard")),
     CLIENTS,
     optax.sgd(0.01),
     TrainSettings(particles=K),
@@ -214,8 +214,11 @@ def test_the_clip_adapts_and_pays_with_noise_on_the_sum(data: Data) -> None:
 
 # The sample unit: Bayesian networks.
 NETWORK = BNNPrior(
-    MLP((1, 2)), Categorical(2), samples=2, objective="elbo", noise="own", initial_std=0.1
+    MLP((1, 2)),
+    Categorical(2),
+    BNNSettings(draws=2, objective="elbo", noise="own", initial_std=0.1),
 )
+SEVERAL = BNNSettings(draws=2)
 BAYES = PACPFL(NETWORK, CLIENTS, optax.sgd(0.01), TrainSettings(particles=K))
 PER_SAMPLE = replace(SILENT, unit="sample")
 
@@ -289,9 +292,8 @@ def test_padding_changes_nothing(labels: Data) -> None:
 def test_where_the_evidence_does_not_decompose_it_says_why() -> None:
     with pytest.raises(InputError, match=r"kernel matrix.*unit = client"):
         Private(replace(PLAIN, prior=GPPrior(1)), PER_SAMPLE, 1.0)
-    several = replace(BAYES, prior=replace(NETWORK, objective="evidence"))
+    several = replace(BAYES, prior=replace(NETWORK, settings=SEVERAL))
     with pytest.raises(InputError, match=r"bnn.objective = elbo.*unit = client"):
         Private(several, PER_SAMPLE, 1.0)
-    Private(
-        replace(BAYES, prior=replace(NETWORK, objective="evidence", samples=1)), PER_SAMPLE, 1.0
-    )
+    one = replace(NETWORK, settings=replace(SEVERAL, draws=1))
+    Private(replace(BAYES, prior=one), PER_SAMPLE, 1.0)

@@ -21,18 +21,18 @@ from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.folder import clear
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.accounting import epsilon_spent
 from pacpfl.privacy.ledger import FILE, read_ledger
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
-from pacpfl.sections import PriorConfig
 from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.studies.protect import plan_of, protect
 
 ROUNDS = 8
 CONFIG = Config(
     data=DataSettings(clients=5, new_clients=2, samples=6, test_samples=8),
-    prior=PriorConfig(mean="linear", kernel="ard"),
+    prior=GPSettings(mean="linear", kernel="ard"),
     train=TrainSettings(rounds=ROUNDS, particles=2, clients_per_round=2),
     privacy=PrivacySettings(mode="laplace", epsilon=3.0, average=0.5),
     run=RunSettings(methods=("pacpfl",)),

@@ -18,7 +18,7 @@ from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.sections import PriorConfig
+from pacpfl.priors.gp import GPSettings
 from pacpfl.sites import participation
 from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.runs import load_trained, replay
@@ -37,7 +37,7 @@ def settings(rounds: int, method: str = "pacpfl", seed: int = 3, clients: int = 
     return Config(
         seed=seed,
         data=DataSettings(clients=clients, new_clients=1, samples=8, test_samples=10),
-        prior=PriorConfig(mean_widths=(8,), kernel_widths=(8,)),
+        prior=GPSettings(mean_widths=(8,), kernel_widths=(8,)),
         train=TrainSettings(rounds=rounds, particles=4),
         run=RunSettings(methods=(method,), precision="float64"),
     )

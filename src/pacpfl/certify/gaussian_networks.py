@@ -252,7 +252,7 @@ def in_use(
             return jax.lax.map(risk, networks).mean()
 
         risk = model.weights @ jax.lax.map(particle, (own.body, own.head))
-        gaussian = Gaussian(*own.reached) if prior.inference.kind == "variational" else None
+        gaussian = Gaussian(*own.reached) if prior.inference.inference == "variational" else None
         return InUse(model.weights, gaussian, risk)
 
     return jax.vmap(one)(data, tests, keys)

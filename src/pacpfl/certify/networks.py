@@ -97,7 +97,7 @@ def certify_class_clients(
     probability(delta)
     prior = trained.method.prior
     assert isinstance(prior, BNNPrior)
-    family, own_kind = variational(prior), prior.inference.kind
+    family, own_kind = variational(prior), prior.inference.inference
     fit_key, pilot_key, draw_key, alone_key = jax.random.split(
         Keys.of(trained.config.seed).certificates(), 4
     )

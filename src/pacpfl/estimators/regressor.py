@@ -69,7 +69,8 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     hyper_std : sigma_P, the spread of the hyper-prior.
     rounds, learning_rate : of the training; 0 rounds leave the priors as they are drawn.
     batch, clients_per_round : rows of a client, and clients, in one round; None is all.
-    mean, kernel : parts of the prior joined by +: zero, constant, linear, mlp; deep, ard, linear.
+    mean, kernel : parts of the prior joined by +: zero, constant, linear, mlp; deep, ard, linear, matern,
+        periodic.
     mean_widths, kernel_widths : neurons of their networks' hidden layers.
     members : K > 1 for clients of several kinds.
     noise : std of the observation noise the hyper-prior is centred at, in standardised units.

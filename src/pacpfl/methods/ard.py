@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from pacpfl import hyper
 from pacpfl.methods.vanilla import Alone, State, fit
 from pacpfl.personal import PersonalModel
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
 
@@ -38,11 +38,13 @@ class ARD(Alone):
     def prior(self, features: int) -> GPPrior:
         return GPPrior(
             features,
-            mean=("constant",),
-            kernel=("ard",),
-            learn_output_scale=True,
-            noise=self.noise,
-            noise_spread=1.0,
+            GPSettings(
+                mean="constant",
+                kernel="ard",
+                output_scale="learned",
+                noise=self.noise,
+                noise_spread=1.0,
+            ),
         )
 
     def starting_points(

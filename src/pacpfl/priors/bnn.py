@@ -42,43 +42,42 @@ from pacpfl.priors import inference as inferences
 from pacpfl.priors.base import Draws, LeftOut, Scalar
 from pacpfl.priors.inference import BNNPosterior, Inference, Problem, masked_log_likelihood
 from pacpfl.priors.networks import Network, layer_sizes
+from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities
 
-SPREADS = ("weight", "layer")
-OBJECTIVES = ("evidence", "elbo")
-NOISES = ("shared", "own")
-DEFAULT_INFERENCE = Inference()
+
+@dataclass(frozen=True)
+class BNNSettings(Settings):
+    """A Bayesian network as a prior: what a particle of classification is."""
+
+    draws: int = key(1, "L: networks drawn for one estimate of the evidence", least=1)
+    objective: str = key(
+        "evidence",
+        "what is estimated: the evidence (paper) or its lower bound elbo",
+        choices=("evidence", "elbo"),
+    )
+    noise: str = key(
+        "shared",
+        "whether the clients of a round draw the same networks, or each its own",
+        choices=("shared", "own"),
+    )
+    std_per: str = key(
+        "weight",
+        "what has a standard deviation of its own: every weight, or layer",
+        choices=("weight", "layer"),
+    )
+    initial_std: float = key(0.03, "standard deviation of the weights at the start", above=0)
+    std_spread: float = key(1.0, "std of the hyper-prior of its logarithm", above=0)
 
 
 @dataclass(frozen=True)
 class BNNPrior:
-    """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned.
-
-    `std_spread` is the hyper-prior's standard deviation of ln sigma; its centre is ln `initial_std`.
-    """
+    """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned."""
 
     network: Network
     likelihood: Likelihood
-    samples: int = 1  # L
-    spread: str = "weight"
-    objective: str = "evidence"
-    noise: str = "shared"
-    initial_std: float = 0.03
-    std_spread: float = 1.0
-    inference: Inference = DEFAULT_INFERENCE
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("spread", SPREADS), ("objective", OBJECTIVES), ("noise", NOISES)):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise InputError(
-                    f"{name} = {value!r} is not one of {', '.join(allowed)}; choose one of them."
-                )
-        if self.samples < 1:
-            raise InputError(f"samples = {self.samples}: the evidence needs at least one network.")
-        for name in ("initial_std", "std_spread"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} = {getattr(self, name)} must be a positive number.")
+    settings: BNNSettings = BNNSettings()
+    inference: Inference = Inference()
 
     together = False
     matrices = 0
@@ -90,11 +89,11 @@ class BNNPrior:
 
     @property
     def draws(self) -> Draws:
-        return "shared" if self.noise == "shared" else "own"
+        return "shared" if self.settings.noise == "shared" else "own"
 
     @property
     def coupling(self) -> str:
-        if self.objective == "elbo" or self.samples == 1:
+        if self.settings.objective == "elbo" or self.settings.draws == 1:
             return ""
         return (
             "the evidence from several draws weighs whole networks by all samples together (with "
@@ -103,10 +102,16 @@ class BNNPrior:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        spreads = self.network.size if self.spread == "weight" else len(layer_sizes(self.network))
+        spreads = (
+            self.network.size
+            if self.settings.std_per == "weight"
+            else len(layer_sizes(self.network))
+        )
         return (
             Block("means", self.network.size),
-            Block("log_std", spreads, math.log(self.initial_std), self.std_spread),
+            Block(
+                "log_std", spreads, math.log(self.settings.initial_std), self.settings.std_spread
+            ),
         )
 
     @property
@@ -117,7 +122,7 @@ class BNNPrior:
         """mu and sigma of every weight."""
         means, log_std = jnp.split(phi, [self.network.size])
         std = jnp.exp(log_std)
-        if self.spread == "layer":
+        if self.settings.std_per == "layer":
             std = jnp.repeat(
                 std, np.array(layer_sizes(self.network)), total_repeat_length=means.size
             )
@@ -138,11 +143,13 @@ class BNNPrior:
     def initial(self, key: Array, dtype: Any) -> Float[Array, " size"]:
         means = self.network.initial(key).astype(dtype)
         spreads = self.size - means.size
-        return jnp.concatenate([means, jnp.full(spreads, math.log(self.initial_std), dtype)])
+        return jnp.concatenate(
+            [means, jnp.full(spreads, math.log(self.settings.initial_std), dtype)]
+        )
 
     def draw(self, key: Array, dtype: Any) -> Float[Array, "L w"]:
         """epsilon_1, ..., epsilon_L."""
-        return normal(key, (self.samples, self.network.size), dtype)
+        return normal(key, (self.settings.draws, self.network.size), dtype)
 
     def log_likelihood(self, weights: Float[Array, " w"], data: Data) -> Float[Array, ""]:
         """ln p(S | w) of the samples where the mask is true."""
@@ -161,7 +168,9 @@ class BNNPrior:
         means, std = self.moments(phi)
         each = jax.vmap(lambda epsilon: self.log_likelihood(means + std * epsilon, data))(noise)
         return (
-            temperature * each.mean() if self.objective == "elbo" else average(temperature * each)
+            temperature * each.mean()
+            if self.settings.objective == "elbo"
+            else average(temperature * each)
         )
 
     def _problem(self, phi: Float[Array, " size"]) -> Problem:

@@ -1,33 +1,28 @@
-"""Gaussian-process priors with deep means and deep kernels (paper, appendix "Background on GP").
+r"""Gaussian-process priors with deep means and deep kernels (paper, appendix "Background on GP").
 
-    h ~ GP(m_phi, k_phi),   y = h(x) + N(0, s_phi(x)^2),
-    k_phi(x, x') = exp(-|f_phi(x) - f_phi(x')|^2 / 2).
+$$h \sim GP(m_\phi, k_\phi), \qquad y = h(x) + N(0, s_\phi(x)^2).$$
 
-Means and kernels are sums of parts: `mlp`, `linear`, `constant`, `zero` for the mean; `deep`
-(squared exponential on a network's output), `ard` (one length scale per feature) and `linear` for the
-kernel. A linear mean is the line all clients share, a linear kernel how far a client's own line may be
-from it: the sum of s_j^2 x_j x'_j over the features, and of s_0^2 for the intercept, is ridge
-regression with a penalty of its own for each slope.
+Means and kernels are sums of parts, which the tables `MEANS` and `priors.kernels.KERNELS` list. A linear
+mean is the line all clients share, a linear kernel how far a client's own line may be from it.
 
 The noise is a constant (paper), or its logarithm depends on the features, by a line or a network:
 
-    s_phi(x) = sigma_phi exp(g_phi(x)),   |g_phi| < 1.5.
+$$s_\phi(x) = \sigma_\phi \exp(g_\phi(x)), \qquad |g_\phi| < 1.5.$$
 
 A cloudy noon cannot be foretold as well as a clear evening; with one noise for both, intervals are too
 wide for the one and too narrow for the other. Everything stays closed form, since the noise of
 different samples is still independent and Gaussian.
 
-With temperature t the likelihood is taken to the power t, which stays Gaussian:
+With temperature t the likelihood is taken to the power t, which stays Gaussian, so that ln Z is closed
+form for every beta = t m, not only for beta = m:
 
-    N(y | h, s^2)^t = c_t N(y | h, s^2 / t),   c_t = (2 pi s^2)^((1 - t) / 2) t^(-1/2),
-
-so ln Z is closed form for every beta = t m, not only for beta = m.
+$$N(y | h, s^2)^t = c_t N(y | h, s^2 / t), \qquad c_t = (2 \pi s^2)^{(1 - t) / 2} t^{-1/2}.$$
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,14 +34,84 @@ from pacpfl import tiles
 from pacpfl.hyper import Block
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
 from pacpfl.priors.base import ClosedForm, LeftOut, Scalar
-from pacpfl.priors.kernels import Embedded, similarity
+from pacpfl.priors.kernels import KERNELS, Kernel
 from pacpfl.priors.networks import MLP
+from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
 
 NOISE_WEIGHTS_STD = 0.5  # of the hyper-prior of the line or network that changes the noise
 # |g| stays below it: far from the samples the noise is at most 4.5 times more or less than its level.
 MOST_NOISE_CHANGE = 1.5
+
+
+class Mean(NamedTuple):
+    """One mean function: how many parameters it has, and its values from parameters and inputs."""
+
+    size: Callable[[int, GPSettings], int]
+    value: Callable[[Array, Array, GPSettings], Array]
+
+
+def _network(features: int, settings: GPSettings) -> MLP:
+    return MLP((features, *settings.mean_widths, 1))
+
+
+MEANS = {
+    "zero": Mean(lambda features, s: 0, lambda phi, x, s: jnp.zeros((), x.dtype)),
+    "constant": Mean(lambda features, s: 1, lambda phi, x, s: phi[0]),
+    "linear": Mean(lambda features, s: features + 1, lambda phi, x, s: x @ phi[:-1] + phi[-1]),
+    "mlp": Mean(
+        lambda features, s: _network(features, s).size,
+        lambda phi, x, s: _network(x.shape[1], s)(phi, x)[:, 0],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class GPSettings(Settings):
+    """What one Gaussian process is, and how many are mixed and warped into a particle.
+
+    `noise` and `noise_spread` centre the hyper-prior of the noise: sigma = softplus(raw), with
+    raw ~ N(softplus^-1(noise), noise_spread^2). It has its own spread because with the weights'
+    (wide) one the noise collapses.
+    """
+
+    mean: str = key(
+        "mlp",
+        "mean function: zero, constant, linear, mlp, or a sum such as linear+mlp",
+        parts=MEANS,
+    )
+    mean_widths: tuple[int, ...] = key(
+        (32, 32), "neurons of the mean network's hidden layers", least=1
+    )
+    kernel: str = key(
+        "deep",
+        "kernel: deep, ard, linear, matern, periodic, or a sum such as deep+linear",
+        parts=KERNELS,
+    )
+    kernel_widths: tuple[int, ...] = key(
+        (32, 32), "neurons of the kernel network's hidden layers", least=1
+    )
+    kernel_outputs: int = key(2, "outputs of the kernel network", least=1)
+    output_scale: str = key("fixed", "fixed at 1 (paper) or learned", choices=("fixed", "learned"))
+    members: int = key(
+        1, "K: base priors mixed into one; more than 1 for clients of several kinds", least=1
+    )
+    noise: float = key(0.4, "centre of the hyper-prior of the noise std", above=0)
+    noise_spread: float = key(0.1, "std of that hyper-prior", above=0)
+    noise_model: str = key(
+        "constant",
+        "how the noise depends on the features: constant, or its logarithm linear or by an mlp",
+        choices=("constant", "linear", "mlp"),
+    )
+    noise_widths: tuple[int, ...] = key(
+        (8,), "neurons of the noise network's hidden layers", least=1
+    )
+    warp: str = key(
+        "none",
+        "what is Gaussian: the target (none), or a learned warp of it, for skewed noise",
+        choices=("none", "sinh-arcsinh"),
+    )
 
 
 class GPPosterior(NamedTuple):
@@ -58,26 +123,51 @@ class GPPosterior(NamedTuple):
     temperature: Float[Array, ""]
 
 
+class Embedded(NamedTuple):
+    """Where one kernel of a sum sees some inputs."""
+
+    kernel: Kernel
+    scale: Float[Array, ""] | None  # its factor; None: 1
+    x: Float[Array, "m e"]
+
+    def at(self, rows: slice) -> Embedded:
+        return self._replace(x=self.x[rows])
+
+
 @dataclass(frozen=True)
 class GPPrior(ClosedForm):
     """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned.
 
-    `noise` and `noise_spread` centre the hyper-prior of the noise: sigma = softplus(raw), with
-    raw ~ N(softplus^-1(noise), noise_spread^2). It has its own spread because with the weights'
-    (wide) one the noise collapses. `noise_model` says how it depends on the features.
+    Of the settings, `members` and `warp` are left to the families around this one.
+
+    Parameters
+    ----------
+    features
+        Number of features d.
+    settings
+        Mean, kernel and noise.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from pacpfl.types import Data
+    >>> prior = GPPrior(1, GPSettings(mean="constant", kernel="ard+linear"))
+    >>> [block.name for block in prior.blocks]
+    ['mean.constant', 'kernel.ard', 'kernel.linear', 'noise']
+    >>> x = jnp.linspace(-1, 1, 5)[:, None]
+    >>> data = Data(x, x[:, 0] ** 2, jnp.ones(5, bool))
+    >>> phi = jnp.zeros(prior.size)
+    >>> posterior = prior.posterior(phi, data)
+    >>> bool(jnp.isclose(prior.log_evidence(phi, data), prior.log_evidence_of(phi, posterior)))
+    True
+    >>> prior.predict(phi, posterior, jnp.zeros((3, 1))).means.shape
+    (1, 3)
+    >>> prior.extend(phi, posterior, data).alpha.shape
+    (10,)
     """
 
     features: int
-    mean: tuple[str, ...] = ("mlp",)
-    kernel: tuple[str, ...] = ("deep",)
-    mean_widths: tuple[int, ...] = (32, 32)
-    kernel_widths: tuple[int, ...] = (32, 32)
-    kernel_outputs: int = 2
-    learn_output_scale: bool = False
-    noise: float = 0.4
-    noise_spread: float = 0.1
-    noise_model: str = "constant"
-    noise_widths: tuple[int, ...] = (8,)
+    settings: GPSettings = GPSettings()
 
     components = 1
     matrices = 1
@@ -87,45 +177,33 @@ class GPPrior(ClosedForm):
         return self
 
     @property
-    def mean_network(self) -> MLP:
-        return MLP((self.features, *self.mean_widths, 1))
-
-    @property
-    def kernel_network(self) -> MLP:
-        return MLP((self.features, *self.kernel_widths, self.kernel_outputs))
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The parts of the kernel."""
+        return tuple(KERNELS[name] for name in self.settings.kernel.split("+"))
 
     @property
     def noise_network(self) -> MLP:
-        widths = {"linear": (), "mlp": self.noise_widths}[self.noise_model]
+        widths = {"linear": (), "mlp": self.settings.noise_widths}[self.settings.noise_model]
         return MLP((self.features, *widths, 1))
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        means = {
-            "zero": Block("mean.zero", 0),
-            "constant": Block("mean.constant", 1),
-            "linear": Block("mean.linear", self.features + 1),
-            "mlp": Block("mean.mlp", self.mean_network.size),
-        }
-        kernels = {
-            "deep": Block("kernel.deep", self.kernel_network.size),
-            # Features are standardised: a length of sqrt(d) makes typical points neighbours.
-            "ard": Block("kernel.ard", self.features, 0.5 * math.log(self.features), 1.0),
-            "linear": Block("kernel.linear", self.features + 1, math.log(0.1), 1.0),
-        }
-        scales = (Block("kernel.scale", len(self.kernel), 0.0, 0.5),)
-        changes: tuple[Block, ...] = ()
-        if self.noise_model != "constant":
-            size = self.noise_network.size
-            changes = (Block("noise.change", size, 0.0, NOISE_WEIGHTS_STD),)
-        noise = Block("noise", 1, _inverse_softplus(self.noise), self.noise_spread)
-        return (
-            *(means[part] for part in self.mean),
-            *(kernels[part] for part in self.kernel),
-            *(scales if self.learn_output_scale else ()),
-            *changes,
-            noise,
-        )
+        s, blocks = self.settings, [*self._mean_blocks]
+        for kernel in self.kernels:
+            blocks += kernel.blocks(self.features, s)
+        if s.output_scale == "learned":
+            blocks.append(Block("kernel.scale", len(self.kernels), 0.0, 0.5))
+        if s.noise_model != "constant":
+            blocks.append(Block("noise.change", self.noise_network.size, 0.0, NOISE_WEIGHTS_STD))
+        blocks.append(Block("noise", 1, _inverse_softplus(s.noise), s.noise_spread))
+        return tuple(blocks)
+
+    @property
+    def _mean_blocks(self) -> list[Block]:
+        return [
+            Block(f"mean.{name}", MEANS[name].size(self.features, self.settings))
+            for name in self.settings.mean.split("+")
+        ]
 
     def split(self, phi: Float[Array, " size"]) -> dict[str, Array]:
         """The particle's blocks by name."""
@@ -138,15 +216,12 @@ class GPPrior(ClosedForm):
     def mean_function(
         self, phi: Float[Array, " size"], x: Float[Array, "m d"]
     ) -> Float[Array, " m"]:
+        """m_phi at the rows of x: the sum of its parts."""
         pieces = self.split(phi)
         total = jnp.zeros(x.shape[0], x.dtype)
-        if "constant" in self.mean:
-            total += pieces["mean.constant"][0]
-        if "linear" in self.mean:
-            slope = pieces["mean.linear"]
-            total += x @ slope[:-1] + slope[-1]
-        if "mlp" in self.mean:
-            total += self.mean_network(pieces["mean.mlp"], x)[:, 0]
+        for name, mean in MEANS.items():
+            if f"mean.{name}" in pieces:
+                total += mean.value(pieces[f"mean.{name}"], x, self.settings)
         return total
 
     def covariance(
@@ -160,16 +235,11 @@ class GPPrior(ClosedForm):
         return similarity(embedded, embedded if other is None else self._embedded(phi, other))
 
     def variance(self, phi: Float[Array, " size"], x: Float[Array, "t d"]) -> Float[Array, " t"]:
-        """k_phi(x, x): 1 for each squared exponential part, |embedding|^2 for the linear one."""
-        pieces = self.split(phi)
+        """k_phi(x, x) at the rows of x."""
         total = jnp.zeros(x.shape[0], x.dtype)
-        for index, part in enumerate(self.kernel):
-            value = jnp.ones((), x.dtype)
-            if part == "linear":
-                value = jnp.sum(self._embed(part, pieces, x) ** 2, axis=-1)
-            if self.learn_output_scale:
-                value *= jnp.exp(2 * pieces["kernel.scale"][index])
-            total += value
+        for part in self._embedded(phi, x):
+            value = part.kernel.variance(part.x)
+            total += value if part.scale is None else value * part.scale
         return total
 
     def noise_variance(
@@ -177,38 +247,33 @@ class GPPrior(ClosedForm):
     ) -> Float[Array, " m"] | Float[Array, ""]:
         """s^2 at the rows of x; one number where it is the same everywhere."""
         level = jax.nn.softplus(phi[-1]) ** 2
-        if self.noise_model == "constant":
+        if self.settings.noise_model == "constant":
             return level
         change = self.noise_network(self.split(phi)["noise.change"], x)[:, 0]
         return level * jnp.exp(2 * MOST_NOISE_CHANGE * jnp.tanh(change / MOST_NOISE_CHANGE))
 
     def noise_std(self, phi: Float[Array, " size"], x: Float[Array, "m d"]) -> Float[Array, " m"]:
+        """s_phi at the rows of x."""
         return jnp.broadcast_to(jnp.sqrt(self.noise_variance(phi, x)), x.shape[:1])
 
     def least_noise(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
         """Below every standard deviation of the noise, whatever x is."""
-        most = 0.0 if self.noise_model == "constant" else MOST_NOISE_CHANGE
+        most = 0.0 if self.settings.noise_model == "constant" else MOST_NOISE_CHANGE
         return jax.nn.softplus(phi[-1]) * math.exp(-most)
-
-    def _embed(self, part: str, pieces: dict[str, Array], x: Array) -> Array:
-        if part == "deep":
-            return self.kernel_network(pieces["kernel.deep"], x)
-        if part == "linear":
-            scales = jnp.exp(pieces["kernel.linear"])
-            return jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1) * scales
-        return x * jnp.exp(-pieces["kernel.ard"])
 
     def _embedded(self, phi: Array, x: Array) -> list[Embedded]:
         """Where the kernel's parts see the rows of x."""
-        pieces = self.split(phi)
-        scales = [
-            jnp.exp(2 * pieces["kernel.scale"][index]) if self.learn_output_scale else None
-            for index in range(len(self.kernel))
-        ]
-        return [
-            Embedded(part, scale, self._embed(part, pieces, x))
-            for part, scale in zip(self.kernel, scales, strict=True)
-        ]
+        scales: Sequence[Array | None] = [None] * len(self.kernels)
+        if self.settings.output_scale == "learned":
+            learned = self.split(phi)["kernel.scale"]
+            scales = [jnp.exp(2 * learned[index]) for index in range(len(self.kernels))]
+        embedded, start = [], sum(block.size for block in self._mean_blocks)
+        for kernel, scale in zip(self.kernels, scales, strict=True):
+            end = start + sum(b.size for b in kernel.blocks(self.features, self.settings))
+            place = kernel.embed(phi[start:end], x, self.settings)
+            embedded.append(Embedded(kernel, scale, place))
+            start = end
+        return embedded
 
     def log_evidence(
         self,
@@ -217,9 +282,11 @@ class GPPrior(ClosedForm):
         temperature: Scalar = 1.0,
         noise: tuple[()] = (),
     ) -> Float[Array, ""]:
-        """ln Z of the samples where the mask is true, with the likelihood to the power t:
+        r"""Return ln Z of the samples where the mask is true, with the likelihood to the power t:
 
-        -1/2 r^T A^-1 r - 1/2 ln|A| - m/2 ln 2pi + m ln c_t,   A = K + s^2/t I,  r = y - m(X).
+        $$-\tfrac12 r^T A^{-1} r - \tfrac12 \ln|A| - \tfrac m2 \ln 2\pi + \sum_j \ln c_t(x_j),$$
+
+        where A = K + diag(s^2 / t) and r = y - m(X).
         """
         variance = self.noise_variance(phi, data.x)
         residual, block = self._masked(phi, data, variance / temperature)
@@ -229,6 +296,7 @@ class GPPrior(ClosedForm):
     def log_evidence_of(
         self, phi: Float[Array, " size"], posterior: GPPosterior
     ) -> Float[Array, ""]:
+        r"""Return ln Z from W of `posterior`, as $\ln|A| = -2 \sum_j \ln W_{jj}$."""
         data, inverse = posterior.data, posterior.inverse_factor
         residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
         density = -0.5 * residual @ posterior.alpha + jnp.log(jnp.diagonal(inverse)).sum()
@@ -255,8 +323,8 @@ class GPPrior(ClosedForm):
         variance = jnp.where(mask, noise, 1.0).astype(residual.dtype)
 
         def block(rows: slice, columns: slice) -> Array:
-            at_rows = [part._replace(x=part.x[rows]) for part in embedded]
-            at_columns = [part._replace(x=part.x[columns]) for part in embedded]
+            at_rows = [part.at(rows) for part in embedded]
+            at_columns = [part.at(columns) for part in embedded]
             both = mask[rows, None] & mask[None, columns]
             value = jnp.where(both, similarity(at_rows, at_columns), 0)
             return value + jnp.diag(variance[rows]) if rows == columns else value
@@ -270,6 +338,7 @@ class GPPrior(ClosedForm):
         temperature: Scalar = 1.0,
         key: Array | None = None,
     ) -> GPPosterior:
+        r"""Return W with $W A W^T = I$ and $\alpha = A^{-1} (y - m(X))$."""
         temperature = jnp.asarray(temperature, phi.dtype)
         noise = self.noise_variance(phi, data.x) / temperature
         residual, block = self._masked(phi, data, noise)
@@ -279,10 +348,10 @@ class GPPrior(ClosedForm):
         return GPPosterior(data, inverse, alpha, temperature)
 
     def extend(self, phi: Float[Array, " size"], posterior: GPPosterior, more: Data) -> GPPosterior:
-        """The posterior with more samples, from the factor that is there: O(m^2) per sample.
+        r"""Return the posterior with more samples, from the factor that is there: O(m^2) per sample.
 
-        W grows by rows: with B = K(new, old) W^T and V V^T = K(new, new) + s^2/t I - B B^T,
-        the new rows of W are [-V^-1 B W, V^-1].
+        W grows by rows: with $B = K(new, old) W^T$ and $V V^T = K(new, new) + s^2/t I - B B^T$,
+        the new rows of W are $[-V^{-1} B W, V^{-1}]$.
         """
         old = posterior.data
         noise = self.noise_variance(phi, more.x) / posterior.temperature
@@ -304,7 +373,7 @@ class GPPrior(ClosedForm):
     def predict(
         self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
     ) -> Prediction:
-        """mu = m(x) + k*^T alpha,   var = k(x,x) - |W k*|^2 + s^2."""
+        r"""Return $N(m(x) + k_*^T \alpha,\ k(x, x) - |W k_*|^2 + s(x)^2)$ at the rows of x."""
         mean, variance = self.latent(phi, posterior, x)
         std = jnp.sqrt(variance + self.noise_variance(phi, x))
         return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
@@ -312,7 +381,7 @@ class GPPrior(ClosedForm):
     def latent(
         self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
     ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
-        """Mean and variance of h(x), without the observation noise."""
+        """Return mean and variance of h(x), without the observation noise."""
         cross = jnp.where(
             posterior.data.mask[:, None], self.covariance(phi, posterior.data.x, x), 0
         )
@@ -321,8 +390,11 @@ class GPPrior(ClosedForm):
         return mean, jnp.maximum(self.variance(phi, x) - explained, 0)
 
     def leave_one_out(self, phi: Float[Array, " size"], posterior: GPPosterior) -> LeftOut:
-        """Closed form: given all others, y_j + N(0, (1/t - 1) s_j^2) has mean y_j - alpha_j / v_j and
-        variance 1 / v_j with v_j = (A^-1)_jj (Rasmussen & Williams 2006, section 5.4.2)."""
+        r"""Return what every sample is to all others, in closed form.
+
+        Given the others, $y_j + N(0, (1/t - 1) s_j^2)$ has mean $y_j - \alpha_j / v_j$ and variance
+        $1 / v_j$ with $v_j = (A^{-1})_{jj}$ (Rasmussen & Williams 2006, section 5.4.2).
+        """
         data, temperature = posterior.data, posterior.temperature
         variance = 1 / jnp.sum(posterior.inverse_factor**2, axis=0)
         error = posterior.alpha * variance
@@ -354,6 +426,15 @@ class GPPrior(ClosedForm):
         noise = jnp.atleast_1d(jnp.sqrt(self.noise_variance(phi, x)))
         parts = (mean, pairs, noise)
         return jnp.concatenate([part / math.sqrt(part.size) for part in parts])
+
+
+def similarity(a: Sequence[Embedded], b: Sequence[Embedded]) -> Float[Array, "m t"]:
+    """The kernel between two sets of inputs: the sum of its parts."""
+    total = jnp.zeros((), a[0].x.dtype)
+    for one, other in zip(a, b, strict=True):
+        value = one.kernel.similarity(one.x, other.x)
+        total += value if one.scale is None else one.scale * value
+    return total
 
 
 def _inverse_softplus(value: float) -> float:

@@ -23,7 +23,6 @@ the whole network, and where clients share the draws they share the body, too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,56 +38,36 @@ from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
 from pacpfl.linalg import factorise
 from pacpfl.priors.base import Scalar, random_rows
 from pacpfl.priors.networks import Network, affine, body_size, by_rows, features, has_features
+from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
 
-KINDS = ("svgd", "variational", "laplace")
-ADAPTS = ("last", "all")
-KERNELS = ("rbf", "imq")  # of SVGD between the networks
 OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
 EVERY = slice(None)
 
 
 @dataclass(frozen=True)
-class Inference:
-    """How a client infers. `learning_rate` is in units of the prior's sigma; it falls like a cosine.
+class Inference(Settings):
+    """How a client infers its own networks from a Bayesian one.
 
-    `temperature` multiplies that of the evidence. `batch` is the number of samples in a step (None:
-    all); `laplace`, whose `steps` are Newton's, always takes all.
+    The step size falls like a cosine; `temperature` multiplies that of the evidence; `laplace`, whose
+    steps are Newton's, takes all samples in each. Training does not depend on any of it: a finished run
+    that is started again with other values here is only personalised and measured again.
     """
 
-    kind: str = "svgd"
-    networks: int = 5
-    adapt: str = "last"
-    steps: int = 20
-    learning_rate: float = 0.03
-    temperature: float = 1.0
-    optimizer: str = "adam"
-    kernel: str = "rbf"
-    batch: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("kind", KINDS),
-            ("adapt", ADAPTS),
-            ("optimizer", tuple(OPTIMIZERS)),
-            ("kernel", KERNELS),
-        ):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise InputError(
-                    f"{name} = {value!r} is not one of {', '.join(allowed)}; choose one of them."
-                )
-        if self.networks < 1 or self.steps < 0 or (self.batch is not None and self.batch < 1):
-            raise InputError(
-                f"networks = {self.networks}, steps = {self.steps} and batch = {self.batch} cannot be "
-                "used; give at least 1 network, no negative steps, and a batch of at least 1."
-            )
-        if not 0 <= self.temperature < math.inf or not 0 < self.learning_rate < math.inf:
-            raise InputError(
-                f"temperature = {self.temperature} and learning_rate = {self.learning_rate} cannot be "
-                "used; give a temperature that is not negative and a positive learning rate."
-            )
+    inference: str = key(
+        "svgd",
+        "svgd (paper), variational or laplace",
+        choices=("svgd", "variational", "laplace"),
+    )
+    networks: int = key(5, "networks per particle in a client's mixture", least=1)
+    adapt: str = key("last", "which layers adapt to the client", choices=("last", "all"))
+    steps: int = key(20, "steps of the inference; 0: networks drawn from the prior", least=0)
+    learning_rate: float = key(0.03, "their size, in units of the prior's std", above=0)
+    temperature: float = key(1.0, "weight of the client's samples against the prior", least=0)
+    optimizer: str = key("adam", "optimiser of the inference", choices=tuple(OPTIMIZERS))
+    svgd_kernel: str = key("rbf", "kernel between networks (svgd)", choices=("rbf", "imq"))
+    batch: int | None = key(None, "samples per step of the inference; unset: all", least=1)
 
 
 class Problem(NamedTuple):
@@ -185,7 +164,7 @@ def _svgd(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array
     def direction(z: Array, key: Array) -> Array:
         rows = target.rows(key)
         likelihood = jax.grad(lambda z: target.log_likelihoods(z, rows).sum())(z)
-        return svgd.direction(z, likelihood - z, inference.kernel)
+        return svgd.direction(z, likelihood - z, inference.svgd_kernel)
 
     z = ascend(direction, start, inference, key)
     return z, z
@@ -331,7 +310,7 @@ def infer(
     body, head = jnp.split(problem.means + problem.std * drawn, [fixed], axis=1)
     target = make_target(problem, body, data, temperature)
     noise = drawn[:, fixed:]
-    begin, go_on = INFERENCES[problem.inference.kind]
+    begin, go_on = INFERENCES[problem.inference.inference]
     start = begin(noise) if reached is None else reached
     reached, z = go_on(target, start, noise, jax.random.fold_in(key, 1))
     if target.by_features:

@@ -1,71 +1,83 @@
-"""Covariances of inputs that have been embedded: sums of squared exponential and linear parts.
+r"""Kernels of the Gaussian-process prior: small records in one table, combined by `+`.
 
-What embeds them (length scales, a network) belongs to the particle; see `pacpfl.priors.gp`.
+A kernel embeds the inputs (length scales, a network), and compares what it has embedded:
+
+$$k(x, x') = \mathrm{similarity}(f_\phi(x), f_\phi(x')).$$
+
+One's own kernel is one record, registered under its name; from then on `prior.kernel` may name it,
+alone or in a sum such as "deep+cosine":
+
+>>> import jax.numpy as jnp
+>>> cosine = Kernel(
+...     blocks=lambda features, settings: (Block("kernel.cosine", features, 0.0, 1.0),),
+...     embed=lambda phi, x, settings: x @ jnp.exp(phi)[:, None],
+...     similarity=lambda a, b: jnp.cos(a - b.T),
+... )
+>>> register_kernel("cosine", cosine)
+>>> from pacpfl.priors.gp import GPPrior, GPSettings
+>>> GPPrior(2, GPSettings(mean="zero", kernel="ard+cosine")).size
+5
+>>> del KERNELS["cosine"]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from pacpfl.errors import InputError
+from pacpfl.hyper import Block
+from pacpfl.priors.networks import MLP
 from pacpfl.tiles import matmul, transpose
 
+if TYPE_CHECKING:
+    from pacpfl.priors.gp import GPSettings
 
-class Embedded(NamedTuple):
-    """Where a part of the kernel sees some inputs."""
-
-    part: str
-    scale: Float[Array, ""] | None  # factor of the part; None: 1
-    x: Float[Array, "m e"]
+Profile = Callable[[Array], tuple[Array, Array]]
 
 
-def similarity(a: Sequence[Embedded], b: Sequence[Embedded]) -> Float[Array, "m t"]:
-    """The kernel between two sets of inputs: the sum of its parts."""
-    total = jnp.zeros((), a[0].x.dtype)
-    for one, other in zip(a, b, strict=True):
-        if one.part == "linear":
-            value = matmul(one.x, transpose(other.x))
-        else:
-            value = squared_exponential(one.x, other.x)
-        total += value if one.scale is None else one.scale * value
-    return total
+def _ones(embedded: Float[Array, "t e"]) -> Float[Array, ""]:
+    return jnp.ones((), embedded.dtype)
 
 
-@jax.custom_vjp
-def squared_exponential(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:
-    """k_ij = exp(-|a_i - b_j|^2 / 2).
+@dataclass(frozen=True)
+class Kernel:
+    """One covariance function.
 
-    With M_ij = k_ij times its cotangent, d/da = M b - diag(M 1) a and d/db = M^T a - diag(M^T 1) b:
-    products that read M instead of making one matrix for each feature.
+    Parameters
+    ----------
+    blocks
+        The stretches of a particle that hold its parameters, given the number of features and the
+        settings: names, sizes, and centres and spreads of their hyper-prior.
+    embed
+        Parameters [p], inputs [m, d] and settings to where the kernel sees the inputs, [m, e].
+    similarity
+        Embedded inputs [m, e] and [t, e] to covariances [m, t].
+    variance
+        Embedded inputs [t, e] to k(x, x), [t] or one number; 1 unless told.
     """
-    return jnp.exp(-0.5 * squared_distances(a, b))
+
+    blocks: Callable[[int, GPSettings], tuple[Block, ...]]
+    embed: Callable[[Array, Array, GPSettings], Array]
+    similarity: Callable[[Array, Array], Array]
+    variance: Callable[[Array], Array] = _ones
 
 
-def _exponential_forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    value = squared_exponential(a, b)
-    return value, (a, b, value)
-
-
-def _exponential_backward(
-    saved: tuple[Array, Array, Array], cotangent: Array
-) -> tuple[Array, Array]:
-    a, b, value = saved
-    weight = cotangent * value
-    # Only differences count, and they lose the fewest digits near the origin.
-    centre = a.mean(0)
-    a, b = a - centre, b - centre
-    along = matmul(weight, jnp.pad(b, ((0, 0), (0, 1)), constant_values=1))
-    # On its side, because XLA takes twice as long for M^T times a few columns.
-    down = matmul(jnp.pad(a.T, ((0, 1), (0, 0)), constant_values=1), weight)
-    by_b = (down[:-1] - down[-1:] * b.T).T
-    return along[:, :-1] - along[:, -1:] * a, by_b
-
-
-squared_exponential.defvjp(_exponential_forward, _exponential_backward)
+def register_kernel(name: str, kernel: Kernel) -> None:
+    """Let `prior.kernel` name a kernel of one's own; an InputError if the name is taken."""
+    if name in KERNELS or not name.isidentifier():
+        raise InputError(
+            f"A kernel cannot be registered as {name!r}: choose one word that is none of "
+            f"{', '.join(KERNELS)}."
+        )
+    KERNELS[name] = kernel
 
 
 def squared_distances(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:
@@ -81,3 +93,114 @@ def squared_distances(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[A
     products = matmul(a, transpose(b))
     squares = jnp.sum(a**2, -1)[:, None] + jnp.sum(b**2, -1)[None, :]
     return jnp.maximum(squares - 2 * products, 0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def radial(profile: Profile, a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:
+    r"""Return k_ij = k(s) at the squared distances s = |a_i - b_j|^2.
+
+    The `profile` gives k(s) and w(s) = -2 k'(s). With them the backward pass is written down: with
+    the cotangent C and M = C * w,
+
+    $$\bar a = M b - \mathrm{diag}(M 1) a, \qquad \bar b = M^T a - \mathrm{diag}(M^T 1) b:$$
+
+    products that read M instead of making one matrix for each feature.
+    """
+    return profile(squared_distances(a, b))[0]
+
+
+def _radial_forward(
+    profile: Profile, a: Array, b: Array
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    value, weight = profile(squared_distances(a, b))
+    return value, (a, b, weight)
+
+
+def _radial_backward(
+    profile: Profile, saved: tuple[Array, Array, Array], cotangent: Array
+) -> tuple[Array, Array]:
+    a, b, weight = saved
+    weight = cotangent * weight
+    # Only differences count, and they lose the fewest digits near the origin.
+    centre = a.mean(0)
+    a, b = a - centre, b - centre
+    along = matmul(weight, jnp.pad(b, ((0, 0), (0, 1)), constant_values=1))
+    # On its side, because XLA takes twice as long for M^T times a few columns.
+    down = matmul(jnp.pad(a.T, ((0, 1), (0, 0)), constant_values=1), weight)
+    by_b = (down[:-1] - down[-1:] * b.T).T
+    return along[:, :-1] - along[:, -1:] * a, by_b
+
+
+radial.defvjp(_radial_forward, _radial_backward)
+
+
+def gaussian(squared: Array) -> tuple[Array, Array]:
+    """exp(-s / 2): functions with all derivatives."""
+    value = jnp.exp(-0.5 * squared)
+    return value, value
+
+
+def matern52(squared: Array) -> tuple[Array, Array]:
+    r"""$(1 + \sqrt5 r + \tfrac53 r^2)\, e^{-\sqrt5 r}$ with r^2 = s: functions with two derivatives."""
+    # The floor is for derivatives of derivatives: that of a root at 0 is infinite.
+    root = jnp.sqrt(5 * jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
+    decay = jnp.exp(-root)
+    return (1 + root + root**2 / 3) * decay, (5 / 3) * (1 + root) * decay
+
+
+def _network(features: int, settings: GPSettings) -> MLP:
+    return MLP((features, *settings.kernel_widths, settings.kernel_outputs))
+
+
+def _lengths(name: str) -> Callable[[int, GPSettings], tuple[Block, ...]]:
+    """ln of one length for each feature: sqrt(d) makes typical points of standardised data neighbours."""
+    return lambda features, settings: (Block(name, features, 0.5 * math.log(features), 1.0),)
+
+
+def _scaled(phi: Array, x: Array, settings: GPSettings) -> Array:
+    return x * jnp.exp(-phi)
+
+
+def _affine(phi: Array, x: Array, settings: GPSettings) -> Array:
+    return jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1) * jnp.exp(phi)
+
+
+def _circles(phi: Array, x: Array, settings: GPSettings) -> Array:
+    r"""Each feature on a circle of radius 1 / l: $|u - u'| = 2 |\sin(\pi (x - x') / p)| / l$."""
+    lengths, periods = jnp.split(phi, 2)
+    angles = 2 * jnp.pi * x * jnp.exp(-periods)
+    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1) * jnp.tile(
+        jnp.exp(-lengths), 2
+    )
+
+
+KERNELS: dict[str, Kernel] = {
+    # Squared exponential on a network's outputs.
+    "deep": Kernel(
+        lambda features, s: (Block("kernel.deep", _network(features, s).size),),
+        lambda phi, x, s: _network(x.shape[1], s)(phi, x),
+        partial(radial, gaussian),
+    ),
+    # Squared exponential with one length for each feature.
+    "ard": Kernel(_lengths("kernel.ard"), _scaled, partial(radial, gaussian)),
+    # sum_j s_j^2 x_j x'_j + s_0^2: ridge regression with a penalty of its own for each slope.
+    "linear": Kernel(
+        lambda features, s: (Block("kernel.linear", features + 1, math.log(0.1), 1.0),),
+        _affine,
+        lambda a, b: matmul(a, transpose(b)),
+        lambda a: jnp.sum(a**2, axis=-1),
+    ),
+    # Matern 5/2 with one length for each feature: rougher functions than `ard`.
+    "matern": Kernel(_lengths("kernel.matern"), _scaled, partial(radial, matern52)),
+    # exp(-2 sum_j sin^2(pi (x_j - x'_j) / p_j) / l_j^2). Every feature has a period of its own, since
+    # hours and angles repeat at different ones, and a length: one that does not repeat gets a long one.
+    # Features are standardised: the hyper-prior's periods lie between one and three in their range.
+    "periodic": Kernel(
+        lambda features, s: (
+            *_lengths("kernel.periodic.length")(features, s),
+            Block("kernel.periodic.period", features, math.log(2.0), 0.5),
+        ),
+        _circles,
+        partial(radial, gaussian),
+    ),
+}

@@ -19,9 +19,21 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pacpfl.errors import InputError
+from pacpfl.settings import Settings, key
 
 ROWS = 512  # inputs at once where all there are may not fit into memory
 PADDINGS = ("valid", "same")
+
+
+@dataclass(frozen=True)
+class NetworkSettings(Settings):
+    """The network of fedavg, mtl and maml, and of Bayesian networks."""
+
+    kind: str = key("mlp", "mlp, or cnn (images)", choices=("mlp", "cnn"))
+    widths: tuple[int, ...] = key((32, 32), "neurons of its hidden layers (mlp)", least=1)
+    activation: str = key("tanh", "of its hidden layers (mlp)", choices=("tanh", "relu"))
+    filters: tuple[int, ...] = key((32, 64), "channels of its two convolutions (cnn)", least=1)
+    hidden: int = key(512, "neurons of its dense layer (cnn)", least=1)
 
 
 class Network(Protocol):

@@ -28,7 +28,7 @@ from pacpfl.methods.pooled import Pooled
 from pacpfl.methods.ridge import Ridge
 from pacpfl.methods.vanilla import Vanilla
 from pacpfl.priors.base import Prior
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import mixture
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.studies.build_networks import (
@@ -168,23 +168,10 @@ def build_prior(config: Config, form: Form) -> Prior:
     """Return the family of priors that a configuration means: a Bayesian network for classes."""
     if form.classes is not None:
         return build_bnn_prior(config, form)
-    prior = config.prior
-    base: Prior = GPPrior(
-        len(form.features),
-        mean=tuple(prior.mean.split("+")),
-        kernel=tuple(prior.kernel.split("+")),
-        mean_widths=prior.mean_widths,
-        kernel_widths=prior.kernel_widths,
-        kernel_outputs=prior.kernel_outputs,
-        learn_output_scale=prior.output_scale == "learned",
-        noise=prior.noise,
-        noise_spread=prior.noise_spread,
-        noise_model=prior.noise_model,
-        noise_widths=prior.noise_widths,
+    plain = GPPrior(len(form.features), GPSettings(mean="+".join(config.prior)))
+    return mixture(
+        plain if config.prior.warp == "none" else WarpedPrior(plain), config.prior.members
     )
-    if prior.warp != "none":
-        base = WarpedPrior(base)
-    return mixture(base, prior.members)
 
 
 def build_method(name: str, config: Config, form: Form) -> Method:
@@ -221,11 +208,13 @@ def simple_prior(config: Config, form: Form) -> GPPrior:
     scale, and a wide hyper-prior of the noise to start from."""
     return GPPrior(
         len(form.features),
-        mean=("constant",),
-        kernel=("ard",),
-        learn_output_scale=True,
-        noise=config.prior.noise,
-        noise_spread=1.0,
+        GPSettings(
+            mean="constant",
+            kernel="ard",
+            output_scale="learned",
+            noise=config.prior.noise,
+            noise_spread=1.0,
+        ),
     )
 
 

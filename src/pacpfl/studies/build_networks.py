@@ -17,7 +17,7 @@ from pacpfl.methods.pacpfl import build_optimizer
 from pacpfl.methods.pfedbayes import PFedBayes
 from pacpfl.methods.pfedgp_classify import PFedGPClassify
 from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
-from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import CNN, MLP, Network
 from pacpfl.types import Form
@@ -85,33 +85,8 @@ def build_pfedgp_classify(config: Config, form: Form) -> PFedGPClassify:
 def build_bnn_prior(config: Config, form: Form) -> BNNPrior:
     if config.prior.members > 1:
         raise InputError("Mixtures of Bayesian networks are not offered; set prior.members = 1.")
-    model, own = build_model(config, form), config.bnn
-    return BNNPrior(
-        model.network,
-        model.likelihood,
-        samples=own.draws,
-        spread=own.std_per,
-        objective=own.objective,
-        noise=own.noise,
-        initial_std=own.initial_std,
-        std_spread=own.std_spread,
-        inference=build_inference(config),
-    )
-
-
-def build_inference(config: Config) -> Inference:
-    own = config.posterior
-    return Inference(
-        own.inference,
-        own.networks,
-        own.adapt,
-        own.steps,
-        own.learning_rate,
-        own.temperature,
-        own.optimizer,
-        own.svgd_kernel,
-        own.batch,
-    )
+    model = build_model(config, form)
+    return BNNPrior(model.network, model.likelihood, BNNSettings(draws=config.bnn))
 
 
 def build_vanilla_bnn(config: Config, form: Form) -> VanillaBNN:
@@ -139,5 +114,8 @@ def _without_federation(config: Config, form: Form) -> BNNPrior:
         batch=alone.batch,
     )
     return BNNPrior(
-        model.network, model.likelihood, initial_std=alone.initial_std, inference=inference
+        model.network,
+        model.likelihood,
+        BNNSettings(initial_std=alone.initial_std),
+        inference=inference,
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from pacpfl.config import Config, RunSettings
 from pacpfl.engine.runtime import usable_cores
-from pacpfl.sections import NetworkConfig, PriorConfig
+from pacpfl.priors.gp import GPSettings
+from pacpfl.priors.networks import NetworkSettings
 
 # Rows, and microseconds of one particle of one client in one round on two cores (make bench).
 MEASURED = ((10, 12.0), (150, 193.0), (610, 4680.0))
@@ -96,7 +97,7 @@ def settings_for(config: Config, sizes: Sizes) -> tuple[Config, list[str]]:
     return config, words
 
 
-def _networks(prior: PriorConfig) -> str:
+def _networks(prior: GPSettings) -> str:
     widths = " and ".join(map(str, prior.mean_widths))
     return f" (a network of {widths} neurons)" if "mlp" in prior.mean else ""
 
@@ -113,7 +114,7 @@ def _for_classes(config: Config, sizes: Sizes, middle: float) -> tuple[Config, l
     )
     config = replace(
         config,
-        network=NetworkConfig(kind="mlp", widths=(32, 16), activation="relu"),
+        network=NetworkSettings(kind="mlp", widths=(32, 16), activation="relu"),
         train=train,
         bnn=replace(config.bnn, draws=4),
         local=replace(config.local, steps=5, learning_rate=0.1),
