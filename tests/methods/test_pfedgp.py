@@ -114,7 +114,7 @@ class Flat(GPPrior):
 
 
 WIDE = PACPFL(
-    Flat(1, ("linear",), ("ard",)),
+    Flat(1, GPSettings(mean="linear", kernel="ard")),
     CLIENTS,
     optax.sgd(1.0),
     TrainSettings(particles=1),

@@ -168,7 +168,7 @@ def build_prior(config: Config, form: Form) -> Prior:
     """Return the family of priors that a configuration means: a Bayesian network for classes."""
     if form.classes is not None:
         return build_bnn_prior(config, form)
-    plain = GPPrior(len(form.features), GPSettings(mean="+".join(config.prior)))
+    plain = GPPrior(len(form.features), config.prior)
     return mixture(
         plain if config.prior.warp == "none" else WarpedPrior(plain), config.prior.members
     )

@@ -86,7 +86,7 @@ def build_bnn_prior(config: Config, form: Form) -> BNNPrior:
     if config.prior.members > 1:
         raise InputError("Mixtures of Bayesian networks are not offered; set prior.members = 1.")
     model = build_model(config, form)
-    return BNNPrior(model.network, model.likelihood, BNNSettings(draws=config.bnn))
+    return BNNPrior(model.network, model.likelihood, config.bnn, config.posterior)
 
 
 def build_vanilla_bnn(config: Config, form: Form) -> VanillaBNN:
