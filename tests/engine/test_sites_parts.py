@@ -21,7 +21,7 @@ from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.sites import participation, states, wire
 from pacpfl.sites.job import EXECUTOR, write_job
 from pacpfl.sites.participation import Log, Seat, Watch, read, seats
-from pacpfl.sites.supervisor import Care, Stopped, Told, Unreachable, supervise
+from pacpfl.sites.supervisor import Callbacks, Care, Stopped, Unreachable, supervise
 from pacpfl.sites.terms import Outcome, order, write_outcome
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
@@ -269,7 +269,7 @@ CARE = Care(
 
 
 def supervised(tmp_path: Path, fake: Fake, care: Care = CARE, **told: Any) -> Outcome:
-    quiet = Told(sleep=lambda seconds: None, **told)
+    quiet = Callbacks(sleep=lambda seconds: None, **told)
     return supervise(lambda: fake, tmp_path, "0123abcd", 5, care, quiet)
 
 
@@ -324,7 +324,7 @@ def test_it_waits_for_a_server_that_does_not_answer(tmp_path: Path) -> None:
             raise Unreachable("not yet")
         return fake
 
-    quiet = Told(sleep=lambda seconds: None)
+    quiet = Callbacks(sleep=lambda seconds: None)
     assert supervise(connect, tmp_path, "0123abcd", 5, CARE, quiet).finished
     assert len(tries) == 4
 

@@ -19,6 +19,7 @@ from toys import StatelessToy, Toy, make_store
 from pacpfl.data.store import ClientStore
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.simulate import train
+from pacpfl.engine.training import Saving
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.transforms import Compressed
@@ -111,6 +112,39 @@ def test_with_everybody_it_is_the_simulators_run(
     expected = train(METHODS[kind](5), store, rounds=ROUNDS, seed=7, dtype=np.float64)
     assert_close(final(tmp_path / "run", METHODS[kind](5))[1], expected.state)
     assert_replayed(tmp_path / "run", store, METHODS[kind])
+
+
+def test_rounds_at_sites_and_in_one_process_are_parts_of_one_training(
+    store: ClientStore, tmp_path: Path
+) -> None:
+    """Both cohorts play for the same loop, so either goes on from the other's checkpoint."""
+    recipe = recipe_for(METHODS["stateless"], ROUNDS)
+    folder, method = tmp_path / "run", StatelessToy()
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
+
+    def stop(site: str, about: Any, reply: Any) -> Any:
+        exchange.stop = about.get("round") == 4
+        return reply
+
+    exchange.spoil = stop
+    assert run_segment(exchange, recipe, folder).rounds == 5
+    options: dict[str, Any] = {"seed": 7, "dtype": np.float64}
+    whole = train(method, store, rounds=ROUNDS, **options)
+    saving = Saving(folder / CHECKPOINT, "a run")
+    reached: list[int] = []
+    train(method, store, rounds=ROUNDS, **options, saving=saving,
+          progress=lambda now: reached.append(now.round),
+          stop=lambda: bool(reached))  # fmt: skip
+    assert 5 < reached[-1] < ROUNDS
+    with open(folder / participation.FILE, "ab") as log:  # everybody took part
+        for number in range(5, reached[-1]):
+            entry = {"kind": "round", "round": number, "clients": [0, 1, 2, 3, 4]}
+            log.write(json.dumps(entry).encode() + b"\n")
+    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
+    assert run_segment(exchange, recipe, folder, 2).finished
+    done, state = final(folder, method)
+    assert done == ROUNDS
+    assert_close(state, whole.state)
 
 
 def test_compressed_updates_travel_in_an_eighth_and_give_the_simulators_run(

@@ -22,7 +22,7 @@ from pacpfl.priors.gp import GPSettings
 from pacpfl.sites import participation
 from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.runs import load_trained, replay
-from pacpfl.sites.supervisor import Told
+from pacpfl.sites.supervisor import Callbacks
 from pacpfl.sites.terms import Outcome
 from pacpfl.studies.build import build_method
 from pacpfl.types import Client, Federation
@@ -95,14 +95,14 @@ class Logged:
 class Running(Logged):
     """A training in a thread, with its progress."""
 
-    def __init__(self, folder: Path, work: Callable[[Told], Outcome]) -> None:
+    def __init__(self, folder: Path, work: Callable[[Callbacks], Outcome]) -> None:
         super().__init__(folder)
         self.rounds: list[int] = []
         self.stages: list[str] = []
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self._stop = threading.Event()
-        told = Told(lambda now: self.rounds.append(now.round), self._stage, self._stop.is_set)
+        told = Callbacks(lambda now: self.rounds.append(now.round), self._stage, self._stop.is_set)
         self._thread = threading.Thread(target=self._run, args=(work, told), daemon=True)
         self._thread.start()
 
@@ -110,7 +110,7 @@ class Running(Logged):
         if not self.stages or self.stages[-1] != text:
             self.stages.append(text)
 
-    def _run(self, work: Callable[[Told], Outcome], told: Told) -> None:
+    def _run(self, work: Callable[[Callbacks], Outcome], told: Callbacks) -> None:
         try:
             self.outcome = work(told)
         except BaseException as error:

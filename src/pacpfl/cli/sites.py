@@ -230,7 +230,7 @@ def run_across(
     from pacpfl.run import Interrupted
     from pacpfl.sites.runs import hand_over, prepare_run
     from pacpfl.sites.session import Console as Line
-    from pacpfl.sites.supervisor import Care, Stopped, Told, supervise
+    from pacpfl.sites.supervisor import Callbacks, Care, Stopped, supervise
     from pacpfl.sites.terms import Terms
     from pacpfl.studies.build import METHODS
 
@@ -244,14 +244,14 @@ def run_across(
             handed.append(method)
             continue
         place, name = prepare_run(folder, config, method, terms)
-        told = Told(
+        callbacks = Callbacks(
             watcher.progress or (lambda progress: None), _once(watcher, title), watcher.stop
         )
         needed = Terms(name, 0, **terms).needed
         care = Care(tuple(about.get("sites", ())), needed, strangers=True)
         try:
             supervise(
-                lambda: Line(kit, about["name"]), place, name, config.train.rounds, care, told
+                lambda: Line(kit, about["name"]), place, name, config.train.rounds, care, callbacks
             )
         except Stopped as reason:
             raise Interrupted(str(reason)) from None

@@ -25,12 +25,12 @@ PARTS = {"train": "", "later": "_later", "test": "_test"}
 
 
 def is_site_folder(path: Path) -> bool:
-    """Whether the folder is in one of the two formats read here."""
+    """Return whether the folder is in one of the two formats that are read here."""
     return (path / "store.json").is_file() or any(path.glob("*.npz"))
 
 
 def read_site_folder(path: Path) -> Federation:
-    """The site's clients, in the order of their names; all of them exist, none is new."""
+    """Return the site's clients, in the order of their names; all of them exist, none is new."""
     if (path / "store.json").is_file():
         return _from_store(path)
     files = sorted(path.glob("*.npz"))
@@ -51,7 +51,7 @@ def read_site_folder(path: Path) -> Federation:
 
 
 def write_client_file(folder: Path, client: Client, federation: Federation) -> Path:
-    """One client's samples, as `read_site_folder` reads them."""
+    """Write one client's samples, as `read_site_folder` reads them."""
     arrays: dict[str, Any] = {}
     for part, suffix in PARTS.items():
         samples: Samples | None = getattr(client, part)

@@ -34,7 +34,9 @@ def make_call(
     longest: int = 0,
     secret: bool = False,
 ) -> Callable[..., Any]:
-    """`count` rounds in one compiled loop. `count` is an argument: one compilation serves all.
+    """Return a function that plays `count` rounds in one compiled loop.
+
+    `count` is an argument: one compilation serves all.
 
     Clients are dealt to the devices; each computes its share of the updates, all gather all of them
     or their means, and each takes the server's step, which is small, for itself. `resident` samples
@@ -211,15 +213,17 @@ class Rounds:
 
 
 def sums_suffice(method: Method, updates: Any) -> bool:
-    """Whether devices exchange sums: updates of networks are large, and to move all of them between
-    devices takes longer than to compute them. Small ones are gathered, and summed in the same order on
-    any number of devices."""
+    """Return whether devices exchange sums instead of all updates.
+
+    Updates of networks are large, and to move all of them between devices takes longer than to compute
+    them. Small ones are gathered, and summed in the same order on any number of devices.
+    """
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(updates))
     return method.averages and size > LARGE_UPDATES
 
 
 def average(updates: Any, weights: Any) -> tuple[Any, Any]:
-    """All devices' clients as one client with their mean update and their weights' sum.
+    """Return all devices' clients as one client with their mean update and their weights' sum.
 
     One collective, as in `gather`.
     """
@@ -241,7 +245,7 @@ def average(updates: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def gather(tree: Any, devices: int) -> Any:
-    """Every device's slots on every device, in ONE collective.
+    """Return every device's slots on every device, in ONE collective.
 
     On a CPU a device that waits for the others holds a thread; two collectives that the devices
     enter in a different order would wait for each other for ever. So all leaves travel in one array

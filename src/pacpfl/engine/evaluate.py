@@ -49,7 +49,7 @@ def evaluate(
     matrices_per_client: int = 1,
     clients_at_once: int | None = None,
 ) -> dict[str, Evaluation]:
-    """Every client's own model, measured on its test samples; existing and new clients apart.
+    """Measure every client's own model on its test samples; existing and new clients apart.
 
     Clients are personalised together, block by block. New clients have no state of their own from
     training: they start like a client in the first round (`init_client`).
@@ -85,7 +85,7 @@ def evaluate(
 def shared_model(
     method: Method, state: Any, clients: Sequence[Client], key: jax.Array, dtype: type
 ) -> Predictor | None:
-    """The one model of a central method, from everybody's data; None for the others."""
+    """Return the one model of a central method, from everybody's data; None for the others."""
     if not method.central:
         return None
     everything = Samples(
@@ -110,7 +110,7 @@ class Details(NamedTuple):
 
 @compiled_once
 def answering(method: Method) -> Callable[..., Any]:
-    """From samples to models to answers for a block of clients: one program for groups of one shape."""
+    """Return the program from a block's samples to models to answers; groups of one shape share it."""
 
     # What differs from seed to seed is an argument, or every seed would compile anew.
     def one(common: Any, client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
@@ -134,7 +134,7 @@ def predict_all(
     dtype: type,
     block: int,
 ) -> tuple[Mixture | Probabilities, Details | None]:
-    """Predictions at all test inputs, leading axis clients."""
+    """Return predictions at all test inputs, leading axis clients."""
     n = tests.clients
     parts = []
     for start in range(0, n, block):
@@ -217,7 +217,7 @@ def _summary(
 def measure(
     prediction: Mixture, y: np.ndarray, levels: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Metrics of one client, its calibration curve, and its predictive mean, std and quantiles."""
+    """Return one client's metrics, calibration curve, and predictive mean, std and quantiles."""
     targets = np.asarray(y, prediction.means.dtype)
     mean, std, cdf, log_density, quantiles = map(
         np.asarray, _summary(prediction, targets, QUANTILES.astype(targets.dtype))
@@ -236,7 +236,7 @@ def measure(
 
 
 def agree(responsibilities: np.ndarray) -> np.ndarray:
-    """Particles number their base priors each in their own order; renumber them all like the first.
+    """Renumber base priors, which each particle numbers in its own order, like the first one's.
 
     [clients, k, K] -> the same, with each particle's columns permuted to overlap most.
     """

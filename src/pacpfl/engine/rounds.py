@@ -48,7 +48,7 @@ class RoundInputs(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How the slots for a round's clients are dealt out."""
+    """The division of a round's slots among devices."""
 
     devices: int
     blocks: int  # one after the other on each device
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 
 
 def divide(c: int, longest: int, matrices: int, itemsize: int) -> Layout:
-    """All devices; blocks small enough for the working set; as few empty slots as that allows."""
+    """Divide c clients among all devices, in blocks small enough for the working set."""
     devices = min(jax.device_count(), c)
     share = math.ceil(c / devices)
     per_client = max(1, matrices * longest**2 * itemsize)
@@ -70,24 +70,24 @@ def divide(c: int, longest: int, matrices: int, itemsize: int) -> Layout:
 
 
 def choose_clients(seed: int, number: int, n: int, c: int) -> np.ndarray:
-    """The random subset C_t: without replacement, in O(c), from (seed, round) alone."""
+    """Draw the random subset C_t: without replacement, in O(c), from (seed, round) alone."""
     rng = np.random.default_rng([seed, number])
     return np.sort(rng.choice(n, c, replace=False, shuffle=False))
 
 
 def poisson_clients(rng: np.random.Generator, n: int, rate: float) -> np.ndarray:
-    """Every client takes part with probability `rate`, whatever the others do; perhaps nobody does."""
+    """Draw each client with probability `rate`, whatever the others do; perhaps nobody."""
     return np.flatnonzero(rng.random(n) < rate)
 
 
 def poisson_slots(n: int, rate: float) -> int:
-    """Enough for all but one in OVERFLOW rounds of Poisson sampling."""
+    """Return slots enough for all but a share OVERFLOW of rounds with Poisson sampling."""
     more = bdtrc(np.arange(n + 1), n, rate)  # the probability of more clients than 0, 1, ...
     return max(1, int(np.argmax(more <= OVERFLOW)))
 
 
 def gather_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type) -> RoundInputs:
-    """One round's inputs; empty slots hold some client's data with weight 0."""
+    """Return one round's inputs; empty slots hold some client's data with weight 0."""
     empty = slots - len(chosen)
     data = store.gather(fill(chosen, slots), dtype)
     numbers = np.concatenate([chosen, np.full(empty, store.clients)]).astype(np.int32)
@@ -97,7 +97,7 @@ def gather_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type
 
 
 def fill(chosen: np.ndarray, slots: int) -> np.ndarray:
-    """The empty slots repeat the first chosen client; client 0 where nobody was chosen."""
+    """Fill the empty slots with the first chosen client; with client 0 where nobody was chosen."""
     first = chosen[0] if len(chosen) else 0
     return np.concatenate([chosen, np.full(slots - len(chosen), first, chosen.dtype)])
 
@@ -110,7 +110,7 @@ def hold(store: ClientStore, dtype: type) -> Resident:
 
 
 def point_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type) -> RoundInputs:
-    """One round's inputs when the samples are on the device: only where they lie."""
+    """Return one round's inputs when the samples are on the device: only where they lie."""
     filled = fill(chosen, slots)
     starts, ends = store.offsets[filled], store.offsets[filled + 1]
     places = Places(starts.astype(np.int32), (ends - starts).astype(np.int32))
@@ -119,7 +119,7 @@ def point_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type)
 
 
 def look_up(samples: Resident, places: Any, longest: int) -> Data:
-    """The same as `gather_round` makes of a store, from samples on the device."""
+    """Return what `gather_round` makes of a store, from samples on the device."""
 
     def one(start: jax.Array, length: jax.Array) -> Data:
         mask = jnp.arange(longest) < length
@@ -131,7 +131,7 @@ def look_up(samples: Resident, places: Any, longest: int) -> Data:
 
 
 def stack_rounds(each: list[RoundInputs], capacity: int) -> RoundInputs:
-    """Rounds along a new leading axis, in arrays of always the same size."""
+    """Stack rounds along a new leading axis, in arrays of always the same size."""
 
     def stack(*parts: np.ndarray) -> np.ndarray:
         whole = np.zeros((capacity, *parts[0].shape), parts[0].dtype)
@@ -145,7 +145,7 @@ def stack_rounds(each: list[RoundInputs], capacity: int) -> RoundInputs:
 def initial_client_states(
     method: Method, state: Any, store: ClientStore, keys: Keys, dtype: type
 ) -> Any:
-    """What clients keep between rounds, leading axis n; computed only where a method keeps something."""
+    """Return what clients keep before the first round, leading axis n; () where they keep nothing."""
     one, many = _first_states(method)
     example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
     if not jax.tree.leaves(jax.eval_shape(one, state, keys, example, 0)):
@@ -156,7 +156,7 @@ def initial_client_states(
 
 @compiled_once
 def _first_states(method: Method) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """For one client, and compiled for many."""
+    """Return the function for one client, and compiled for many."""
 
     def one(state: Any, keys: Keys, data: Data, client: Any) -> Any:
         return method.init_client(state, data, keys.start_of(client))
@@ -165,10 +165,10 @@ def _first_states(method: Method) -> tuple[Callable[..., Any], Callable[..., Any
 
 
 def first_client(store: ClientStore, dtype: type) -> Data:
-    """What methods are told of samples before they start: shapes and types, by way of an example."""
+    """Return an example of samples: of these, methods see shapes and types before they start."""
     return to_device(jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype)))
 
 
 def to_device(tree: Any) -> Any:
-    """Not by `jnp.asarray`, which compiles a program for every shape."""
+    """Move a pytree to the device; `jnp.asarray` would compile a program for every shape."""
     return jax.device_put(tree)

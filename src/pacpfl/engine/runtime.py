@@ -15,7 +15,7 @@ MOST_DEVICES = 8
 
 
 def configure(precision: str = "float32") -> None:
-    """Precision, and compiled programs kept on disk so that the second run starts at once.
+    """Set the precision, and keep compiled programs on disk so that the second run starts at once.
 
     The cache lies in PACPFL_CACHE_DIR, else in the user's cache folder; a folder that cannot be
     written is no reason to stop.
@@ -37,7 +37,7 @@ def configure(precision: str = "float32") -> None:
 
 
 def usable_cores() -> int:
-    """Cores this process may run on: fewer than the machine has where it was given a share."""
+    """Count the cores this process may run on: fewer than the machine has where it got a share."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Processor, cores and accelerator in words."""
+    """Name the processor, the number of cores and the accelerator."""
     processor = platform.processor() or platform.machine()
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():

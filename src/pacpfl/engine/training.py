@@ -61,7 +61,7 @@ class Secrecy:
     noise_seed: int | None = None
 
     def left(self, done: int) -> int:
-        """Rounds the budget still allows; `done` stands for what was released where no ledger does."""
+        """Count the rounds the budget still allows; without a ledger, `done` were released."""
         released = done if self.ledger is None else self.ledger.released
         limit = self.plan.rounds
         return 2**31 if limit is None else max(0, limit - released)
@@ -115,17 +115,17 @@ class Training:
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """One value per round so far."""
+        """Return one value per round so far."""
         return {name: np.concatenate(parts) for name, parts in self._curves.items()}
 
     @property
     def latest(self) -> dict[str, float]:
-        """The values of the last round."""
+        """Return the values of the last round."""
         return {name: float(parts[-1][-1]) for name, parts in self._curves.items()}
 
     @property
     def out_of_budget(self) -> bool:
-        """Whether the budget ends the training before its last round."""
+        """Return whether the budget ends the training before its last round."""
         return self.secrecy is not None and self.done < self.rounds and not self.allowed()
 
     def allowed(self) -> int:

@@ -121,7 +121,7 @@ def decode(code: Code, dtype: Any) -> Array:
 
 
 def decoded(updates: Any, dtype: Any) -> Any:
-    """Updates of any number of clients, as their method knows them."""
+    """Return updates of any number of clients as their method knows them."""
     return jax.tree.map(
         lambda part: decode(part, dtype) if isinstance(part, Code) else part,
         updates,
@@ -136,7 +136,7 @@ class SummedPrivate(Private):
     def server_update(
         self, state: PrivateState, updates: PrivateUpdate, weights: Float[Array, " c"], key: Array
     ) -> PrivateState:
-        """`Private`'s step from its noisy sum on."""
+        """Take `Private`'s step from its noisy sum on."""
         noisy = jnp.einsum("c,ckp->kp", weights, updates.gradients, precision="highest")
         mean = Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
         inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), key)
@@ -145,7 +145,7 @@ class SummedPrivate(Private):
 
 
 def summed(method: Method) -> Method:
-    """The method as secure rounds need it; what they cannot do is refused."""
+    """Return the method as secure rounds need it; refuse what they cannot do."""
     if not isinstance(method, Private):
         return method
     plan = method.plan

@@ -50,7 +50,7 @@ class SitesController(ModelController):  # type: ignore[misc]
         )
 
     def _authority(self) -> str:
-        """The project's certificate, by which the server knows the sites; of its own kit."""
+        """Return the project's certificate, by which the server knows the sites; its kit has it."""
         kit = Path(self.engine.get_workspace().get_startup_kit_dir())
         return (kit / "rootCA.pem").read_text(encoding="utf-8")
 

@@ -34,7 +34,7 @@ class Gathered(NamedTuple):
 
     @staticmethod
     def nobody(pattern: Any, n: int, dtype: type) -> Gathered:
-        """A round without clients: only a private run has them."""
+        """Return a round without clients: only a private run has them."""
         updates = jax.tree.map(lambda s: np.zeros((n, *s.shape), s.dtype), pattern)
         return Gathered(updates, np.zeros(n, dtype), [], [], [], {}, True)
 
@@ -50,7 +50,10 @@ def collect(
     quorum: int = 1,
     sent: int = 0,
 ) -> Gathered:
-    """`asked` are the clients' numbers by site, `pattern` the form of one client's update."""
+    """Put the sites' updates in one array; what is not exactly as asked for does not count.
+
+    `asked` are the clients' numbers by site, `pattern` the form of one client's update.
+    """
     gathered = Gathered.nobody(pattern, n, dtype)
     refused: dict[str, str] = {}
     answered: list[str] = []
@@ -95,7 +98,7 @@ def collect(
 
 
 def accepted(reply: Reply) -> dict[str, Any]:
-    """What a reply says, unless it says no."""
+    """Return what a reply says; raise `Refused` if it says no."""
     about = wire.from_text(reply.text)
     if "refused" in about:
         raise Refused(f"the site refuses: {str(about['refused'])[:500]}")

@@ -18,7 +18,7 @@ READY_SECONDS = 300.0
 
 
 def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: list[str]) -> Path:
-    """Into `folder`; `sites` are those it is for. Returns the folder to submit.
+    """Write the job of a segment for these sites; return the folder to submit.
 
     Its whole path: FLARE looks for any other below the administrator's kit.
     """

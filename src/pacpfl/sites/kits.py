@@ -93,7 +93,7 @@ def read_project(path: Path) -> Project:
 
 
 def read_terms(table: Any, origin: str) -> dict[str, Any]:
-    """[run]: what of `Terms` people may set."""
+    """Read and check [run]: what of `Terms` people may set."""
     known = {f.name: f.default for f in fields(Terms) if f.name not in ("run", "segment")}
     if not isinstance(table, dict):
         raise InputError(f"{origin}: run is a section; write [run] above its keys.")
@@ -117,7 +117,7 @@ def read_terms(table: Any, origin: str) -> dict[str, Any]:
 
 
 def provision(project: Project, folder: Path, extra: tuple[str, ...] = ()) -> list[Path]:
-    """Make the kits that are not there yet: one folder each, below `folder`.
+    """Make the kits that are not there yet, one folder each; return these.
 
     The authority's key stays in `folder`/authority. `extra` are sites that were added later.
     """
@@ -152,7 +152,7 @@ def provision(project: Project, folder: Path, extra: tuple[str, ...] = ()) -> li
 
 
 def _forget_keys(path: Path) -> None:
-    """The authority keeps its own key only: a kit that is made again gets a new one."""
+    """Delete all keys but the authority's own: a kit that is made again gets a new one."""
     state = json.loads(path.read_text(encoding="utf-8"))
     own = {name: value for name, value in state.items() if not isinstance(value, dict)}
     path.write_text(json.dumps(own), encoding="utf-8")
@@ -160,12 +160,12 @@ def _forget_keys(path: Path) -> None:
 
 
 def _folder_of(made: Path, name: str, project: Project) -> str:
-    """The server's kit is named after its host."""
+    """Return the folder that FLARE made: the server's kit is named after its host."""
     return project.host if name == SERVER and not (made / name).is_dir() else name
 
 
 def _description(project: Project, extra: tuple[str, ...]) -> dict[str, Any]:
-    """FLARE's project file, as a dictionary."""
+    """Return FLARE's project file, as a dictionary."""
     org = project.name
     server = {
         "name": project.host,
@@ -203,7 +203,7 @@ def _description(project: Project, extra: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _restrict(kit: Path, name: str, project: Project) -> None:
-    """Whose the kit is, and what its owner lets others do."""
+    """Write down whose the kit is, and what its owner lets others do."""
     role = {SERVER: "server", project.admin: "admin"}.get(name, "site")
     about: dict[str, Any] = {"name": name, "role": role, "project": project.name}
     if role == "admin":
@@ -250,7 +250,7 @@ def settle(kit: Path) -> None:
 
 
 class _Said:
-    """What FLARE's provisioner says; its errors are told, the rest is of no interest."""
+    """Logger of FLARE's provisioner: keeps its errors."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -279,7 +279,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_kit(kit: Path, role: str) -> dict[str, Any]:
-    """What a kit is for: its name, its role, its project."""
+    """Return what a kit is for: its name, its role, its project."""
     try:
         about = dict(json.loads((kit / ABOUT).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -315,7 +315,7 @@ def keep_running(
     environment: dict[str, str] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Until SIGTERM or SIGINT; a process that dies is started again, after ever longer waits.
+    """Keep FLARE's process of a kit running until SIGTERM or SIGINT, with ever longer waits.
 
     What FLARE says is in the kit's log.txt, and what it prints in output.txt.
     """

@@ -30,7 +30,7 @@ MODES = ("any", "none", "paper", "laplace", "gaussian")
 
 @dataclass(frozen=True)
 class Limits:
-    """0, the empty list and `any` mean: no limit."""
+    """A site's limits; 0, the empty list and `any` mean: none."""
 
     methods: tuple[str, ...] = ()  # allowed
     largest_model: int = 0  # numbers in the server's state
@@ -42,7 +42,7 @@ class Limits:
     secure: bool = False  # updates leave in sums over several sites only
 
     def check_request(self, recipe: Recipe, samples: list[int], secure: bool = False) -> None:
-        """Before anything is computed for a run."""
+        """Check a run before anything is computed for it."""
         if self.secure and not secure:
             raise Refused(
                 "secure aggregation is required here, and the run sends updates in the open; set "
@@ -77,7 +77,7 @@ class Limits:
             )
 
     def check_clip(self, clip: float) -> None:
-        """Also in every round: the server sends it."""
+        """Check the clip norm, also in every round: the server sends it."""
         if self.clip_norm and not clip <= self.clip_norm:
             raise Refused(f"a clip norm of {clip:g} is above the {self.clip_norm:g} allowed here")
 
@@ -134,7 +134,7 @@ def read_limits(table: dict[str, Any], origin: str) -> Limits:
 
 
 def write_site_file(path: Path, data: Path) -> None:
-    """A new file with every limit at its default, or the old one with another path to the data."""
+    """Write a new file with every limit at its default, or another path to the data into the old one."""
     line = f"data = {json.dumps(str(data), ensure_ascii=False)}"
     if path.exists():
         old = path.read_text(encoding="utf-8").splitlines()
@@ -150,6 +150,6 @@ def write_site_file(path: Path, data: Path) -> None:
 
 
 def note_refusal(folder: Path, reason: str, asked: dict[str, Any]) -> None:
-    """One line for the people at the site: when, what was asked, why not."""
+    """Append a line for the people at the site: when, what was asked, why not."""
     entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, **asked}
     files.append_line(folder / REFUSALS, entry)

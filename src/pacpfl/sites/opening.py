@@ -49,7 +49,7 @@ class Opening:
         return wire.to_text({"task": task, "run": self.terms.run, **more})
 
     def hello(self) -> dict[str, Form]:
-        """Which sites take part, and what their data look like; sites in order of their names."""
+        """Ask who takes part, and what their data look like; return that by the sites' names, in order."""
         text = self.about(
             "hello",
             config=self.config,
@@ -75,7 +75,7 @@ class Opening:
         return said
 
     def _introduce(self, site: str, introduction: Any) -> None:
-        """The sites check it, too; a site that shows nothing sound is none the others wait for."""
+        """Check a site's certificate, as the other sites will; who shows nothing sound is left out."""
         try:
             identity = known_as(self._authority, site, introduction, self.terms.run)
         except (SecureAggregationError, InputError) as error:
@@ -85,7 +85,7 @@ class Opening:
     def seat(
         self, said: dict[str, Form], record: Record
     ) -> tuple[Form, tuple[Seat, ...], list[str]]:
-        """The form of the whole federation, everybody's numbers, and who may take part."""
+        """Return the form of the whole federation, everybody's numbers, and who may take part."""
         known = {seat.site: seat.clients for seat in record.roster}
         stored = self._stored() if known else {}
         one = next(iter(said.values()))
@@ -126,7 +126,7 @@ class Opening:
         roster: tuple[Seat, ...],
         agreed: Agreed | None = None,
     ) -> list[str]:
-        """Sites build the same method, and compile it, before the first round's clock ticks."""
+        """Have the sites build and compile the method, before the first round's clock ticks."""
         seats = {seat.site: seat.first for seat in roster}
         data, encoding = whole._asdict(), self.terms.encoding
         secure: dict[str, Any] = {}
@@ -153,7 +153,7 @@ class Opening:
         return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
 
     def initial(self, method: Method, form: Form) -> Any:
-        """As the simulator makes it: depends on the number of features alone."""
+        """Return the first state, as the simulator makes it from the number of features alone."""
         key = Keys.of(self.recipe.seed).start()
         return jax.jit(method.init)(key, example(form, self.recipe.dtype))
 
@@ -177,5 +177,5 @@ def shapes_of(method: Method, state: Any, whole: Form, recipe: Recipe) -> Shapes
 
 
 def example(form: Form, dtype: type) -> Data:
-    """Data of the right form, for shapes and types."""
+    """Return data of the right form, for shapes and types."""
     return Data(jnp.zeros((1, len(form.features)), dtype), jnp.zeros(1, dtype), jnp.ones(1, bool))

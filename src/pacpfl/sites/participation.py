@@ -30,7 +30,7 @@ FILE = "participation.jsonl"
 
 
 class Seat(NamedTuple):
-    """A site's clients bear the numbers first, first + 1, ..."""
+    """A site's place in the roster: its clients bear the numbers first, first + 1, ..."""
 
     site: str
     first: int
@@ -49,14 +49,14 @@ class Round(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a log says when only the rounds that count are read."""
+    """The part of a log that counts."""
 
     roster: tuple[Seat, ...]
     rounds: tuple[Round, ...]
     segments: int
 
     def last_counted(self) -> dict[int, int]:
-        """For each client that ever took part, the last round in which it did."""
+        """Return the last round of each client that ever took part."""
         return {client: one.number for one in self.rounds for client in one.clients}
 
 
@@ -77,7 +77,7 @@ def total(roster: tuple[Seat, ...]) -> int:
 
 
 class Log:
-    """Open for appending. A line is handed to the system before the next round begins."""
+    """A log, open for appending; a line is handed to the system before the next round begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class Log:
 
 
 def read(path: Path, until: int | None = None) -> Record:
-    """The rounds that count, in order. `until`: of a checkpoint; the log must lead there."""
+    """Read the rounds that count, in order; the log must lead to round `until` of a checkpoint."""
     rounds: list[Round] = []
     roster: tuple[Seat, ...] = ()
     segment = 0
@@ -156,7 +156,7 @@ def _cut_half_line(path: Path) -> None:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """Rounds, sites, seconds and bytes of a run, from its log."""
+    """Return the rounds, sites, seconds and bytes of a run, from its log."""
     lines = entries(folder / FILE)
     rounds = [line for line in lines if line["kind"] == "round"]
     answered: dict[str, int] = {}
@@ -196,7 +196,7 @@ class Watch:
         self.submitted = 0.0
 
     def begin(self, segment: int, sites: list[str]) -> None:
-        """A new job was submitted for these sites; whoever comes later is absent from now on."""
+        """Begin a segment with these sites; whoever comes later is absent from now on."""
         self.segment, self.expected = segment, set(sites)
         self.refused, self.absent = set(), {}
         self.moved = time.monotonic()
@@ -204,11 +204,11 @@ class Watch:
 
     @property
     def present(self) -> set[str]:
-        """Who was there when last heard of."""
+        """Return who was there when last heard of."""
         return self.expected - set(self.absent)
 
     def read(self) -> None:
-        """What was written since the last time; a half-written line waits for its other half."""
+        """Read what was written since the last time; a half-written line waits for its other half."""
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
@@ -235,7 +235,7 @@ class Watch:
             )
 
     def waiting(self, connected: dict[str, float]) -> dict[str, float]:
-        """Sites that the server hears of but that take no part, and for how many seconds.
+        """Return sites that are connected but take no part, and for how many seconds.
 
         One that fell silent counts once it was heard of after that; one that refused does not.
         """

@@ -25,7 +25,7 @@ from pacpfl.types import Federation, Form
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a configuration says, with the functions that make a method of it."""
+    """A configuration's terms, with the functions that make a method of it."""
 
     method: str
     seed: int
@@ -41,7 +41,7 @@ class Recipe:
 
 
 def read_recipe(text: str, method: str) -> Recipe:
-    """What the text of a configuration and a method's name stand for."""
+    """Read the text of a configuration."""
     return recipe_of(configuration.load(text, "the run's configuration"), method)
 
 
@@ -88,7 +88,7 @@ def recipe_of(config: Config, method: str) -> Recipe:
 
 
 def site_federation(config: Config, data: Path) -> Federation:
-    """The site's own clients, read from its own files, in the units of its own scalers."""
+    """Read the site's own clients from its own files, in the units of its own scalers."""
     if data.is_dir() and is_site_folder(data):
         return standardize(read_site_folder(data), config.data.standardize)
     if config.data.name == "tables":

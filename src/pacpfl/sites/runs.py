@@ -52,7 +52,7 @@ TERMS, CONFIG = "terms.json", "config.toml"
 
 
 def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -> tuple[Path, str]:
-    """The folder that server and supervisor share for one method, and the run's name."""
+    """Prepare the folder that server and supervisor share for one method; return it and the run's name."""
     prepare(out, config)
     folder = out / "sites" / method
     path = folder / TERMS
@@ -72,7 +72,7 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
 
 
 def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:
-    """What a run across sites has reached, read back at the server."""
+    """Read back what a run across sites has reached, at the server."""
     known = recipe_of(config, method)
     form = folder / FORM
     if not form.exists():
@@ -91,8 +91,9 @@ def template(method: Method, known: Recipe, whole: Form) -> Any:
 
 
 def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
-    """Where the data set that the configuration names IS what the sites hold (a demonstration): leave
-    the result where the simulator would, so that `run` only personalises and measures.
+    """Leave the result where the simulator would, so that `run` only personalises and measures.
+
+    For a demonstration, where the data set that the configuration names IS what the sites hold.
 
     False where clients keep something between rounds: it stays at the sites.
     """
@@ -107,7 +108,7 @@ def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
 
 
 def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[str, MethodResult]:
-    """At a site, after training: its own clients' models, measured, and a run folder for its report.
+    """Personalise and measure a site's own clients after training; write a run folder for its report.
 
     `folder` is the site's own; nothing is sent anywhere.
     """
@@ -148,7 +149,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
 
 
 def _model_folder(folder: Path, run: str | None) -> Path:
-    """Of the run that is named, or of the newest."""
+    """Return the folder of the run that is named, or of the newest."""
     found = sorted((folder / "models").glob("*/model.json"), key=lambda path: path.stat().st_mtime)
     chosen = [path.parent for path in found if run is None or path.parent.name == run]
     if not chosen:
@@ -162,7 +163,7 @@ def _model_folder(folder: Path, run: str | None) -> Path:
 def _kept(
     folder: Path, method: Method, state: Any, whole: Form, known: Recipe, numbers: list[int]
 ) -> Any:
-    """What these clients kept, one row each; () where they keep nothing."""
+    """Return what these clients kept, one row each; () where they keep nothing."""
     key = jax.random.key(known.seed)
     data = example(whole, known.dtype)
     pattern = jax.eval_shape(method.init_client, state, data, key)
@@ -189,7 +190,12 @@ def replay(
     dtype: type,
     matrices_per_client: int = 1,
 ) -> tuple[Any, Any]:
-    """Server's and clients' states after the record's last round.
+    """Compute a run across sites again, in one process, from its participation log.
+
+    With the clients' data in one place (a test, an audit) the simulator's own functions, given the
+    clients that took part in each round, must end with the particles that the sites ended with. Returns
+    the server's and the clients' states after the record's last round.
+
 
     `build` makes the method for n clients; `store` holds all clients of the roster by number.
     """

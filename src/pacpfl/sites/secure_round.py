@@ -27,7 +27,7 @@ ENVELOPE_BYTES = 2**10  # name, lengths and signature around a payload
 
 
 class Summed(NamedTuple):
-    """What a round gave."""
+    """The result of a round."""
 
     total: np.ndarray | None  # [d] over the survivors' clients; None: abandoned
     survivors: tuple[str, ...]
@@ -39,7 +39,7 @@ class Summed(NamedTuple):
 
 
 class SecureRounds:
-    """The rounds of one segment: a session of the protocol."""
+    """A session of the protocol: the rounds of one segment."""
 
     def __init__(self, opening: Opening, agreed: Agreed) -> None:
         self.opening, self.agreed = opening, agreed
@@ -55,7 +55,10 @@ class SecureRounds:
         clients: Callable[[Collection[str]], int],
         before_reveal: Callable[[], None],
     ) -> Summed:
-        """`take` are the sites with their clients, as in plain rounds; `clients` counts sites' clients."""
+        """Run one attempt at a round.
+
+        `take` are the sites with their clients, as in plain rounds; `clients` counts sites' clients.
+        """
         attempt = _Attempt(self.opening, number, self._attempts, self._session, sorted(take))
         self._attempts += 1
         identities = {site: self.opening.identities[site] for site in take}
@@ -93,7 +96,7 @@ class SecureRounds:
 def shared_out(
     summed: Summed, numbers: Mapping[str, list[int]], pattern: Any, n: int, dtype: type
 ) -> Gathered:
-    """A round as the engine knows it: each client in the sum is given the mean (sums.py)."""
+    """Return a round as the engine knows it: each client in the sum is given the mean (secure_terms)."""
     gathered = Gathered.nobody(pattern, n, dtype)
     clients = sorted(number for site in summed.survivors for number in numbers[site])
     if summed.total is not None:
@@ -136,7 +139,7 @@ class _Attempt:
         most: int,
         **more: Any,
     ) -> dict[str, bytes]:
-        """The sites' messages of a step, by site; they are checked by the protocol."""
+        """Return the sites' messages of a step, by site; the protocol checks them."""
         text = self.opening.about("secure", step=step, **self._fixed, **more)
         asked = sorted(sites)
         deadline = self.opening.terms.deadline

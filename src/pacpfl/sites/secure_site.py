@@ -39,7 +39,7 @@ REVEALED = "revealed.json"
 
 
 def known_as(authority: str, name: str, introduction: Any, run: str) -> bytes:
-    """The identity of a site, if a certificate for a site of this name vouches for it in this run.
+    """Return the identity of a site for which a certificate of its name vouches in this run.
 
     The server's and the administrator's certificates bear names that no site can have.
     """
@@ -83,7 +83,7 @@ class SecureSite:
         self._most_reveals = method.plan.rounds if isinstance(method, Private) else None
 
     def advertise(self, about: dict[str, Any], rows: np.ndarray) -> bytes:
-        """`rows` are the updates of the site's clients, one each."""
+        """Begin a round with the sum of the clients' updates, which are the `rows`."""
         agreed, member = self._agreed, self._member
         if agreed is None or member is None:
             raise Refused("a secure round was asked for before the run had begun")
@@ -106,7 +106,7 @@ class SecureSite:
             raise Refused(str(error)) from error
 
     def step(self, params: Any, about: dict[str, Any]) -> bytes:
-        """Every step but the first."""
+        """Answer every step but the first."""
         client, name = self._client, about["step"]
         if client is None or about["attempt"] != self._attempt:
             raise Refused(f"step {str(name)[:20]} belongs to no round that this site has joined")
@@ -127,7 +127,7 @@ class SecureSite:
         raise Refused(f"there is no step {str(name)[:40]!r}")
 
     def _inbox(self, params: Any, client: Client) -> bytes:
-        """All inboxes come in one message; the others' are sealed."""
+        """Return this site's inbox; all come in one message, the others' are sealed."""
         possible = {INBOX + peer for peer, _ in client.settings.cohort}
         sent = possible & set(params) if isinstance(params, Mapping) else possible
         messages = wire.to_messages(params, sent, MOST_BYTES)
@@ -136,7 +136,7 @@ class SecureSite:
         return messages[INBOX + self.name]
 
     def _noisy(self) -> np.ndarray:
-        """With this site's share of the noise, drawn for this one round from the system's entropy."""
+        """Return the sum with this site's share of the noise, drawn for this one round."""
         assert self._agreed is not None
         grid = self._agreed.grid
         if not grid.noise:
@@ -156,7 +156,7 @@ class SecureSite:
             )
 
     def _count_reveal(self) -> None:
-        """Before the answer leaves: who is killed in between has counted it."""
+        """Count a reveal before the answer leaves: who is killed in between has counted it."""
         if self._most_reveals is None:
             return
         self._check_reveals()
@@ -166,7 +166,7 @@ class SecureSite:
 
 
 def read_passport(kit: Path) -> Passport | None:
-    """From a site's kit; None where its certificate is not there."""
+    """Read the passport in a site's kit; None where its certificate is not there."""
     place = kit / "startup"
     try:
         return Passport(

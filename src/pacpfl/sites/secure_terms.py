@@ -57,7 +57,7 @@ class Agreed:
         return {"step": grid.step, "clip": grid.clip, "noise": grid.noise, "needed": self.needed}
 
     def settings(self, session: bytes, number: int, cohort: dict[str, bytes]) -> Settings:
-        """Of one attempt at a round, among these sites with these identities."""
+        """Return the protocol's settings for one attempt at a round, among these sites."""
         threshold = max(smallest_threshold(len(cohort), "active"), self.needed)
         return Settings(
             session,
@@ -71,7 +71,7 @@ class Agreed:
 
 
 def propose(method: Method, dimension: int, clients: int, terms: Terms) -> Agreed:
-    """The server's proposal."""
+    """Return the server's proposal."""
     if not isinstance(method, Private):
         # Sums of up to 53 bits: as exact as float64, at 8 bytes a number.
         step = finest_step(terms.bound, dimension, clients, bits=64)
@@ -94,7 +94,7 @@ def limit_of(method: Private) -> float:
 
 
 def _noisy(plan: Plan, clip: float, dimension: int, clients: int, needed: int) -> Grid:
-    """The least noise that keeps to the budget by the bound for sums of discrete Gaussians.
+    """Find the least noise that keeps to the budget by the bound for sums of discrete Gaussians.
 
     The ledger states what the plan's continuous noise spends, by the tighter of two accountants; up to a
     tenth more noise makes its statement true after any number of rounds.
@@ -111,7 +111,7 @@ def _noisy(plan: Plan, clip: float, dimension: int, clients: int, needed: int) -
 
 
 def accept(proposal: Any, method: Method, dimension: int, clients: int) -> Agreed:
-    """At a site: what the server proposes, if it protects as the run says."""
+    """Check, at a site, that what the server proposes protects as the run says; return it."""
     try:
         step, clip = float(proposal["step"]), float(proposal["clip"])
         noise, needed = proposal["noise"], proposal["needed"]
@@ -142,7 +142,7 @@ SAME = 1e-3  # of how far a step moves: more than rounding in float32, less than
 
 
 def size_of(pattern: Any) -> int:
-    """Numbers in one client's update. All of them are real: others have no fixed-point form."""
+    """Count the numbers in one client's update; all must be real, for others have no fixed-point form."""
     leaves = jax.tree.leaves(pattern)
     if not leaves or any(np.dtype(leaf.dtype).kind != "f" for leaf in leaves):
         raise InputError(
@@ -153,13 +153,13 @@ def size_of(pattern: Any) -> int:
 
 
 def to_rows(updates: Any) -> np.ndarray:
-    """[c, d] in float64, from updates of c clients."""
+    """Return updates of c clients as [c, d] in float64."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(updates)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
 def from_row(row: np.ndarray, pattern: Any) -> Any:
-    """One client's update in the form of `pattern`, from d numbers."""
+    """Return d numbers as one client's update, in the form of `pattern`."""
     leaves, structure = jax.tree.flatten(pattern)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
     parts = np.split(row, ends[:-1])

@@ -31,7 +31,7 @@ class Console:
         return str(self._call("get_system_info").server_info.start_time)
 
     def connected(self) -> dict[str, float]:
-        """Sites by name, with the time at which the server last heard of them."""
+        """Return sites by name, with the time at which the server last heard of them."""
         clients = self._call("get_system_info").client_info
         return {one.name: float(one.last_connect_time) for one in clients}
 
@@ -58,5 +58,5 @@ class Console:
 
 
 def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
-    """FLARE's session prints its own progress."""
+    """Silence what FLARE's session prints of its own progress."""
     return contextlib.redirect_stdout(io.StringIO())

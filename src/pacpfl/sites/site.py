@@ -78,7 +78,7 @@ class Site:
         self._work: Work | None = None
 
     def answer(self, params: Any, text: Any) -> tuple[dict[str, np.ndarray], str]:
-        """A request's answer; a refusal is an answer, too, and is written down here."""
+        """Answer a request; a refusal is an answer, too, and is written down here."""
         asked: dict[str, Any] = {}
         try:
             about = wire.from_text(text)
@@ -185,7 +185,7 @@ class Site:
         return wire.to_wire(updates), said
 
     def _step(self, params: Any, about: dict[str, Any]) -> Answer:
-        """One step of a secure round; the first one computes the updates, which stay here."""
+        """Take one step of a secure round; the first one computes the updates, which stay here."""
         if self._secure is None:
             raise Refused("a secure round was asked for in a run without them")
         said = {"round": about["round"], "step": about["step"]}
@@ -201,7 +201,7 @@ class Site:
         return wire.from_messages({MESSAGE: message}), said
 
     def _updates(self, params: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The updates of the clients that take part in a round, as this site computes them."""
+        """Compute the updates of the clients that take part in a round."""
         work, store, recipe = self._work, self._store, self._recipe
         if work is None or store is None or recipe is None:
             raise Refused("a round was asked for before the run had begun")
@@ -248,7 +248,7 @@ class Site:
         return wire.empty(), {"kept": True}
 
     def _compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
-        """Updates and new states of the chosen clients, in compiled calls of few different sizes."""
+        """Compute updates and new states of the chosen clients, in calls of few different sizes."""
         work, store, recipe = self._work, self._store, self._recipe
         assert work is not None and store is not None and recipe is not None
         parts = []
@@ -265,7 +265,7 @@ class Site:
         return jax.tree.map(lambda *a: np.concatenate(a), *parts)
 
     def _recall(self, chosen: np.ndarray, after: list[int]) -> Any:
-        """The states that the server counts on: each after the last round of the client that counted."""
+        """Return the states that the server counts on: each after the client's last round that counted."""
         work = self._work
         assert work is not None
         if not jax.tree.leaves(work.client_state):
@@ -279,14 +279,14 @@ class Site:
         return jax.tree.map(lambda *each: np.stack(each), *rows)
 
     def _start(self, client: int) -> Any:
-        """A client's state before its first round, as the simulator makes it."""
+        """Return a client's state before its first round, as the simulator makes it."""
         work, store, recipe = self._work, self._store, self._recipe
         assert work is not None and store is not None and recipe is not None
         data = jax.tree.map(lambda a: a[0], store.gather(np.array([client]), recipe.dtype))
         return jax.tree.map(np.asarray, work.initial(to_device(data), work.first + client))
 
     def _check_clip(self, state: Any) -> None:
-        """Clipping happens here; the server sends the norm only where the run lets it adapt."""
+        """Check the norm to clip at, which the server may change only where the run lets it adapt."""
         recipe = self._recipe
         if recipe is None or recipe.clip is None:
             return
@@ -306,7 +306,7 @@ class Site:
         return sum(json.loads(path.read_text()).values()) if path.exists() else 0
 
     def _count_round(self) -> None:
-        """Before the round is answered: who is killed in between has counted it."""
+        """Count a round before it is answered: who is killed in between has counted it."""
         if not self.limits.maximum_rounds:
             return
         path = self.folder / "rounds.json"

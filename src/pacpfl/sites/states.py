@@ -26,7 +26,7 @@ def path_of(folder: Path, client: int, number: int) -> Path:
 
 
 def keep(folder: Path, client: int, number: int, state: Any) -> None:
-    """The state of a client after a round; on disk when this returns."""
+    """Keep the state of a client after a round; it is on disk when this returns."""
     path = path_of(folder, client, number)
     files.save_arrays(path, KIND, to_wire(state))
 
@@ -51,7 +51,7 @@ def forget(folder: Path, client: int, saved: int) -> None:
 
 
 def latest(folder: Path, client: int, template: Any) -> Any:
-    """The newest state; None where the client never took part."""
+    """Return the newest state; None where the client never took part."""
     place = path_of(folder, client, 0).parent
     numbers = [int(path.stem) for path in place.glob("*.safetensors")] if place.is_dir() else []
     return recall(folder, client, max(numbers), template) if numbers else None
@@ -67,5 +67,5 @@ def load_tree(path: Path, template: Any) -> Any:
 
 
 def is_empty(tree: Any) -> bool:
-    """Whether there is nothing to keep."""
+    """Return whether there is nothing to keep."""
     return all(math.prod(leaf.shape) == 0 for leaf in jax.tree.leaves(tree))

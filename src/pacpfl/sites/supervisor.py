@@ -44,7 +44,7 @@ class Console(Protocol):
 
 @dataclass(frozen=True)
 class Care:
-    """How a run is looked after."""
+    """The patience with which a run is looked after."""
 
     sites: tuple[str, ...] = ()  # to wait for before the first segment
     quorum: int = 1
@@ -60,8 +60,8 @@ class Care:
 
 
 @dataclass
-class Told:
-    """Who is told how it goes. The defaults say nothing."""
+class Callbacks:
+    """Callbacks of a supervised run; by default silent."""
 
     progress: Callable[[Progress], None] = lambda progress: None
     stage: Callable[[str], None] = lambda text: None
@@ -74,10 +74,15 @@ class Stopped(Exception):
 
 
 def supervise(
-    connect: Callable[[], Console], folder: Path, run: str, rounds: int, care: Care, told: Told
+    connect: Callable[[], Console],
+    folder: Path,
+    run: str,
+    rounds: int,
+    care: Care,
+    callbacks: Callbacks,
 ) -> Outcome:
-    """Until the last round is done. `folder` holds terms.json and config.toml (controller.py)."""
-    return _Supervisor(connect, folder, run, rounds, care, told).run()
+    """Look after a run until its last round; `folder` holds terms.json and config.toml."""
+    return _Supervisor(connect, folder, run, rounds, care, callbacks).run()
 
 
 @dataclass
@@ -87,7 +92,7 @@ class _Supervisor:
     name: str
     rounds: int
     care: Care
-    told: Told
+    callbacks: Callbacks
     console: Console | None = None
     refusals: dict[str, int] = field(default_factory=dict)  # how often a segment ended for a site
     trouble: str = ""  # why the latest segment did not even begin
@@ -96,7 +101,7 @@ class _Supervisor:
         log = self.folder / participation.FILE
         segment = participation.read(log).segments
         failures, reached = 0, -1
-        watch = Watch(log, self.rounds, self.told.progress)
+        watch = Watch(log, self.rounds, self.callbacks.progress)
         try:
             while True:
                 segment += 1
@@ -108,7 +113,7 @@ class _Supervisor:
                 failures = 0 if watch.most > reached else failures + 1
                 reached = max(reached, watch.most)
                 why = (self.trouble or "it was killed") if outcome is None else outcome.reason
-                self.told.stage(f"segment {segment} ended ({why}); going on")
+                self.callbacks.stage(f"segment {segment} ended ({why}); going on")
                 if failures >= self.care.most_failures:
                     raise InputError(
                         f"{failures} segments in a row got nowhere, the last because {why}; see the "
@@ -119,7 +124,7 @@ class _Supervisor:
                 self.console.close()
 
     def _segment(self, segment: int, watch: Watch) -> Outcome | None:
-        """One job, from submission to its end. None: it ended without a word."""
+        """Run one job, from submission to its end; None where it ended without a word."""
         self.trouble = ""
         sites = self._gather(segment == 1, watch.present)
         give_order(self.folder, segment)
@@ -131,7 +136,7 @@ class _Supervisor:
             self._lost()
             self.trouble = f"the server did not take its job: {error}"
             return None
-        self.told.stage(f"training at {len(sites)} sites")
+        self.callbacks.stage(f"training at {len(sites)} sites")
         watch.begin(segment, sites)
         looked = time.monotonic()
         while True:
@@ -143,7 +148,7 @@ class _Supervisor:
                     if not outcome.finished:
                         self._wind_down(job)
                     return outcome
-                if self.told.stop():
+                if self.callbacks.stop():
                     give_order(self.folder, segment, end=True)
                     self._wait_for_outcome(segment)
                     raise Stopped(f"stopped after round {watch.most} of {self.rounds}")
@@ -159,21 +164,21 @@ class _Supervisor:
                 self._look_for_returned(console, watch, segment)
             except Unreachable:
                 self._lost()
-                self.told.stage("the server does not answer; waiting for it")
+                self.callbacks.stage("the server does not answer; waiting for it")
 
     def _look_for_returned(self, console: Console, watch: Watch, segment: int) -> None:
-        """A site that is connected and takes no part gets its chance, less often each time."""
+        """Give a site that is connected and takes no part its chance, less often each time."""
         connected = self._wanted(console.connected())
         for site, waited in watch.waiting(connected).items():
             patience = self.care.rejoin_seconds * 2 ** self.refusals.get(site, 0)
             if waited >= patience:
                 self.refusals[site] = self.refusals.get(site, 0) + 1
-                self.told.stage(f"{site} is there again: it takes part from the next segment")
+                self.callbacks.stage(f"{site} is there again: it takes part from the next segment")
                 give_order(self.folder, segment, end=True)
                 return
 
     def _gather(self, first: bool, before: set[str]) -> list[str]:
-        """The sites that are there, once they are enough; those who were there before are expected."""
+        """Wait for enough sites, and a while for those who were there before; return them."""
         wanted = set(self.care.sites) if first else before
         patience = self.care.gather_seconds if first else self.care.regather_seconds
         began = time.monotonic()
@@ -187,9 +192,11 @@ class _Supervisor:
             missing = sorted(wanted - set(there))
             if enough and not (missing and time.monotonic() - began < patience):
                 return there
-            self.told.stage(f"waiting for {', '.join(missing)}" if missing else "waiting for sites")
+            self.callbacks.stage(
+                f"waiting for {', '.join(missing)}" if missing else "waiting for sites"
+            )
             self._pause()
-            if self.told.stop():
+            if self.callbacks.stop():
                 raise Stopped("stopped while waiting for sites")
 
     def _wanted(self, connected: dict[str, float]) -> dict[str, float]:
@@ -197,7 +204,7 @@ class _Supervisor:
         return {s: seen for s, seen in connected.items() if everyone or s in self.care.sites}
 
     def _wind_down(self, job: str) -> None:
-        """The next job finds the sites free."""
+        """Wait until a job has ended, so that the next one finds the sites free."""
         began = time.monotonic()
         try:
             while not self._reach().has_ended(job):
@@ -227,4 +234,4 @@ class _Supervisor:
         self._pause()
 
     def _pause(self) -> None:
-        self.told.sleep(self.care.poll_seconds)
+        self.callbacks.sleep(self.care.poll_seconds)

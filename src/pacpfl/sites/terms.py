@@ -17,28 +17,28 @@ OUTCOME = "outcome.json"
 
 
 class Exchange(Protocol):
-    """Carries messages; `controller.py` has the one of FLARE."""
+    """A carrier of messages; `controller.py` has the one of FLARE."""
 
     def sites(self) -> list[str]:
-        """Who belongs to this segment."""
+        """Return who belongs to this segment."""
         ...
 
     def ask(
         self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
     ) -> list[Reply]:
-        """Answers that came in time, in any order. Who answered with an error has not answered."""
+        """Return answers that came in time, in any order; who answered with an error has not answered."""
         ...
 
     def stopped(self) -> bool: ...
 
     def note(self, text: str) -> None:
-        """A line in the server's log."""
+        """Write a line into the server's log."""
         ...
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a run across sites goes; what it learns is in its configuration."""
+    """The terms of a run across sites; what it learns is in its configuration."""
 
     run: str  # its name, hexadecimal digits
     segment: int
@@ -53,7 +53,7 @@ class Terms:
 
     @property
     def needed(self) -> int:
-        """Sites without which there is no round: the sum of one site's updates is no secret."""
+        """Count the sites without which there is no round: one site's sum is no secret."""
         return max(self.quorum, 2 if self.secure else 1)
 
 
@@ -77,7 +77,10 @@ def give_order(folder: Path, segment: int, end: bool = False) -> None:
 
 
 def is_current(folder: Path, segment: int) -> bool:
-    """A server that was thought dead and comes back late must not write over its successor's work."""
+    """Return whether no other segment has taken over.
+
+    A server that was thought dead and comes back late must not write over its successor's work.
+    """
     return order(folder).get("segment", segment) == segment
 
 
@@ -87,7 +90,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
 
 
 def read_outcome(folder: Path, segment: int) -> Outcome | None:
-    """How a segment ended; None where it has not, or was killed."""
+    """Return how a segment ended; None where it has not, or was killed."""
     try:
         outcome = Outcome(**json.loads((folder / OUTCOME).read_text()))
     except (OSError, ValueError, TypeError):

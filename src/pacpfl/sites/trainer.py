@@ -19,7 +19,7 @@ FOLDER = "PACPFL_SITE"  # environment: the site's own folder
 
 
 def make_site(name: str, folder: Path) -> Site:
-    """The site with its data and limits, as its own file says."""
+    """Return the site with its data and limits, as its own file says."""
     file = read_site_file(folder / FILE)
 
     def open_run(text: str, method: str) -> tuple[Recipe, Federation]:

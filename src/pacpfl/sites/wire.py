@@ -27,7 +27,7 @@ class Refused(ValueError):
 
 
 def to_wire(tree: Any, only: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The leaves of a pytree by name; `only` those named."""
+    """Return the leaves of a pytree by name; `only` those named."""
     found = {
         name: np.array(leaf, order="C")
         for name, leaf in _named(tree)
@@ -41,7 +41,7 @@ def empty() -> dict[str, np.ndarray]:
 
 
 def from_wire(params: Any, template: Any, fill: Mapping[str, Any] | None = None) -> Any:
-    """The pytree that `params` hold: exactly the names, shapes and types of `template`, all finite.
+    """Return the pytree in `params`: exactly the names, shapes and types of `template`, all finite.
 
     Leaves that `fill` names need not be sent: they are taken from there.
     """
@@ -65,12 +65,12 @@ def from_wire(params: Any, template: Any, fill: Mapping[str, Any] | None = None)
 
 
 def from_messages(messages: Mapping[str, bytes]) -> dict[str, np.ndarray]:
-    """Bytes by name, as arrays of them."""
+    """Return bytes by name as arrays of bytes."""
     return {name: np.frombuffer(data, np.uint8).copy() for name, data in messages.items()}
 
 
 def to_messages(params: Any, names: Collection[str], most: int) -> dict[str, bytes]:
-    """The bytes that `params` hold: exactly these names, plain arrays of bytes, not too many."""
+    """Return the bytes in `params`: exactly these names, plain arrays of bytes, not too many."""
     if not isinstance(params, Mapping):
         raise Refused(f"arrays by name were expected, not {type(params).__name__}")
     for name in params:
@@ -109,12 +109,12 @@ def by_name(tree: Any) -> dict[str, Any]:
 
 
 def count(tree: Any) -> int:
-    """Numbers in a pytree."""
+    """Count the numbers in a pytree."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
 def size(params: Mapping[str, Any]) -> int:
-    """Bytes of a message's arrays."""
+    """Count the bytes of a message's arrays."""
     return sum(int(getattr(value, "nbytes", 0)) for value in params.values())
 
 
@@ -123,7 +123,7 @@ def to_text(about: Mapping[str, Any]) -> str:
 
 
 def from_text(text: Any) -> dict[str, Any]:
-    """The JSON object of a message. Another protocol is another language: refused."""
+    """Read the JSON object of a message; another protocol is another language, and refused."""
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise Refused("the message carries no text, or too much of it")
     try:
@@ -172,7 +172,7 @@ def to_form(value: Any) -> Form:
 
 
 def same_major(mine: str, theirs: Any) -> None:
-    """Mixed versions work within a major version."""
+    """Check that both sides have the same major version."""
     if not isinstance(theirs, str) or theirs.split(".")[0] != mine.split(".")[0]:
         raise Refused(
             f"the other side runs pacpfl {str(theirs)[:20]}, this side {mine}; install the same major "
@@ -181,7 +181,7 @@ def same_major(mine: str, theirs: Any) -> None:
 
 
 def needed(method: Any, state: Any, client_state: Any, data: Any, key: Any) -> frozenset[str]:
-    """Names of the leaves of the server's state that a client's update depends on.
+    """Name the leaves of the server's state that a client's update depends on.
 
     The server's optimiser, twice as large as what it optimises, is of no use to a client. What a
     compiled program does not read need not be sent.
