@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -120,17 +120,33 @@ def override(config: Config, settings: list[str]) -> Config:
     return config
 
 
-def dump(config: Config) -> str:
-    """Complete TOML, every key with its help; keys that are not set stand as comments."""
-    lines = [f"seed = {config.seed}  # {_help(Config, 'seed')}"]
+def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()) -> str:
+    """Return TOML, every key with its help; keys that are not set stand as comments.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    base
+        Leave out the keys that have the same value here; by default none is left out.
+    whole
+        Sections that are complete all the same.
+    """
+    lines = []
+    if base is None or config.seed != base.seed:
+        lines.append(f"seed = {config.seed}  # {_help(Config, 'seed')}")
     for section in SECTIONS:
         part = getattr(config, section)
-        lines += ["", f"[{section}]"]
+        heading = ["", f"[{section}]"]
         for f in fields(part):
             value = getattr(part, f.name)
+            other = part if section in whole or base is None else getattr(base, section)
+            if other is not part and value == getattr(other, f.name):
+                continue
             name = f.name.rstrip("_")
             text = f"{name} = {_toml(value)}" if value is not None else f"# {name} ="
-            lines.append(f"{text}  # {f.metadata['help']}")
+            lines += [*heading, f"{text}  # {f.metadata['help']}"]
+            heading = []
     return "\n".join(lines) + "\n"
 
 

@@ -24,10 +24,15 @@ from pacpfl.studies.build import build_method
 from pacpfl.tune import search as tune
 from pacpfl.tune import spaces
 from pacpfl.tune.crossval import Score
-from pacpfl.tune.spaces import ROWS, SPACES, Choice, Range, Widths
+from pacpfl.tune.spaces import SPACES, Choice, Range, Widths
 from pacpfl.tune.workers import Ended, shares, work
-from reproduction.regression import DATASETS, dataset_config
 
+BASES = {
+    "polynomial": Config(),
+    "houses": override(
+        Config(), ["data.name=pv", "data.clients=24", "data.samples=150", "standardize=client"]
+    ),
+}
 BASE = Config(seed=3, data=DataSettings(clients=3, new_clients=0), train=TrainSettings(tau=0.5))
 RATES: spaces.Space = {
     "train.learning_rate": Range(1e-3, 1e-1),
@@ -60,28 +65,26 @@ def test_every_section_of_the_configuration_is_relevant_or_not():
     assert sections == {*spaces.RELEVANT, *spaces.IRRELEVANT, *spaces.OCCASIONAL}
 
 
-def test_every_row_has_a_space_and_a_method():
-    assert list(SPACES) == list(ROWS)
-    assert {row.method for row in ROWS.values()} <= set(METHODS)
+def test_every_space_is_that_of_a_method():
+    assert set(SPACES) <= set(METHODS)
     assert {name for name, space in SPACES.items() if not space} == {"ridge", "ard"}
 
 
 @pytest.mark.parametrize("which", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("row", [row for row, space in SPACES.items() if space])
-def test_every_proposal_is_a_configuration_that_can_be_built(row, which):
-    for dataset in ("pv-ew-150-random", "polynomial"):
-        base = spaces.prepare(row, dataset_config(dataset))
+@pytest.mark.parametrize("method", [name for name, space in SPACES.items() if space])
+def test_every_proposal_is_a_configuration_that_can_be_built(method, which):
+    for base in BASES.values():
         proposer = Proposer(which)
-        proposed = spaces.suggest(proposer, row, SPACES[row], base)
+        proposed = spaces.suggest(proposer, method, SPACES[method], base)
         assert proposed != base and proposer.asked
         assert (proposed.data, proposed.pv, proposed.seed) == (base.data, base.pv, base.seed)
         few = override(proposed, ["data.clients=2", "data.new_clients=0", "data.name=polynomial"])
-        build_method(ROWS[row].method, few, tune._federation(Config(data=few.data)).form)
+        build_method(method, few, tune._federation(Config(data=few.data)).form)
 
 
 def test_the_networks_of_the_paper_are_searched():
     widths = [d for space in SPACES.values() for d in space.values() if isinstance(d, Widths)]
-    assert len(widths) >= 9
+    assert widths
     for each in widths:
         assert each.neurons == tuple(2**n for n in range(1, 7)) and each.layers == (2, 4)
     proposed = spaces.suggest(Proposer(1.0), "mtl", SPACES["mtl"], Config())
@@ -103,9 +106,9 @@ def test_networks_that_are_not_there_are_not_searched(settings, asked):
     assert {name.rpartition(".")[0] for name in proposer.asked} == asked
 
 
-@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("dataset", BASES)
 def test_tau_stays_above_the_limit_of_the_theorem(dataset):
-    base = dataset_config(dataset)
+    base = BASES[dataset]
     limit = 1 / (1 + base.data.clients * base.data.samples)
     proposed = spaces.suggest(Proposer(0.0), "pacpfl", SPACES["pacpfl"], base)
     assert limit < proposed.train.tau
@@ -116,20 +119,58 @@ def test_tau_stays_above_the_limit_of_the_theorem(dataset):
 
 def test_a_new_client_of_mtl_trains_as_long_as_the_others():
     base = override(Config(), ["rounds=70", "local.steps=3"])
-    assert spaces.prepare("mtl", base).mtl.personal_steps == 210
+    assert spaces.complete("mtl", base).mtl.personal_steps == 210
     proposed = spaces.suggest(Proposer(1.0), "mtl", {"local.steps": Range(1, 4)}, base)
     assert (proposed.local.steps, proposed.mtl.personal_steps) == (4, 280)
 
 
-@pytest.mark.parametrize("row", [row for row, space in SPACES.items() if space])
-def test_the_start_of_a_search_is_the_configuration_itself(row):
+@pytest.mark.parametrize("method", [name for name, space in SPACES.items() if space])
+def test_the_start_of_a_search_is_the_configuration_itself(method):
     optuna = pytest.importorskip("optuna")
-    base = spaces.prepare(row, dataset_config("polynomial"))
-    begin = spaces.start(SPACES[row], base)
+    base = spaces.complete(method, BASES["polynomial"])
+    begin = spaces.start(SPACES[method], base)
     fixed = optuna.trial.FixedTrial(begin)
-    known = {key: d for key, d in SPACES[row].items() if any(n.startswith(key) for n in begin)}
+    known = {key: d for key, d in SPACES[method].items() if any(n.startswith(key) for n in begin)}
     assert known
-    assert spaces.suggest(fixed, row, known, base) == base
+    assert spaces.suggest(fixed, method, known, base) == base
+
+
+def test_a_mean_of_zero_stays():
+    base = override(Config(), ["prior.mean=zero"])
+    proposer = Proposer(1.0)
+    proposed = spaces.suggest(proposer, "pfedgp", SPACES["pfedgp"], base)
+    assert proposed.prior.mean == "zero" and proposed != base
+    assert not any(name.startswith("prior.mean") for name in proposer.asked)
+
+
+@pytest.mark.parametrize("method", [name for name, space in SPACES.items() if space])
+def test_what_is_tuned_is_what_a_run_of_the_method_trains(method, measured, tmp_path):
+    """Vanilla once meant another model here than in a run."""
+    found = tune.tune(tune.Search(method, BASE, SPACES[method], 2), tmp_path / "j")
+    assert {task.method for task in measured} == {method}
+    for task in measured:
+        written = configuration.load(
+            tune.tuned_toml(tune.Search(method, BASE, {}, 2), found, ""), "x"
+        )
+        assert written == found.config
+        keys = {key for key in SPACES[method]}
+        for section in configuration.SECTIONS:
+            here, base = getattr(task.config, section), getattr(BASE, section)
+            changed = {
+                f.name for f in fields(here) if getattr(here, f.name) != getattr(base, f.name)
+            }
+            allowed = {key for key in keys if key.startswith(f"{section}.")}
+            allowed |= {"mtl.personal_steps"} if method == "mtl" else set()
+            assert {f"{section}.{name}" for name in changed} <= allowed
+
+
+def test_every_key_that_was_measured_is_written(measured, tmp_path):
+    """Even where a key of another section has the same name and value."""
+    base = override(BASE, [f"local.learning_rate={Config().train.learning_rate}"])
+    search = tune.Search("fedavg", base, {"local.steps": Range(2, 3)}, 1)
+    text = tune.tuned_toml(search, tune.tune(search, tmp_path / "j"), "pacpfl tune")
+    written = configuration.load(text, "tuned.toml")
+    assert written.local.learning_rate == base.local.learning_rate != Config().local.learning_rate
 
 
 def test_what_the_space_does_not_hold_is_no_start():
@@ -138,11 +179,10 @@ def test_what_the_space_does_not_hold_is_no_start():
     assert spaces.start(space, base) == {"prior.mean": "mlp", "train.tau": 0.5}
 
 
-def test_rows_are_found_by_the_name_of_their_method():
-    assert spaces.row_named("vanilla-deep") == "vanilla"
-    assert spaces.row_named("pfedgp-nn") == "pfedgp-nn"
+def test_only_methods_are_tuned():
+    assert spaces.tunable("vanilla-deep") == "vanilla-deep"
     with pytest.raises(InputError, match="'pacpf' to tune; there are pacpfl"):
-        spaces.row_named("pacpf")
+        spaces.tunable("pacpf")
 
 
 def test_a_file_of_spaces(tmp_path):
@@ -177,7 +217,7 @@ def test_a_file_of_spaces(tmp_path):
         ('[pacpfl]\n"train.tau" = { low = 2.0, high = 1.0 }', "low, high"),
         ('[pacpfl]\n"train.tau" = { low = 2.0, top = 1.0 }', "low, high"),
         ('[pacpfl]\n"prior.mean_widths" = { neurons = 4, layers = [2] }', "neurons"),
-        ('[pacpfl]\n"prior.mean_widths" = { neurons = [0], layers = [2] }', "neuron"),
+        ('[pacpfl]\n"prior.mean_widths" = { neurons = [0], layers = [2] }', "mean_widths"),
         ("[pacpf]", "pacpf"),
         ("[pacpfl", "spaces.toml"),
     ],

@@ -74,18 +74,17 @@ def tune(
     from pacpfl.tune import search as tuning
     from pacpfl.tune import spaces
 
-    row = spaces.row_named(method)
-    chosen = spaces.prepare(row, chosen)
+    method = spaces.tunable(method)
     weathered = configuration.override(chosen, [f"pv.weather={weather}"] if weather else [])
     known = spaces.spaces_for(weathered)
     space_of = spaces.read_spaces(space, known) if space else known
-    search = tuning.Search(row, weathered, space_of.get(row, {}), trials, folds, use_folds)
+    search = tuning.Search(method, weathered, space_of.get(method, {}), trials, folds, use_folds)
     console = Console(stderr=True, highlight=False)
 
     def told(found: tuning.Found) -> str:
         return f"{tuning.decides(found.score)} {found.score[0]:.4f}"
 
-    with counting(f"tuning {row}", console) as counter:
+    with counting(f"tuning {method}", console) as counter:
         found = tuning.tune(
             search,
             study or out.with_suffix(".journal"),

@@ -20,19 +20,20 @@ from pacpfl.config import Config
 from pacpfl.data.tables.read import stamp
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
+from pacpfl.studies.build import TITLES
 from pacpfl.tune import spaces
 from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds, raw_federation
-from pacpfl.tune.spaces import ROWS, Space
+from pacpfl.tune.spaces import Space
 from pacpfl.tune.workers import Ended, work
 from pacpfl.types import Federation
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and for how long."""
+    """A search: whose settings, where, and for how long."""
 
-    row: str
-    config: Config  # as `spaces.prepare` leaves it
+    method: str
+    config: Config
     space: Space
     trials: int
     folds: int = 5
@@ -47,7 +48,7 @@ class Search:
             more += stamp(self.config.tables)
         if spaces.has_classes(self.config):
             more += [asdict(getattr(self.config, name)) for name in spaces.FOR_CLASSES]
-        return spaces.identity(self.config, self.row, self.folds, self.used_folds, space, *more)
+        return spaces.identity(self.config, self.method, self.folds, self.used_folds, space, *more)
 
 
 class Task(NamedTuple):
@@ -103,13 +104,14 @@ def tune(
     A trial that fails, or whose score is not finite, is kept as failed and counts. None: no trial
     has ended well so far.
     """
-    if search.row not in spaces.spaces_for(search.config):
+    title = TITLES[search.method]
+    if search.method not in spaces.spaces_for(search.config):
         named = ", ".join(spaces.CLASS_SPACES)
-        raise InputError(f"{ROWS[search.row].title} is not tuned on classes; these are: {named}.")
+        raise InputError(f"{title} is not tuned on classes; these are: {named}.")
     if not search.space:
         raise InputError(
-            f"{ROWS[search.row].title} has nothing to tune: it makes its choices itself, from each "
-            "client's training samples; use it as it is."
+            f"{title} has nothing to tune: it makes its choices itself, from each client's training "
+            "samples; use it as it is."
         )
     folds(raw_federation(search.config), search.folds)  # faults of the data show here
     study = open_study(search, journal)
@@ -119,9 +121,8 @@ def tune(
         while len(ended_trials(study)) + len(under_way) < search.trials:
             trial = study.ask()
             under_way[trial.number] = trial
-            config = spaces.suggest(trial, search.row, search.space, search.config)
-            method = ROWS[search.row].method
-            yield Task(trial.number, method, config, search.folds, search.used_folds)
+            config = spaces.suggest(trial, search.method, search.space, search.config)
+            yield Task(trial.number, search.method, config, search.folds, search.used_folds)
 
     for ended in work(measure, tasks(), workers, stop, seconds, search.config.run.precision):
         tell(study, under_way.pop(ended.task.number), ended)
@@ -143,7 +144,7 @@ def open_study(search: Search, journal: Path) -> Any:
         backend = optuna.storages.journal.JournalFileBackend(str(journal))
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend),
-            study_name=search.row,
+            study_name=search.method,
             load_if_exists=True,
         )
     except (OSError, ValueError, KeyError) as error:
@@ -152,7 +153,7 @@ def open_study(search: Search, journal: Path) -> Any:
         ) from error
     if study.user_attrs.setdefault("identity", search.identity) != search.identity:
         raise InputError(
-            f"{journal} holds a search for {search.row} with other data, settings, folds or space; "
+            f"{journal} holds a search for {search.method} with other data, settings, folds or space; "
             "name another file with --study."
         )
     if not study.get_trials(deepcopy=False):
@@ -201,7 +202,7 @@ def best(search: Search, study: Any) -> Found | None:
     fixed = require_optuna().trial.FixedTrial(winner.params)
     kind: type[Score | ClassScore] = Score if "rsmse" in winner.user_attrs else ClassScore
     return Found(
-        spaces.suggest(fixed, search.row, search.space, search.config),
+        spaces.suggest(fixed, search.method, search.space, search.config),
         kind(*(winner.user_attrs[name] for name in kind._fields)),
         len(ended),
         len(ended) - len(scored),
@@ -212,33 +213,19 @@ _TITLES = {"rsmse": "RSMSE", "ce": "CE", "nll": "NLL", "error": "share of errors
 
 
 def tuned_toml(search: Search, found: Found, command: str) -> str:
-    """The configuration, as far as it is not the default, below how it was found."""
+    """Return the configuration, as far as it is not the default, below how it was found."""
     used = search.used_folds or search.folds
     which = f"all {used}" if used == search.folds else f"{used} of {search.folds}"
     numbers = [f"{_TITLES[n]} {value:.4f}" for n, value in found.score._asdict().items()]
     head = [
-        f"# {ROWS[search.row].title}, found by:",
+        f"# {TITLES[search.method]}, found by:",
         f"#   {command}",
         f"# The best of {found.trials} trials ({found.failed} failed) by cross-validation on training "
         "data only,",
         f"# {which} folds: {', '.join(numbers)}.",
         f"# {datetime.now(UTC):%Y-%m-%d}, {runtime.machine()}.",
     ]
-    return "\n".join([*head, *_changed(found.config)]) + "\n"
-
-
-def _changed(config: Config) -> list[str]:
-    """The lines of a complete configuration that the default one does not have."""
-    default = set(configuration.dump(Config()).splitlines())
-    lines: list[str] = []
-    section: list[str] = []
-    for line in configuration.dump(config).splitlines():
-        if line.startswith("["):
-            section = ["", line]
-        elif line and line not in default:
-            lines += [*section, line]
-            section = []
-    return lines
+    return "\n".join(head) + "\n" + configuration.dump(found.config, Config())
 
 
 def require_optuna() -> Any:

@@ -81,14 +81,17 @@ ROWS = {
 MEANS = Choice(("mlp", "linear", "linear+mlp"))
 SCALES = Choice(("fixed", "learned"))
 LEARNING_RATE = Range(1e-3, 1e-1)
-ALONE: Space = {
+SHAPE: Space = {
     "prior.mean": MEANS,
     "prior.mean_widths": Widths(),
     "prior.kernel_widths": Widths(),
+}
+ALONE: Space = {
     "alone.learning_rate": LEARNING_RATE,
     "alone.hyper_std": Range(0.1, 2.0),
     "alone.steps": Range(50, 1000),
 }
+INDUCING: Space = {"alone.inducing": Choice((32, 64, 128, 256))}
 LOCAL: Space = {
     "network.widths": Widths(),
     "local.learning_rate": Range(1e-3, 0.5),
@@ -112,14 +115,7 @@ SPACES: Mapping[str, Space] = {
         "personal.weights": Choice(("uniform", "stacking")),
     },
     "pfedgp": {
-        "prior.kernel_widths": Widths(),
-        "prior.output_scale": SCALES,
-        "train.learning_rate": LEARNING_RATE,
-    },
-    "pfedgp-nn": {
-        "prior.mean": MEANS,
-        "prior.mean_widths": Widths(),
-        "prior.kernel_widths": Widths(),
+        **SHAPE,
         "prior.output_scale": SCALES,
         "train.learning_rate": LEARNING_RATE,
     },
@@ -133,7 +129,9 @@ SPACES: Mapping[str, Space] = {
     },
     "fedavg": LOCAL,
     "vanilla": ALONE,
-    "pooled": {**ALONE, "alone.inducing": Choice((32, 64, 128, 256))},
+    "vanilla-deep": {**SHAPE, **ALONE},
+    "pooled": {**ALONE, **INDUCING},
+    "pooled-deep": {**SHAPE, **ALONE, **INDUCING},
     "ridge": {},
     "ard": {},
 }
@@ -149,7 +147,7 @@ CLASS_SPACES: Mapping[str, Space] = {
         "posterior.steps": Range(5, 100),
         "posterior.temperature": Range(0.3, 3.0),
     },
-    **{row: SPACES[row] for row in ("mtl", "maml", "fedavg")},
+    **{name: SPACES[name] for name in ("mtl", "maml", "fedavg")},
 }
 
 # Sections of the configuration that a regression can depend on, and those it cannot.
@@ -175,14 +173,11 @@ class Suggester(Protocol):
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
 
 
-def row_named(name: str) -> str:
-    """The row of this name, or the one that runs the method of this name."""
-    if name in ROWS:
-        return name
-    for row, (_, method, _) in ROWS.items():
-        if method == name:
-            return row
-    raise InputError(f"There is no method {name!r} to tune; there are {', '.join(ROWS)}.")
+def tunable(name: str) -> str:
+    """Return the name of a method that there is a space for, or raise."""
+    if name not in SPACES:
+        raise InputError(f"There is no method {name!r} to tune; there are {', '.join(SPACES)}.")
+    return name
 
 
 def has_classes(config: Config) -> bool:
@@ -200,12 +195,12 @@ def spaces_for(config: Config) -> Mapping[str, Space]:
 
 def prepare(row: str, config: Config) -> Config:
     """The configuration with what the row fixes, and what follows from other keys."""
-    return complete(row, override(config, list(ROWS[row].settings)))
+    return complete(ROWS[row].method, override(config, list(ROWS[row].settings)))
 
 
-def complete(row: str, config: Config) -> Config:
-    """A new client of MTL trains as long at home as the others have in all rounds."""
-    if ROWS[row].method == "mtl":
+def complete(method: str, config: Config) -> Config:
+    """Let a new client of MTL train as long at home as the others have in all rounds."""
+    if method == "mtl":
         steps = config.train.rounds * config.local.steps
         return override(config, [f"mtl.personal_steps={steps}"])
     return config
@@ -217,16 +212,19 @@ def identity(config: Config, *more: Any) -> str:
     return configuration.identity(config, (*RELEVANT, *set_here), more=more)
 
 
-def suggest(trial: Suggester, row: str, space: Space, config: Config) -> Config:
-    """The configuration with a proposed value for every key of the space that matters."""
+def suggest(trial: Suggester, method: str, space: Space, config: Config) -> Config:
+    """Return the configuration with a proposed value for every key of the space that matters."""
     for key, dimension in space.items():
         if _matters(key, config):
             value = _suggest(trial, key, _within_limits(key, dimension, config))
             config = override(config, [f"{key}={json.dumps(value)}"])
-    return complete(row, config)
+    return complete(method, config)
 
 
 def _matters(key: str, config: Config) -> bool:
+    """Tell whether a key changes the model. A mean of zero is a decision, and stays."""
+    if key == "prior.mean":
+        return config.prior.mean != "zero"
     name, part = NEEDS.get(key, ("", ""))
     return not name or part in getattr(config.prior, name).split("+")
 
@@ -282,16 +280,16 @@ def start(space: Space, config: Config) -> dict[str, Any]:
 
 
 def read_spaces(path: Path, others: Mapping[str, Space] = SPACES) -> dict[str, Space]:
-    """Spaces from a file; rows that it does not name keep theirs."""
+    """Read spaces from a file; methods that it does not name keep theirs."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as a file of search spaces ({error}).") from error
     spaces = dict(others)
-    for row, table in tables.items():
-        if row not in ROWS or not isinstance(table, dict):
-            raise InputError(f"{path}: {row!r} is no method; name {', '.join(ROWS)}.")
-        spaces[row] = {key: _dimension(path, key, value) for key, value in table.items()}
+    for method, table in tables.items():
+        if method not in SPACES or not isinstance(table, dict):
+            raise InputError(f"{path}: {method!r} is no method; name {', '.join(SPACES)}.")
+        spaces[method] = {key: _dimension(path, key, value) for key, value in table.items()}
     return spaces
 
 
