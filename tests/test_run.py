@@ -20,7 +20,7 @@ from pacpfl.data.settings import DataSettings
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.folder import prepare, summarise
+from pacpfl.folder import RunFolder, summarise
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.priors.gp import GPSettings
 from pacpfl.run import COLLAPSED, Interrupted, Watcher, digest, have_collapsed, run
@@ -245,21 +245,21 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(alone: Path) -> None:
 
 
 def test_settings_that_training_does_not_depend_on_may_change(alone: Path) -> None:
-    prepare(alone, replace(ALONE, run=RunSettings(checkpoint_rounds=9)))
-    prepare(alone, ALONE)
+    RunFolder(alone).prepare(replace(ALONE, run=RunSettings(checkpoint_rounds=9)))
+    RunFolder(alone).prepare(ALONE)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="file"):
-            prepare(out, CONFIG)
+            RunFolder(out).prepare(CONFIG)
 
 
 def test_a_damaged_config_in_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("seed = = 1")
     with pytest.raises(InputError, match=r"config\.toml"):
-        prepare(tmp_path, CONFIG)
+        RunFolder(tmp_path).prepare(CONFIG)
 
 
 def test_one_client_has_a_mean_and_no_interval(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pacpfl.config import CLASS_METHODS, Config, identity, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.excerpts import DOUBTED, SURE, WRONG, examples
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
@@ -26,7 +27,6 @@ from pacpfl.priors.networks import CNN, MLP
 from pacpfl.run import Watcher, run_method
 from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method, entry
 from pacpfl.studies.build_networks import build_model
-from pacpfl.studies.examples import DOUBTED, SURE, WRONG, examples
 from pacpfl.types import Client, Data, Federation, Probabilities, Samples
 from reproduction import classification, table
 from reproduction.classification import DATASETS, PUBLISHED, ROWS, cells, run_cell, run_cells

@@ -1,4 +1,4 @@
-"""What the page shows of every single client, in a compact form (docs/run-folder.md, `panels/`).
+"""What a run keeps of single clients and samples for its page (docs/run-folder.md).
 
 Clients stand one after the other in long arrays; `offsets` says where each one begins. A client
 keeps at most POINTS of its test samples, fewer where there are many clients, so that neither the
@@ -21,6 +21,8 @@ BUDGET = 100_000  # and of all clients together
 CLIENTS = 5_000  # of a group; later ones keep their row in clients.csv and no predictions
 ERRORS = 4  # images of wrong answers kept of one client,
 PIXELS = 1_000_000  # and pixels of all such images together
+EACH = 4  # single test samples shown of each kind of answer
+SURE, DOUBTED, WRONG = range(3)  # kinds of answers
 
 
 def points_each(clients: int) -> int:
@@ -166,3 +168,47 @@ def class_panels(
             f"{place}/errors/confidence": np.array(sureness, np.float32),
         }
     return arrays
+
+
+def examples(
+    group: str,
+    clients: Sequence[Client],
+    evaluation: Evaluation,
+    shape: tuple[int, ...],
+    each: int = EACH,
+) -> dict[str, np.ndarray]:
+    """Arrays `examples/GROUP/...` of docs/run-folder.md.
+
+    Of the answers that are right, some from the surer half and the least sure ones; of those that are
+    wrong, the surest. No sample is shown twice, and one without finite probabilities never.
+    """
+    samples = [client.test for client in clients if client.test is not None]
+    if len(shape) != 2 or not samples:
+        return {}
+    x, y = (
+        np.concatenate([s.x for s in samples]),
+        np.concatenate([s.y for s in samples]).astype(int),
+    )
+    owner = np.repeat(np.arange(len(samples)), [len(s) for s in samples])
+    probabilities = np.exp(np.concatenate(evaluation.log_probabilities))
+    surest_first = np.argsort(-probabilities.max(1), kind="stable")
+    surest_first = surest_first[np.isfinite(probabilities).all(1)[surest_first]]
+    right = (probabilities.argmax(1) == y)[surest_first]
+    rights, wrongs = surest_first[right], surest_first[~right]
+    sure = rights[
+        np.unique(np.linspace(0, max(len(rights) // 2 - 1, 0), each).astype(int))[: len(rights)]
+    ]
+    rest = rights[~np.isin(rights, sure)]
+    chosen = {SURE: sure, DOUBTED: rest[::-1][:each], WRONG: wrongs[:each]}
+    rows = np.concatenate(list(chosen.values()))
+    if not len(rows):
+        return {}
+    kind = np.repeat(list(chosen), [len(found) for found in chosen.values()])
+    place = f"examples/{group}"
+    return {
+        f"{place}/images": np.rint(255 * x[rows]).astype(np.uint8).reshape(-1, *shape),
+        f"{place}/labels": y[rows].astype(np.int32),
+        f"{place}/probabilities": probabilities[rows].astype(np.float32),
+        f"{place}/client": owner[rows].astype(np.int32),
+        f"{place}/kind": kind.astype(np.int32),
+    }

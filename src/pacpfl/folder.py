@@ -1,4 +1,4 @@
-"""A run folder (docs/run-folder.md): begun, filled, forgotten."""
+"""The folder of a run (docs/run-folder.md), and what is written into it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from pacpfl import __version__, excerpts, files, metrics
 from pacpfl import config as configuration
@@ -21,7 +22,6 @@ from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.privacy.ledger import FILE as LEDGER
 from pacpfl.privacy.ledger import start_over
-from pacpfl.studies.examples import examples
 from pacpfl.types import Client, Federation
 
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
@@ -30,43 +30,8 @@ FILES = (
     *("config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv"),
     *("arrays.safetensors", "certificates.json", "report.html"),
 )
-
-
-def clear(out: Path) -> None:
-    """Forget the run in this folder; files that no run writes stay, and so does the privacy ledger:
-    what was released of the data stays released."""
-    for name in FILES:
-        (out / name).unlink(missing_ok=True)
-    for method in METHODS:
-        checkpoint_path(out, method).unlink(missing_ok=True)
-    start_over(out / LEDGER)
-
-
-def checkpoint_path(out: Path, method: str) -> Path:
-    """PAC-PFL's is `checkpoint.safetensors`; the baselines' bear their names."""
-    return out / (
-        "checkpoint.safetensors" if method == "pacpfl" else f"checkpoint-{method}.safetensors"
-    )
-
-
-def prepare(out: Path, config: Config) -> None:
-    """Make the folder, unless it belongs to another run; what training depends on must agree."""
-    text = configuration.dump(config)
-    path = out / "config.toml"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{out} cannot be created ({error.strerror}); choose another --out."
-        ) from error
-    if path.exists():
-        before = configuration.load_file(path)
-        if configuration.identity(before) != configuration.identity(config):
-            raise InputError(
-                f"{out} holds a run with another configuration; choose another folder with --out, or "
-                "start over with --fresh."
-            )
-    files.write(path, text.encode())
+AGAIN = "start the same run again, it goes on where it stopped"
+REMEDY = f"give the folder of a complete run, or {AGAIN}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +42,122 @@ class MethodResult:
     history: dict[str, np.ndarray]
     groups: dict[str, Evaluation]
     extra: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run (docs/run-folder.md): begun, filled, read back, forgotten."""
+
+    path: Path
+
+    def checkpoint(self, method: str) -> Path:
+        """Return where a method's checkpoint is: PAC-PFL's has no name in it."""
+        suffix = "" if method == "pacpfl" else f"-{method}"
+        return self.path / f"checkpoint{suffix}.safetensors"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / LEDGER
+
+    def clear(self) -> None:
+        """Forget the run in this folder.
+
+        Files that no run writes stay, and so does the privacy ledger: what was released of the data
+        stays released.
+        """
+        for name in FILES:
+            (self.path / name).unlink(missing_ok=True)
+        for method in METHODS:
+            self.checkpoint(method).unlink(missing_ok=True)
+        start_over(self.ledger)
+
+    def prepare(self, config: Config) -> None:
+        """Make the folder, unless it belongs to another run; what training depends on must agree."""
+        path = self.path / "config.toml"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{self.path} cannot be created ({error.strerror}); choose another --out."
+            ) from error
+        if path.exists():
+            before = configuration.load_file(path)
+            if configuration.identity(before) != configuration.identity(config):
+                raise InputError(
+                    f"{self.path} holds a run with another configuration; choose another folder with "
+                    "--out, or start over with --fresh."
+                )
+        files.write(path, configuration.dump(config).encode())
+
+    def write(
+        self,
+        config: Config,
+        federation: Federation,
+        results: dict[str, MethodResult],
+        started: datetime,
+    ) -> None:
+        """Write metrics.json, clients.csv, arrays.safetensors, and last run.json, which is the proof
+        that the run is complete."""
+        out = self.path
+        summary = {name: summarise(result.groups) for name, result in results.items()}
+        files.write_json(out / "metrics.json", summary)
+        files.write(out / "clients.csv", client_rows(federation, results).encode())
+        files.write(out / "arrays.safetensors", save(figure_arrays(federation, results)))
+        samples = [len(client.train) for client in federation.existing]
+        record = {
+            "dataset": config.data.name,
+            "status": "complete",
+            "started": started.isoformat(timespec="seconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "pacpfl": __version__,
+            "versions": runtime.versions(),
+            "machine": runtime.machine(),
+            "devices": jax.device_count(),
+            "seed": config.seed,
+            "precision": config.run.precision,
+            "clients": {
+                "existing": len(federation.existing),
+                "new": len(federation.new),
+                "features": list(federation.features),
+                "target": federation.target,
+                "samples": {
+                    "min": min(samples),
+                    "median": float(np.median(samples)),
+                    "max": max(samples),
+                },
+            },
+            "methods": {name: result.about for name, result in results.items()},
+        }
+        files.write_json(out / "run.json", record)
+
+    def config(self) -> Config:
+        """Return the configuration of the run."""
+        path = self.path / "config.toml"
+        self._check_it_is_there()
+        if not path.is_file():
+            raise InputError(f"{self.path} holds no config.toml, so it is no run folder; give one.")
+        return configuration.load_file(path)
+
+    def record(self) -> dict[str, Any]:
+        """Return what run.json says."""
+        self._check_it_is_there()
+        return files.read_json(self.path / "run.json", REMEDY)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return metrics.json: method -> group -> metric -> mean, half width, number of clients."""
+        return files.read_json(self.path / "metrics.json", REMEDY)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what the figures are drawn from; nothing where it was not kept."""
+        path = self.path / "arrays.safetensors"
+        try:
+            return load_file(path) if path.is_file() else {}
+        except SafetensorError as error:
+            raise files.damaged(path, error, AGAIN) from None
+
+    def _check_it_is_there(self) -> None:
+        if not self.path.is_dir():
+            raise InputError(f"There is no run folder {self.path}; give the folder of a run.")
 
 
 def metric_names(evaluation: Evaluation) -> tuple[str, ...]:
@@ -102,46 +183,6 @@ def summarise(groups: dict[str, Evaluation]) -> dict[str, dict[str, dict[str, fl
             count = len(evaluation.rows)
             table[group]["ce"] = {"mean": together, "ci95": float("nan"), "n": count}
     return table
-
-
-def write_folder(
-    out: Path,
-    config: Config,
-    federation: Federation,
-    results: dict[str, MethodResult],
-    started: datetime,
-) -> None:
-    """metrics.json, clients.csv, arrays.safetensors, and last run.json, whose status says complete."""
-    summary = {name: summarise(result.groups) for name, result in results.items()}
-    files.write_json(out / "metrics.json", summary)
-    files.write(out / "clients.csv", client_rows(federation, results).encode())
-    files.write(out / "arrays.safetensors", save(figure_arrays(federation, results)))
-    samples = [len(client.train) for client in federation.existing]
-    record = {
-        "dataset": config.data.name,
-        "status": "complete",
-        "started": started.isoformat(timespec="seconds"),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "pacpfl": __version__,
-        "versions": runtime.versions(),
-        "machine": runtime.machine(),
-        "devices": jax.device_count(),
-        "seed": config.seed,
-        "precision": config.run.precision,
-        "clients": {
-            "existing": len(federation.existing),
-            "new": len(federation.new),
-            "features": list(federation.features),
-            "target": federation.target,
-            "samples": {
-                "min": min(samples),
-                "median": float(np.median(samples)),
-                "max": max(samples),
-            },
-        },
-        "methods": {name: result.about for name, result in results.items()},
-    }
-    files.write_json(out / "run.json", record)
 
 
 def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str:
@@ -207,7 +248,7 @@ def figure_arrays(
         arrays |= single_clients(federation, results, group)
         if evaluation.log_probabilities:
             clients, shape = federation.groups()[group], federation.shape
-            arrays |= examples(group, clients, evaluation, shape or ())
+            arrays |= excerpts.examples(group, clients, evaluation, shape or ())
             continue
         order = np.argsort([row["rsmse"] for row in evaluation.rows])
         places = np.unique(np.linspace(0, len(order) - 1, 4).round().astype(int))

@@ -23,7 +23,7 @@ from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import first_client
 from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving
-from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
+from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.memory import clients_at_once
 from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
@@ -55,18 +55,19 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     federation = build_federation(config)
     store = from_clients(federation.existing, roomy=federation.classes is not None)
     name = run_identity(config, store)
-    prepare(out, config)
+    folder = RunFolder(out)
+    folder.prepare(config)
     started = datetime.now(UTC)
     results = {}
     for method in config.run.methods:
         saving = Saving(
-            checkpoint_path(out, method),
+            folder.checkpoint(method),
             name,
             config.run.checkpoint_rounds,
             config.run.checkpoint_minutes,
         )
         results[method] = run_method(method, config, federation, store, watcher, saving)
-    write_folder(out, config, federation, results, started)
+    folder.write(config, federation, results, started)
     return results
 
 

@@ -17,6 +17,7 @@ from pacpfl import cli
 from pacpfl import config as configuration
 from pacpfl.certify import average
 from pacpfl.certify.document import certify
+from pacpfl.certify.views import base_of
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
@@ -25,7 +26,6 @@ from pacpfl.priors.gp import GPSettings
 from pacpfl.report.sentences import standing
 from pacpfl.run import run
 from pacpfl.studies.build import build_prior
-from pacpfl.trained import base_of
 from pacpfl.types import Form
 
 CONFIG = Config(
@@ -278,9 +278,9 @@ def no_particles(folder: Path) -> None:
     [
         (shutil.rmtree, "There is no run folder"),
         (remove("config.toml"), "no run folder"),
-        (remove("run.json"), "is not complete (no run.json)"),
+        (remove("run.json"), "There is no file"),
         (running, "is not complete (status 'running')"),
-        (unreadable, "cannot be read"),
+        (unreadable, "run.json"),
         (remove("checkpoint.safetensors"), "is not complete (there is no checkpoint)"),
         (more_rounds, "is not complete (round 1)"),
         (truncated, "is damaged"),

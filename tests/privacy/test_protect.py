@@ -19,7 +19,7 @@ from pacpfl import config as configuration
 from pacpfl.config import Config, RunSettings, identity, load, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
-from pacpfl.folder import clear
+from pacpfl.folder import RunFolder
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.accounting import epsilon_spent
@@ -232,7 +232,7 @@ def test_the_ledger_is_printed_and_a_new_start_adds_up(
 
     out = tmp_path / "run"
     run(changed(epsilon=1.0, sampling="fixed"), out)
-    clear(out)
+    RunFolder(out).clear()
     assert (out / FILE).is_file(), "--fresh forgets the run, not what it released"
     run(changed(epsilon=2.0), out)
     assert record_of(out)["earlier_runs"] == 1

@@ -51,13 +51,13 @@ def test_the_main_method_is_the_one_with_particles(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("run.json", None, "run.json is missing"),
-        ("run.json", "{", "run.json is not valid JSON"),
-        ("run.json", "[]", "run.json holds no JSON object"),
+        ("run.json", None, "run.json"),
+        ("run.json", "{", "run.json is damaged"),
+        ("run.json", "[]", "run.json is damaged"),
         ("run.json", '{"methods": {}}', "run.json names no methods"),
-        ("metrics.json", None, "metrics.json is missing"),
-        ("clients.csv", None, "clients.csv is missing"),
-        ("clients.csv", "", "clients.csv cannot be read"),
+        ("metrics.json", None, "metrics.json"),
+        ("clients.csv", None, "clients.csv"),
+        ("clients.csv", "", "clients.csv is damaged"),
         ("clients.csv", "method,group\n", "clients.csv has no column 'client'"),
         (
             "clients.csv",

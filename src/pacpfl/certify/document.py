@@ -20,6 +20,7 @@ from pacpfl.certify.gaussian_networks import ClassLoss, build_class_loss
 from pacpfl.certify.gaussian_processes import Loss, build_loss
 from pacpfl.certify.networks import certify_class_clients
 from pacpfl.certify.scaling import scaled_averages, scaled_clients
+from pacpfl.certify.views import base_of
 from pacpfl.errors import InputError
 from pacpfl.trained import Trained, load_run
 
@@ -51,6 +52,7 @@ def certify(
     classes = trained.federation.classes
     bounded: Loss | ClassLoss
     if classes is None:
+        base_of(trained.method.prior)
         bounded = build_loss(loss or "clipped-nll", limit)
         clients = certify_clients(trained, bounded, delta, epsilon, unit, progress)
     else:

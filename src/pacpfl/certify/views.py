@@ -11,9 +11,10 @@ import numpy as np
 
 from pacpfl.certify import gaussian_processes as tempered
 from pacpfl.certify.gaussian_processes import Spectrum
+from pacpfl.errors import InputError
 from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
-from pacpfl.trained import base_of
+from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data, Samples
 
 
@@ -95,3 +96,13 @@ def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
     base = base_of(prior)
     members = jax.vmap(lambda phi: prior.parts(phi)[1])(particles).reshape(-1, base.size)
     return np.asarray(jax.vmap(base.least_noise)(members), np.float64)
+
+
+def base_of(prior: Prior) -> GPPrior:
+    """Return the Gaussian-process family behind a prior; refuse others, which have no closed form."""
+    if prior.gaussian is None:
+        raise InputError(
+            f"There are no certificates for this {type(prior).__name__}; certify a run with plain "
+            'Gaussian processes (prior.warp = "none") or Bayesian networks.'
+        )
+    return prior.gaussian

@@ -138,14 +138,14 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
     from pacpfl.engine import runtime
 
     runtime.configure(config.run.precision)
-    from pacpfl import folder as run_folder
     from pacpfl import run as study
+    from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
     from pacpfl.report.terminal import print_results
     from pacpfl.studies import model_file, own_units
 
     if fresh:
-        run_folder.clear(folder)
+        RunFolder(folder).clear()
         for name in (model_file.SHARED_NAME, "units.csv"):
             (folder / name).unlink(missing_ok=True)
     for notice in own(config).notices:

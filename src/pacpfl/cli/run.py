@@ -109,8 +109,8 @@ def run(
     from pacpfl.engine import runtime
 
     runtime.configure(chosen.run.precision)
-    from pacpfl import folder as run_folder
     from pacpfl import run as study
+    from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
     from pacpfl.report.sentences import diversity, privacy
     from pacpfl.report.terminal import print_results
@@ -120,7 +120,7 @@ def run(
         raise InputError(f"There is no engine {engine!r}; there are simulate and flare.")
     if fresh:
         warn_of_earlier(folder, console)
-        run_folder.clear(folder)
+        RunFolder(folder).clear()
     with watching() as bar, tracked(track or [], folder, chosen, bar) as tracking:
         watcher = tracking.watcher
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
+from pacpfl import files
 from pacpfl.errors import InputError
+from pacpfl.folder import AGAIN, REMEDY, RunFolder
 from pacpfl.report.measures import CLASS_MEASURES, MEASURES, Measure
 
 GROUPS = ("existing", "new")
@@ -101,47 +100,33 @@ class Run:
         if len(values) != clients:
             raise InputError(
                 f"{self.name}/arrays.safetensors has {len(values)} rows in {key}/{group} but "
-                f"clients.csv lists {clients} {group} clients; run the study again."
+                f"clients.csv lists {clients} {group} clients; {AGAIN}."
             )
         return values
 
 
-def read_run(folder: Path) -> Run:
-    """The run in `folder`; `config.toml` and `arrays.safetensors` may be missing."""
-    name = folder.resolve().name
-    if not folder.is_dir():
-        raise InputError(f"There is no run folder {folder}; give the folder a run has written.")
-    record = _read_json(folder / "run.json")
+def read_run(path: Path) -> Run:
+    """Return the run in a folder; `config.toml` and `arrays.safetensors` may be missing."""
+    folder = RunFolder(path)
+    record = folder.record()
     if not isinstance(record.get("methods"), dict) or not record["methods"]:
-        raise InputError(f"{folder / 'run.json'} names no methods; run the study again.")
-    clients = _read_clients(folder / "clients.csv")
+        raise InputError(f"{path / 'run.json'} names no methods; {AGAIN}.")
+    clients = _read_clients(path / "clients.csv")
     unknown = sorted(set(clients["method"]) - set(record["methods"]))
     if unknown:
         raise InputError(
-            f"{folder / 'clients.csv'} has rows of method {unknown[0]!r}, which run.json does not "
-            "name; run the study again."
+            f"{path / 'clients.csv'} has rows of method {unknown[0]!r}, which run.json does not name; "
+            f"{AGAIN}."
         )
-    config = folder / "config.toml"
+    config = path / "config.toml"
     return Run(
-        name=name,
+        name=path.resolve().name,
         record=record,
-        metrics=_read_json(folder / "metrics.json"),
+        metrics=folder.metrics(),
         clients=clients,
-        arrays=_read_arrays(folder / "arrays.safetensors"),
+        arrays=folder.arrays(),
         config=config.read_text(encoding="utf-8") if config.is_file() else "",
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing; give the folder of a finished run.") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON ({error}); run the study again.") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds no JSON object; run the study again.")
-    return content
 
 
 def _read_clients(path: Path) -> pd.DataFrame:
@@ -149,13 +134,13 @@ def _read_clients(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path} is missing; give the folder of a finished run.") from None
+        raise InputError(f"There is no file {path}; {REMEDY}.") from None
     except (ValueError, pd.errors.ParserError) as error:
-        raise InputError(f"{path} cannot be read ({error}); run the study again.") from None
+        raise files.damaged(path, error, AGAIN) from None
     lead = "accuracy" if "accuracy" in table else "rsmse"
     missing = [column for column in (*REQUIRED_COLUMNS, lead) if column not in table]
     if missing:
-        raise InputError(f"{path} has no column {missing[0]!r}; run the study again.")
+        raise InputError(f"{path} has no column {missing[0]!r}; {AGAIN}.")
     if "kind" not in table:
         table["kind"] = ""
     for column in OPTIONAL_COLUMNS:
@@ -166,16 +151,6 @@ def _read_clients(path: Path) -> pd.DataFrame:
             table[column] = [float(cell) if cell else np.nan for cell in table[column]]
         except ValueError as error:
             raise InputError(
-                f"{path} has a cell in column {column!r} that is no number ({error}); "
-                "run the study again."
+                f"{path} has a cell in column {column!r} that is no number ({error}); {AGAIN}."
             ) from None
     return table
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        return {}
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path} is damaged ({error}); run the study again.") from None

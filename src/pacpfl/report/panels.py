@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pacpfl.errors import InputError
+from pacpfl.folder import AGAIN
 from pacpfl.report.figures import class_name, thinned
 from pacpfl.report.folder import Run
 from pacpfl.report.judge import Judgement, going_alone
@@ -160,7 +161,7 @@ def offsets(run: Run, group: str) -> dict[str, np.ndarray]:
         if len(values) != clients + 1:
             raise InputError(
                 f"{run.name}/arrays.safetensors has {len(values) - 1} clients in panels/{group}/{key} "
-                f"but clients.csv lists {clients} {group} clients; run the study again."
+                f"but clients.csv lists {clients} {group} clients; {AGAIN}."
             )
         found[key] = values.astype(int)
     return found

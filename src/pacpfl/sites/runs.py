@@ -31,7 +31,7 @@ from pacpfl.engine.rounds import (
     to_device,
 )
 from pacpfl.errors import InputError
-from pacpfl.folder import MethodResult, checkpoint_path, prepare, write_folder
+from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import compressed
@@ -53,7 +53,7 @@ TERMS, CONFIG = "terms.json", "config.toml"
 
 def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -> tuple[Path, str]:
     """Prepare the folder that server and supervisor share for one method; return it and the run's name."""
-    prepare(out, config)
+    RunFolder(out).prepare(config)
     folder = out / "sites" / method
     path = folder / TERMS
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -103,7 +103,7 @@ def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
     if jax.tree.leaves(kept):
         return False
     store = from_clients(build_federation(config).existing)
-    save_checkpoint(checkpoint_path(out, method), found, run_identity(config, store))
+    save_checkpoint(RunFolder(out).checkpoint(method), found, run_identity(config, store))
     return True
 
 
@@ -143,8 +143,8 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     )
     groups = {name: found for name, found in groups.items() if found.rows}
     result = MethodResult({"title": TITLES[method], "rounds": about["rounds"]}, {}, groups)
-    prepare(out, config)
-    write_folder(out, config, own, {method: result}, started)
+    RunFolder(out).prepare(config)
+    RunFolder(out).write(config, own, {method: result}, started)
     return {method: result}
 
 
