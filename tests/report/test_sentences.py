@@ -50,7 +50,7 @@ def test_bands_that_keep_their_promise_within_five_points(
 ) -> None:
     def told(share: float) -> str:
         small.metrics["pacpfl"]["existing"]["coverage_90"]["mean"] = share
-        return sentences.band_calibration(small).replace(f"{share:.0%}", "")
+        return sentences.band_calibration(small).replace(f" {share:.0%} of", "")
 
     assert (told(covered) == told(0.91)) == same
 
