@@ -21,12 +21,12 @@ import pandas as pd
 
 from benchmarks.measure import ROOT
 from benchmarks.results import Sheet
+from pacpfl.client import ClientModel, Shared, load_shared
 from pacpfl.config import Config, override
 from pacpfl.data.standardize import fit_scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.data.tables.read import read_rows
 from pacpfl.engine import runtime
-from pacpfl.studies import model, model_file
 from pacpfl.studies.build import build_prior
 from pacpfl.types import Samples
 
@@ -52,23 +52,22 @@ def prepare(folder: Path) -> None:
     size = build_prior(config, schema.form).size
     particles = 0.1 * random.normal(size=(PARTICLES, size)).astype(np.float32)
     scaler = fit_scaler(Samples(own.x, own.y))
-    model_file.save_shared(
-        folder / "prior.safetensors", model.Shared(config, schema, scaler, particles)
-    )
+    Shared(config, schema, scaler, particles).save(folder / "prior.safetensors")
 
 
 def measure(folder: Path) -> dict[str, float]:
     """Seconds from file to file, in this process."""
     runtime.configure()
-    shared = model_file.load_shared(folder / "prior.safetensors")
+    shared = load_shared(folder / "prior.safetensors")
     began = time.perf_counter()
     own = read_rows(folder / "own.csv", shared.schema, targets=True)
     assert own.y is not None
-    made = model.personalize(shared, "own", own.x, own.y)
-    model_file.save_model(folder / "model.safetensors", made)
+    made = ClientModel.condition(shared, "own", own.x, own.y)
+    made.check()
+    made.save(folder / "model.safetensors")
     personalised = time.perf_counter()
     asked = read_rows(folder / "ask.csv", shared.schema, targets=False)
-    found = model.predict(made, asked.x, (0.05, 0.5, 0.95))
+    found = made.predict(asked.x, (0.05, 0.5, 0.95))
     pd.DataFrame({"mean": found.mean, "std": found.std}).to_csv(folder / "said.csv", index=False)
     return {"personalize": personalised - began, "predict": time.perf_counter() - personalised}
 

@@ -104,7 +104,7 @@ def _study(
     seconds: float | None,
 ) -> None:
     from pacpfl.engine import runtime
-    from pacpfl.report.study_progress import counting
+    from pacpfl.report.progress import counting
 
     runtime.configure()
     from pacpfl.studies.build import load_weather
@@ -158,12 +158,13 @@ def _polynomial(folder: Path, seeds: range, quick: bool, command: str) -> None:
     from pacpfl.engine import runtime
 
     runtime.configure()
-    from pacpfl.cli.common import console, shipped, watching
+    from pacpfl.cli.common import console, shipped
+    from pacpfl.report.progress import watching
     from pacpfl.run import Interrupted
     from reproduction import polynomial, table
     from reproduction.study import write_study
 
-    with watching() as watcher:
+    with watching(console) as watcher:
         done = [0, 0]
 
         def finished(count: int, total: int) -> None:

@@ -34,7 +34,7 @@ def reproduce_classification(
         if not path.exists():
             raise InputError(f"There is no file or folder {path}; `pacpfl download` gets one.")
     from pacpfl.engine import runtime
-    from pacpfl.report.study_progress import counting
+    from pacpfl.report.progress import counting
 
     runtime.configure()
     from reproduction import classification, classification_summary, regression, table

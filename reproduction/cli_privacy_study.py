@@ -14,7 +14,7 @@ from rich.console import Console
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
-    from pacpfl.report.study_progress import Counter
+    from pacpfl.report.progress import Counter
 
 console = Console(stderr=True, highlight=False)
 
@@ -30,7 +30,7 @@ def reproduce_privacy(
 ) -> None:
     """Run what is missing, keep each run, and write table, figures and page of what there is."""
     from pacpfl.engine import runtime
-    from pacpfl.report.study_progress import counting
+    from pacpfl.report.progress import counting
 
     runtime.configure()
     from pacpfl.studies.build import load_weather
@@ -80,7 +80,7 @@ def search(
     """Choose the settings of the privacy study: the same proposals for every mode."""
     from pacpfl import files
     from pacpfl.engine import runtime
-    from pacpfl.report.study_progress import counting
+    from pacpfl.report.progress import counting
 
     runtime.configure()
     from reproduction import privacy_search, privacy_study

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from pacpfl import cli
-from pacpfl.cli.common import latest
 from pacpfl.config import load_file
 from pacpfl.data import download as downloads
 from pacpfl.data.download import Source
+from pacpfl.report.progress import latest
 
 SETTINGS = (
     *("network.kind=mlp", "network.widths=[6]", "rounds=4", "particles=2", "clients=3"),

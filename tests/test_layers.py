@@ -38,7 +38,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "certify",
+            "client",
             "config",
+            "defaults",
             "excerpts",
             "folder",
             "memory",
@@ -110,6 +112,7 @@ REACHES_OUTSIDE = frozenset(
     {
         "certify",
         "cli",
+        "client",
         "config",
         "data",
         "engine",

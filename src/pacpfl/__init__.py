@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pacpfl.client import load_model
     from pacpfl.estimators import PACPFLClassifier, PACPFLRegressor
 
-__all__ = ["PACPFLClassifier", "PACPFLRegressor", "__version__"]
+__all__ = ["PACPFLClassifier", "PACPFLRegressor", "__version__", "load_model"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """The estimators load JAX and scikit-learn: only those who use them wait for that."""
+    if name == "load_model":
+        from pacpfl.client import load_model
+
+        return load_model
     if name not in ("PACPFLClassifier", "PACPFLRegressor"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

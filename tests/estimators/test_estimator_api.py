@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,10 @@ from sklearn.preprocessing import StandardScaler
 
 import pacpfl
 from pacpfl import PACPFLRegressor
-from pacpfl.config import Config
+from pacpfl.cli import main
+from pacpfl.client import ClientModel
 from pacpfl.errors import InputError
 from pacpfl.estimators.errors import InvalidInput
-from pacpfl.estimators.settings import Size, make_config, regression_defaults
-from pacpfl.studies.own_sizes import Sizes, settings_for, tau_for
 
 QUICK = {
     "rounds": 0, "particles": 2, "mean": "linear", "kernel": "ard", "random_state": 0,
@@ -213,22 +213,17 @@ def test_numbers_of_numpy_are_parameters_too():
     assert model.config_.prior.mean_widths == (4, 4)
 
 
-def test_what_auto_became_depends_on_the_clients():
-    few, many = (regression_defaults(Size(n, 40 * n, 40, 1)) for n in (2, 50))
-    assert (few["kernel"], many["kernel"]) == ("ard+linear", "deep")
-    assert regression_defaults(Size(2, 4000, 2000, 3))["batch"] == 256
-    config = make_config("Test", {"rounds": "auto", "kernel": "ard"}, few, 2)
-    assert (config.train.rounds, config.prior.kernel) == (few["rounds"], "ard")
-    assert config.prior.noise_spread == few["noise_spread"]
-
-
-def test_auto_is_what_init_chooses_for_many_clients_with_several_features():
-    rows = np.full(50, 40)
-    chosen, _ = settings_for(Config(), Sizes(50, rows, 3))
-    config = make_config("Test", {}, regression_defaults(Size(50, 2000, 40, 3)), 50)
-    assert config.prior == chosen.prior
-    assert config.train == chosen.train
-    assert [tau_for(rows) for rows in (2, 1200, 1800, 3600, 10**7)] == [0.3, 0.3, 0.2, 0.1, 0.1]
+def test_what_is_given_takes_the_place_of_auto():
+    x, y, groups = table()
+    options = {"random_state": 0, "rounds": 0, "settings": {"train.schedule": "constant"}}
+    auto = PACPFLRegressor(**options).fit(x, y, groups).config_
+    model = PACPFLRegressor(**options, kernel="ard", batch=5, tau=2).fit(x, y, groups)
+    train, prior = model.config_.train, model.config_.prior
+    assert (prior.kernel, train.batch, train.tau) == ("ard", 5, 2.0)
+    assert (prior.mean, train.rounds, train.hyper_std) == (
+        auto.prior.mean, auto.train.rounds, auto.train.hyper_std,
+    )  # fmt: skip
+    assert train.schedule == "constant"
 
 
 def test_clients_of_one_row_and_features_that_never_change():
@@ -240,9 +235,6 @@ def test_clients_of_one_row_and_features_that_never_change():
     mean, std = model.predict(x, groups, return_std=True)
     assert np.isfinite(mean).all()
     assert (std > 0).all()
-    owner = model._owners["alone"].scaler
-    np.testing.assert_allclose(owner.x_std, x.std(0))
-    assert owner.y_std == pytest.approx(y.std())
     flat = PACPFLRegressor(**QUICK).fit(np.ones((4, 2)), np.full(4, 3.0))
     np.testing.assert_allclose(flat.predict(np.ones((1, 2))), 3.0, atol=0.5)
 
@@ -254,7 +246,7 @@ def test_values_whose_variance_overflows_are_refused():
 
 
 def test_a_client_with_too_many_rows_is_told_so(fitted, monkeypatch):
-    monkeypatch.setattr("pacpfl.estimators.base.LARGEST_FACTOR", 1000)
+    monkeypatch.setattr("pacpfl.client.LARGEST_FACTOR", 1000)
     x, y, groups = table()
     model = PACPFLRegressor(**QUICK).fit(x, y, groups)
     with pytest.raises(InvalidInput, match="too many for exact Gaussian processes"):
@@ -266,9 +258,9 @@ def test_models_that_are_not_kept_are_made_again(monkeypatch):
     model = PACPFLRegressor(**QUICK).fit(x, y, groups)
     expected = model.predict(x, groups)
     monkeypatch.setattr("pacpfl.estimators.base.KEPT", 1)
-    model._models.clear()
     np.testing.assert_array_equal(model.predict(x, groups), expected)
-    assert len(model._models) == 1
+    assert sum("personal" in vars(owner) for owner in model._owners.values()) == 1
+    assert len(pickle.dumps(model)) < 40_000  # rows and particles, no factors
 
 
 def test_a_file_holds_all_there_is(tmp_path):
@@ -299,12 +291,57 @@ def test_files_that_are_damaged_or_of_another_kind_are_refused(fitted, tmp_path)
         pacpfl.PACPFLClassifier.load(path)
     for damaged in (content[:-8], content[:100], b"", content[:-3] + b"abc"):
         path.write_bytes(damaged)
-        with pytest.raises(InvalidInput, match="save it again"):
+        with pytest.raises(InvalidInput, match=r"is damaged .* make it again"):
             PACPFLRegressor.load(path)
-    with pytest.raises(InvalidInput, match="save it again"):
+    with pytest.raises(InvalidInput, match="There is no file"):
         PACPFLRegressor.load(tmp_path / "nothing there")
     with pytest.raises(InputError, match="could not be written"):
-        fitted.save(tmp_path / "no folder" / "model")
+        fitted.save(path / "model")
+
+
+def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_path, capsys):
+    """A model of one client as it is; one of several, and what a training shares, when asked so."""
+    x, y, _ = table()
+    asked = tmp_path / "asked.csv"
+    pd.DataFrame(x[:3], columns=["x0", "x1", "x2"]).to_csv(asked, index=False)
+
+    def predicted(file, *options):
+        out = tmp_path / "out.csv"
+        command = ["predict", "--model", str(file), "--data", str(asked), "--out", str(out)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
+            patch.setattr(sys, "argv", ["pacpfl", *command, *options])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return pd.read_csv(out)["mean"].to_numpy() if not ended.value.code else None
+
+    one, several = tmp_path / "one.safetensors", tmp_path / "several.safetensors"
+    fitted.save(one, groups=["b"])
+    fitted.save(several)
+    expected = fitted.predict(x[:3], ["b"] * 3)
+    np.testing.assert_allclose(predicted(one), expected, rtol=1e-12)
+    np.testing.assert_allclose(predicted(several, "--client", "b"), expected, rtol=1e-12)
+    assert predicted(several) is None
+    assert "choose one with --client NAME" in capsys.readouterr().err
+    np.testing.assert_array_equal(pacpfl.load_model(several, "b").predict(x[:3]).mean, expected)
+
+    shared = pacpfl.client.load_shared(one)
+    ours = tmp_path / "ours.safetensors"
+    ClientModel.condition(shared, "new", x[:9], y[:9]).save(ours)
+    shared.save(tmp_path / "prior.safetensors")
+    loaded = PACPFLRegressor.load(ours)
+    later = PACPFLRegressor.load(tmp_path / "prior.safetensors").personalize(
+        pd.DataFrame(x[:9], columns=["x0", "x1", "x2"]), y[:9], group="new"
+    )
+    frame = pd.DataFrame(x[:3], columns=["x0", "x1", "x2"])
+    here = pacpfl.load_model(ours).predict(x[:3]).mean
+    for estimator in (loaded, later):
+        np.testing.assert_array_equal(estimator.predict(frame, ["new"] * 3), here)
+    assert loaded.get_params()["kernel"] == "ard"
+    again = clone(loaded).fit(frame, y[:3])
+    assert again.config_.prior == loaded.config_.prior
+    with pytest.raises(InvalidInput, match="holds a PACPFLRegressor"):
+        pacpfl.PACPFLClassifier.load(ours)
 
 
 def test_a_generator_as_random_state_is_not_kept_in_the_file(tmp_path):

@@ -9,7 +9,8 @@ import jax
 import pytest
 import sklearn
 
-from pacpfl.estimators.settings import Size, regression_defaults, standardize_default
+from pacpfl.defaults import defaults
+from pacpfl.types import Form
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 
@@ -39,29 +40,30 @@ def test_the_blocks_run(settings_restored):
         exec(compile("\n" * line + block[1], str(PAGE), "exec"), names)
 
 
+def form(clients: int, rows: int, features: int) -> Form:
+    names = tuple(f"x{number}" for number in range(features))
+    return Form(names, clients=clients, sizes=(rows // clients,) * clients)
+
+
 def test_the_table_of_defaults_is_true():
     text = PAGE.read_text(encoding="utf-8")
     few, one, some, many = (
-        regression_defaults(Size(clients, rows, 100, features))
-        for clients, rows, features in ((9, 900, 3), (10, 1200, 1), (10, 299, 3), (10, 300, 3))
+        defaults(form(*sizes)) for sizes in ((9, 900, 3), (10, 1200, 1), (10, 290, 3), (10, 300, 3))
     )
-    at_most, less, least = (
-        regression_defaults(Size(10, rows, 100, 3))["tau"] for rows in (1200, 1300, 10**6)
-    )
-    assert many["tau"] == at_most > less > least
-    assert many | {"mean": some["mean"]} == some
+    taus = [defaults(form(10, rows, 3)).train.tau for rows in (1200, 1300, 10**6)]
+    assert many.train.tau == taus[0] > taus[1] > taus[2]
     scales = {"learned": ", learned scales", "fixed": ""}
-    kernels = [f"`{each['kernel']}`{scales[each['output_scale']]}" for each in (few, one, many)]
-    rates = [f"{each['rounds']}, {each['learning_rate']}" for each in (few, one, many)]
-    falling = f"{at_most}; from 1,200 rows on less, down to {least}"
-    means = f"`{many['mean']}`; `{some['mean']}` below 100 rows for each feature"
+    three = (few, one, many)
+    kernels = [f"`{each.prior.kernel}`{scales[each.prior.output_scale]}" for each in three]
+    rates = [f"{each.train.rounds}, {each.train.learning_rate}" for each in three]
+    means = f"`{many.prior.mean}`; `{some.prior.mean}` below 100 rows for each feature"
     for row in (
-        f"| `mean` | `{few['mean']}` | `{one['mean']}` | {means} |",
+        f"| `mean` | `{few.prior.mean}` | `{one.prior.mean}` | {means} |",
         f"| `kernel` | {' | '.join(kernels)} |",
-        f"| `tau` | {few['tau']:g} | {one['tau']:g} | {falling} |",
-        f"| `hyper_std` | {few['hyper_std']} | {one['hyper_std']} | {many['hyper_std']} |",
+        f"| `tau` | 1 | 1 | {taus[0]}; from 1,200 rows on less, down to {taus[2]} |",
+        f"| `hyper_std` | {' | '.join(str(each.train.hyper_std) for each in three)} |",
         f"| `rounds`, `learning_rate` | {' | '.join(rates)} |",
-        f"hyper-prior | {few['noise_spread']} | {one['noise_spread']} | {many['noise_spread']} |",
+        f"hyper-prior | {' | '.join(str(each.prior.noise_spread) for each in three)} |",
     ):
         assert row in text
-    assert [standardize_default(Size(2, rows, 30, 3)) for rows in (58, 60)] == ["global", "client"]
+    assert few.train.tau == one.train.tau == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pacpfl.cli.common import console, watching
+from pacpfl.cli.common import console
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -139,18 +139,20 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
 
     runtime.configure(config.run.precision)
     from pacpfl import run as study
+    from pacpfl.client import SHARED_NAME, shared_of_run
     from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
+    from pacpfl.report.progress import watching
     from pacpfl.report.terminal import print_results
-    from pacpfl.studies import model_file, own_units
+    from pacpfl.studies import own_units
 
     if fresh:
         RunFolder(folder).clear()
-        for name in (model_file.SHARED_NAME, "units.csv"):
+        for name in (SHARED_NAME, "units.csv"):
             (folder / name).unlink(missing_ok=True)
     for notice in own(config).notices:
         console.print(notice, soft_wrap=True, markup=False)
-    with watching() as watcher:
+    with watching(console) as watcher:
         try:
             results = study.run(config, folder, watcher)
         except study.Interrupted as reason:
@@ -158,9 +160,8 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
             raise typer.Exit(130) from None
         watcher.stage("writing the folder")
         if "pacpfl" in config.run.methods:
-            (folder / model_file.SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
-            shared = model_file.shared_of_run(folder)
-            model_file.save_shared(folder / model_file.SHARED_NAME, shared)
+            (folder / SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
+            shared_of_run(folder).save(folder / SHARED_NAME)
         rows = own_units.in_units(config, results)
         if rows:
             own_units.write_units(folder, rows, config.tables.target)

@@ -15,15 +15,20 @@ from pacpfl.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from pacpfl.client import ClientModel
     from pacpfl.data.tables.read import Rows
-    from pacpfl.studies.model import ClientModel
 
 
-Model = Annotated[Path, typer.Option(help="A model that pacpfl personalize has written.")]
+Model = Annotated[
+    Path, typer.Option(help="A model of pacpfl personalize, or of an estimator's save.")
+]
 Table = Annotated[Path, typer.Option(help="A table (CSV or Parquet) with the columns of training.")]
 Name = Annotated[
     str | None,
-    typer.Option(help="Whose rows, where the table has a column of clients.", show_default=False),
+    typer.Option(
+        help="Whose rows and model, where the table or the file has several clients.",
+        show_default=False,
+    ),
 ]
 
 
@@ -39,16 +44,17 @@ def personalize(
 
     Nothing is sent anywhere. The model holds the client's rows: it is as private as they are.
     """
+    from pacpfl.client import ClientModel, load_shared
     from pacpfl.data.tables.read import read_rows
-    from pacpfl.studies import model, model_file
 
-    shared = model_file.shared_of_run(run) if run.is_dir() else model_file.load_shared(run)
+    shared = load_shared(run)
     _configure(shared.config.run.precision)
     rows = read_rows(data, shared.schema, targets=True, client=client)
     x, y = at_most(rows, shared.config.tables.most)
     _tell(rows)
-    made = model.personalize(shared, rows.client, x, y)
-    model_file.save_model(out, made)
+    model = ClientModel.condition(shared, rows.client, x, y)
+    model.check()
+    model.save(out)
     print(f"Model of {rows.client} from {len(y)} rows: {out}")
 
 
@@ -66,20 +72,18 @@ def predict(
     if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{out} must end in .csv or .parquet; name it so.")
     loaded, rows = _open(model, data, False, client)
-    from pacpfl.studies import model as models
-
+    schema = loaded.shared.schema
     columns: dict[str, Any] = {"row": range(1, len(rows.x) + 1)}
-    if loaded.schema.classes is None:
-        found = models.predict(loaded, rows.x, levels)
+    if schema.classes is None:
+        found = loaded.predict(rows.x, levels)
         columns |= {"mean": found.mean, "std": found.std}
         columns |= {f"q{level:g}": q for level, q in zip(levels, found.quantiles, strict=True)}
     else:
-        chances = models.probabilities(loaded, rows.x)
-        names = loaded.schema.classes
-        columns["class"] = [names[best] for best in chances.argmax(1)]
-        columns |= {f"p({name})": chances[:, place] for place, name in enumerate(names)}
+        chances = loaded.probabilities(rows.x)
+        columns["class"] = [schema.classes[best] for best in chances.argmax(1)]
+        columns |= {f"p({n})": chances[:, place] for place, n in enumerate(schema.classes)}
     _write_table(out, columns)
-    print(f"{len(rows.x)} predictions of {loaded.schema.target} for {loaded.client}: {out}")
+    print(f"{len(rows.x)} predictions of {schema.target} for {loaded.name}: {out}")
 
 
 def update(
@@ -91,14 +95,15 @@ def update(
     client: Name = None,
 ) -> None:
     """Add rows to a model. It ends where a model made from all rows at once would."""
-    loaded, rows = _open(model, data, True, client)
-    from pacpfl.studies import model as models
-    from pacpfl.studies import model_file
+    from pacpfl import client as models
 
+    loaded, rows = _open(model, data, True, client)
     assert rows.y is not None
-    larger = models.update(loaded, rows.x, rows.y)
-    model_file.save_model(out or model, larger)
-    print(f"Model of {larger.client} from {larger.rows} rows: {out or model}")
+    larger = loaded.extend(rows.x, rows.y)
+    saved = models.load(model)
+    every = [larger if other.name == larger.name else other for other in saved.models]
+    models.save(out or model, saved.shared, every, saved.about, saved.arrays)
+    print(f"Model of {larger.name} from {len(larger.samples)} rows: {out or model}")
 
 
 def evaluate(model: Model, data: Table, client: Name = None) -> None:
@@ -106,11 +111,9 @@ def evaluate(model: Model, data: Table, client: Name = None) -> None:
     loaded, rows = _open(model, data, True, client)
     from rich.table import Table as Grid
 
-    from pacpfl.studies import model as models
-
     assert rows.y is not None
-    measured = models.evaluate(loaded, rows.x, rows.y)
-    grid = Grid(title=f"{loaded.client}, {len(rows.y)} rows", title_justify="left")
+    measured = loaded.measure(rows.x, rows.y)
+    grid = Grid(title=f"{loaded.name}, {len(rows.y)} rows", title_justify="left")
     grid.add_column("measure")
     grid.add_column("value", justify="right")
     for name, value in measured.items():
@@ -119,12 +122,12 @@ def evaluate(model: Model, data: Table, client: Name = None) -> None:
 
 
 def _open(model: Path, data: Path, targets: bool, client: str | None) -> tuple[ClientModel, Rows]:
+    from pacpfl.client import load_model
     from pacpfl.data.tables.read import read_rows
-    from pacpfl.studies import model_file
 
     _configure("float32")
-    loaded = model_file.load_model(model)
-    rows = read_rows(data, loaded.schema, targets=targets, client=client)
+    loaded = load_model(model, client)
+    rows = read_rows(data, loaded.shared.schema, targets=targets, client=client)
     _tell(rows)
     return loaded, rows
 

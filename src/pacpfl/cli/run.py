@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pacpfl.cli.common import console, shipped, watching
+from pacpfl.cli.common import console, shipped
 from pacpfl.cli.privacy import warn_of_earlier
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
@@ -112,6 +112,7 @@ def run(
     from pacpfl import run as study
     from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
+    from pacpfl.report.progress import watching
     from pacpfl.report.sentences import diversity, privacy
     from pacpfl.report.terminal import print_results
     from pacpfl.report.track import tracked
@@ -121,7 +122,7 @@ def run(
     if fresh:
         warn_of_earlier(folder, console)
         RunFolder(folder).clear()
-    with watching() as bar, tracked(track or [], folder, chosen, bar) as tracking:
+    with watching(console) as bar, tracked(track or [], folder, chosen, bar) as tracking:
         watcher = tracking.watcher
         try:
             if engine == "flare":

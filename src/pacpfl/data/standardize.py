@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pacpfl.data.store import Room, release
+from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
 
@@ -34,17 +35,34 @@ class Scaler:
 def fit_scaler(
     train: Samples | Sequence[Samples], unscaled: np.ndarray | None = None, labels: bool = False
 ) -> Scaler:
-    """From training samples alone, of one client or of several together.
+    """Return means and standard deviations of training samples alone.
 
-    What never changes keeps its unit, and so do the features that `unscaled` marks and targets that
-    are `labels`.
+    What never changes keeps its unit, for a client of one row, too: no other client's spread is needed.
+
+    Parameters
+    ----------
+    train
+        Samples of one client, or of several together.
+    unscaled
+        Which features keep their unit.
+    labels
+        Whether the targets are class numbers, which keep theirs.
+
+    Raises
+    ------
+    InputError
+        If values are too large for their variance.
     """
     parts = [train] if isinstance(train, Samples) else list(train)
     count = sum(map(len, parts))
     x_mean = _total(parts, lambda part: part.x.sum(0, dtype=float)) / count
     y_mean = float(_total(parts, lambda part: part.y.sum(dtype=float)) / count)
-    x_square = _total(parts, lambda part: ((part.x - x_mean) ** 2).sum(0)) / count
-    y_std = float(np.sqrt(_total(parts, lambda part: ((part.y - y_mean) ** 2).sum()) / count))
+    with np.errstate(over="ignore", invalid="ignore"):
+        x_square = _total(parts, lambda part: ((part.x - x_mean) ** 2).sum(0)) / count
+        y_std = float(np.sqrt(_total(parts, lambda part: ((part.y - y_mean) ** 2).sum()) / count))
+    if not (np.isfinite(x_square).all() and np.isfinite(y_std)):
+        what = "the target" if np.isfinite(x_square).all() else "a feature"
+        raise InputError(f"The values of {what} are too large for their variance; scale them down.")
     # A sum of equal numbers may be off in the last digit: what is left is no spread.
     size = np.maximum(np.abs(x_mean), 1e-300)
     still = np.sqrt(x_square) <= 1e-13 * size

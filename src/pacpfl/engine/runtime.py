@@ -15,16 +15,25 @@ MOST_DEVICES = 8
 
 
 def configure(precision: str = "float32") -> None:
-    """Set the precision, and keep compiled programs on disk so that the second run starts at once.
-
-    The cache lies in PACPFL_CACHE_DIR, else in the user's cache folder; a folder that cannot be
-    written is no reason to stop.
-    """
+    """Set precision, devices and cache of a process that is pacpfl's own: the command line."""
     jax.config.update("jax_enable_x64", precision == "float64")
+    prepare()
+
+
+def prepare() -> None:
+    """Use every core, and keep compiled programs on disk so that the second run starts at once.
+
+    For processes of other people, too: where JAX has started its devices stay as they are, and a cache
+    or a number of devices that somebody has chosen is left alone. The cache lies in PACPFL_CACHE_DIR,
+    else in the user's cache folder; a folder that cannot be written is no reason to stop.
+    """
     # XLA runs most of a round on one thread per device, so every core becomes a device.
-    # Where JAX has started already, it stays as it is.
-    with suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", min(usable_cores(), MOST_DEVICES))
+    chosen = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not chosen and jax.config.values["jax_num_cpu_devices"] in (-1, None):
+        with suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", min(usable_cores(), MOST_DEVICES))
+    if jax.config.values["jax_compilation_cache_dir"]:
+        return
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("PACPFL_CACHE_DIR") or Path(home) / "pacpfl" / "jax")
     try:

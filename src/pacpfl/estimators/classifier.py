@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-import jax
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from pacpfl.client import LOG_PROBABILITIES, Name
 from pacpfl.estimators.base import FederatedEstimator
-from pacpfl.estimators.clients import Name
 from pacpfl.estimators.errors import InvalidInput
-from pacpfl.estimators.programs import Question
-from pacpfl.estimators.settings import classification_defaults
-from pacpfl.types import Probabilities
-
-
-def _log_probabilities(prediction: Probabilities) -> jax.Array:
-    return prediction.log_probabilities.T
-
-
-LOG_PROBABILITIES = Question(_log_probabilities)  # [classes, t]
 
 
 class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
@@ -55,8 +44,6 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     verbose : True shows a progress bar.
     """
 
-    _standardizes_target: ClassVar[bool] = False
-    _defaults = staticmethod(classification_defaults)
     __metadata_request__predict_proba: ClassVar = {"groups": True}
     __metadata_request__predict_log_proba: ClassVar = {"groups": True}
 
@@ -69,7 +56,7 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         rounds: int | str = "auto",
         learning_rate: float | str = "auto",
         batch: int | str | None = "auto",
-        clients_per_round: int | None = None,
+        clients_per_round: int | str | None = "auto",
         widths: Sequence[int] | str = "auto",
         initial_std: float = 0.03,
         networks: int = 5,
@@ -109,7 +96,7 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
                 f"There is one class, {classes.tolist()[0]!r}; a classifier needs rows of two."
             )
         self.classes_ = classes
-        return self._fit(x, numbers.astype(np.float64), groups, len(classes))
+        return self._fit(x, numbers.astype(np.float64), groups)
 
     def predict(self, X: Any, groups: Any = None) -> np.ndarray:
         """The most probable class of every row."""

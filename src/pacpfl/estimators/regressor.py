@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,44 +12,12 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
-from pacpfl import predictive, warp
-from pacpfl.data.standardize import Scaler
+from pacpfl import warp
+from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES, Name
 from pacpfl.estimators.base import FederatedEstimator
-from pacpfl.estimators.clients import Name
 from pacpfl.estimators.errors import InvalidInput
-from pacpfl.estimators.programs import Question
-from pacpfl.estimators.settings import regression_defaults, seed_from
+from pacpfl.estimators.settings import seed_from
 from pacpfl.types import Mixture, Prediction, WarpedPrediction
-
-
-def _moments(prediction: Mixture) -> jax.Array:
-    return jnp.stack([predictive.mean(prediction), predictive.std(prediction)])
-
-
-def _components(prediction: Mixture) -> jax.Array:
-    """[3, c, t]: weight, mean and std of every component; [7, c, t] with a warp's four numbers."""
-    fixed = [prediction.weights[:, None]]
-    if isinstance(prediction, WarpedPrediction):
-        fixed += [prediction.warps[:, number, None] for number in range(4)]
-    weights, *warps = (jnp.broadcast_to(part, prediction.means.shape) for part in fixed)
-    return jnp.stack([weights, prediction.means, prediction.stds, *warps])
-
-
-def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
-    if len(answer) == 3:
-        weights, means, stds = answer
-        return np.stack([weights, scaler.target(means), stds * scaler.y_std])
-    with jax.enable_x64(True):
-        warps = jnp.moveaxis(jnp.asarray(answer[3:]), 0, -1)
-        moved = warp.in_units(warps, scaler.y_mean, scaler.y_std)
-        return np.concatenate([answer[:3], np.moveaxis(np.asarray(moved), -1, 0)])
-
-
-# [2, t]: the mixture's mean and standard deviation.
-MOMENTS = Question(_moments, lambda a, s: np.stack([s.target(a[0]), a[1] * s.y_std]))
-COMPONENTS = Question(_components, _components_in_units)
-# [q, t]
-QUANTILES = Question(predictive.quantiles, lambda a, s: s.target(a))
 
 
 class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
@@ -85,9 +53,6 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     verbose : True shows a progress bar.
     """
 
-    _standardizes_target: ClassVar[bool] = True
-    _defaults = staticmethod(regression_defaults)
-
     def __init__(
         self,
         *,
@@ -97,7 +62,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         rounds: int | str = "auto",
         learning_rate: float | str = "auto",
         batch: int | str | None = "auto",
-        clients_per_round: int | None = None,
+        clients_per_round: int | str | None = "auto",
         mean: str = "auto",
         kernel: str = "auto",
         mean_widths: Sequence[int] | str = "auto",
@@ -140,7 +105,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Learn the priors from all clients' rows; `groups` names the client of every row."""
         x, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        return self._fit(x, np.asarray(y, np.float64), groups, None)
+        return self._fit(x, np.asarray(y, np.float64), groups)
 
     def predict(
         self, X: Any, groups: Any = None, return_std: bool = False

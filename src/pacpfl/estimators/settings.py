@@ -1,29 +1,32 @@
-"""From an estimator's parameters to the configuration of a run, and what "auto" stands for.
+"""From an estimator's parameters to the configuration of a run.
 
 The parameters bear the names of the configuration's keys, and the configuration checks them: a value
-that cannot be used is named with what can.
+that cannot be used is named with what can. What "auto" stands for is `pacpfl.defaults`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
+from pacpfl.defaults import defaults
 from pacpfl.estimators.errors import InvalidInput, as_invalid_input
-from pacpfl.studies.own_sizes import mean_for, tau_for
+from pacpfl.types import Form
 
 # The section of every parameter that is a key of the configuration.
 SECTIONS = {
     **dict.fromkeys(("rounds", "particles", "tau", "hyper_std", "learning_rate"), "train"),
     **dict.fromkeys(("batch", "clients_per_round"), "train"),
     **dict.fromkeys(("mean", "mean_widths", "kernel", "kernel_widths", "members"), "prior"),
-    **dict.fromkeys(("noise", "noise_spread", "noise_model", "warp", "output_scale"), "prior"),
+    **dict.fromkeys(("noise", "noise_model", "warp"), "prior"),
     "widths": "network",
     "initial_std": "bnn",
     "networks": "posterior",
@@ -34,90 +37,30 @@ SECTIONS = {
 REACHED = ("train", "prior", "network", "bnn", "posterior", "personal")
 STANDARDIZE = ("auto", "client", "global", "none")
 UNSEEN = ("error", "prior")
-MANY_CLIENTS = 10
-ENOUGH_ROWS = 30
-LARGEST_BATCH = 256  # rows of a client in one round, where it has more
-LARGEST_FACTOR = 8 * 2**30  # bytes of a client's factors: beyond, exact inference is no option
-
-
-class Size(NamedTuple):
-    """What a default may depend on."""
-
-    clients: int
-    rows: int  # of all clients
-    longest: int  # rows of the largest client
-    features: int
-
-    @property
-    def samples(self) -> float:
-        """Rows of a client, on average."""
-        return self.rows / self.clients
-
-
-def regression_defaults(size: Size) -> dict[str, Any]:
-    """What "auto" means for Gaussian processes.
-
-    Networks in the prior learn from clients, not from rows: with one client they over-fit (diabetes
-    data: R^2 0.39 against 0.47 of the plain kernel). With many clients and several features these are
-    the settings of `pacpfl init`; a deep kernel would be worse there than ridge regression (0.42
-    against 0.26 in RSMSE on 30 simulated clients with 5 features, and 0.22 with `ard+linear`).
-    """
-    batch = {"batch": LARGEST_BATCH if size.longest > LARGEST_BATCH else None}
-    widths = {"mean_widths": (32, 32), "kernel_widths": (32, 32)}
-    if size.clients < MANY_CLIENTS:
-        return batch | widths | _FEW_CLIENTS
-    if size.features == 1:
-        return batch | widths | _ONE_FEATURE
-    found = {"mean": mean_for(size.rows, size.features), "tau": tau_for(size.rows)}
-    return batch | widths | _SEVERAL_FEATURES | found
-
-
-_FEW_CLIENTS = {
-    **{"mean": "linear", "kernel": "ard+linear", "output_scale": "learned"},
-    **{"tau": 1.0, "hyper_std": 0.5, "noise_spread": 0.4, "rounds": 200, "learning_rate": 0.03},
-}
-_ONE_FEATURE = {  # with networks a wide hyper-prior lets the noise collapse
-    **{"mean": "linear+mlp", "kernel": "deep", "output_scale": "fixed"},
-    **{"tau": 1.0, "hyper_std": 0.5, "noise_spread": 0.1, "rounds": 500, "learning_rate": 0.02},
-}
-_SEVERAL_FEATURES = {
-    **{"kernel": "ard+linear", "output_scale": "learned"},
-    **{"hyper_std": 0.3, "noise_spread": 0.5, "rounds": 500, "learning_rate": 0.01},
-}
-
-
-def classification_defaults(size: Size) -> dict[str, Any]:
-    """What "auto" means for Bayesian networks."""
-    width = 32 if size.features < 32 else 64
-    return {
-        "widths": (width, width),
-        "rounds": 600,
-        "learning_rate": 0.01,
-        "batch": LARGEST_BATCH if size.longest > LARGEST_BATCH else None,
-    }
-
-
-def standardize_default(size: Size) -> str:
-    """A client's own statistics, unless it has so few rows that they say little."""
-    return "client" if size.samples >= ENOUGH_ROWS else "global"
 
 
 def make_config(
-    name: str, parameters: Mapping[str, Any], defaults: Mapping[str, Any], clients: int
+    name: str, parameters: Mapping[str, Any], form: Form, standardize: str, seed: int
 ) -> Config:
-    """The configuration that the parameters describe; `name` stands before what is wrong with them.
+    """Return the configuration that the parameters describe, where they say "auto" that of `defaults`.
 
     rounds = 0, no training at all, is the estimators' own: the configuration of a run has none.
     `settings` reaches the keys that are no parameters: {"train.svgd_kernel": "function"}.
+    `name` stands before what is wrong.
     """
-    tables: dict[str, dict[str, Any]] = {"data": {"clients": clients}}
+    config = replace(defaults(form, standardize), seed=seed)
+    config = replace(config, tables=replace(config.tables, most=0))
+    lines = []
     for key, section in SECTIONS.items():
-        value = parameters.get(key)
-        if key not in parameters or (isinstance(value, str) and value == "auto"):
-            value = defaults.get(key)
-        untrained = key == "rounds" and type(value) is int and value == 0
-        if value is not None and not untrained:
-            tables.setdefault(section, {})[key] = value
+        value = parameters.get(key, "auto")
+        if (isinstance(value, str) and value == "auto") or (
+            key == "rounds" and type(value) is int and value == 0
+        ):
+            continue
+        if value is None:
+            config = replace(config, **{section: replace(getattr(config, section), **{key: None})})
+        else:
+            lines.append(f"{section}.{key} = {_toml(name, key, value)}")
     for key, value in (parameters.get("settings") or {}).items():
         section, _, inner = str(key).partition(".")
         if section not in REACHED or not inner:
@@ -125,16 +68,43 @@ def make_config(
                 f"{name}: settings has keys of the sections {', '.join(REACHED)}, such as train.batch, "
                 f"and cannot use {key!r}; for the others use pacpfl run."
             )
-        tables.setdefault(section, {})[inner] = value
-    lines = []
-    for section, table in tables.items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {_toml(name, key, value)}" for key, value in table.items()]
+        lines.append(f"{section}.{json.dumps(inner)} = {_toml(name, inner, value)}")
     with as_invalid_input():
-        return configuration.load("\n".join(lines), name)
+        config = configuration.load("\n".join(lines), name, config)
+    if (config.train.clients_per_round or 0) > form.clients:
+        raise InvalidInput(
+            f"{name}: clients_per_round = {config.train.clients_per_round} is more than the "
+            f"{form.clients} clients there are."
+        )
+    return config
+
+
+def parameters_of(kind: type, config: Config) -> dict[str, Any]:
+    """Return the parameters of an estimator that a configuration describes."""
+    known = inspect.signature(kind).parameters
+    values = {
+        key: getattr(getattr(config, section), key)
+        for key, section in SECTIONS.items()
+        if key in known
+    }
+    usual = Config()
+    others = {
+        f"{section}.{part.name.rstrip('_')}": getattr(getattr(config, section), part.name)
+        for section in REACHED
+        for part in fields(getattr(config, section))
+        if part.name not in values
+        and getattr(getattr(config, section), part.name)
+        != getattr(getattr(usual, section), part.name)
+    }
+    return values | {
+        "standardize": config.data.standardize,
+        "random_state": config.seed,
+        "settings": others or None,
+    }
 
 
 def check_choice(name: str, parameter: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Raise InvalidInput unless the value is one of those allowed."""
     if value not in allowed:
         raise InvalidInput(
             f"{name}: {parameter} = {value!r} is not one of {', '.join(allowed)}; choose one of them."

@@ -18,7 +18,7 @@ def clients_table(estimator: FederatedEstimator) -> str:
         return ""
     rows = [
         f"<tr><td>{escape(str(name))}</td><td>{len(owner.samples)}</td>"
-        f"<td>{'trained' if owner.trained else 'joined later'}</td></tr>"
+        f"<td>{'trained' if name in estimator._trained else 'joined later'}</td></tr>"
         for name, owner in list(owners.items())[:SHOWN]
     ]
     more = len(owners) - len(rows)

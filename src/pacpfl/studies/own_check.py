@@ -7,9 +7,9 @@ import numpy as np
 from pacpfl.config import Config
 from pacpfl.data.tables.columns import describe
 from pacpfl.data.tables.read import load_own
+from pacpfl.defaults import LARGEST, expected_seconds, in_words
 from pacpfl.errors import InputError
 from pacpfl.studies.build import build_federation, build_method
-from pacpfl.studies.own_sizes import LARGEST, Sizes, expected_seconds, in_words
 from pacpfl.types import Federation
 
 FEW = 10  # training rows below which a client leans on the others
@@ -34,7 +34,6 @@ def examine(config: Config) -> list[str]:
     kinds = ", ".join(f"{count} {kind}" for kind, count in describe(tables.schema).items())
     task = "a number" if federation.classes is None else f"one of {federation.classes} classes"
     rows = np.array([len(client.train) for client in federation.existing])
-    sizes = Sizes(len(rows), rows, len(federation.features), federation.classes)
     return [
         f"{len(federation.existing)} existing and {len(federation.new)} new clients; the target "
         f"{federation.target!r} is {task}.",
@@ -43,7 +42,7 @@ def examine(config: Config) -> list[str]:
         f"{_held_out(federation)} rows only measure.",
         *tables.notices,
         *_warnings(federation, rows),
-        f"Training takes about {in_words(expected_seconds(config, sizes))}.",
+        f"Training takes about {in_words(expected_seconds(config, federation.form))}.",
     ]
 
 

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from pacpfl.config import Config
-from pacpfl.data.settings import DataSettings
 from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_numbers
 from pacpfl.data.tables.files import ENDINGS, Table, open_tables
 from pacpfl.data.tables.scan import clients_of
 from pacpfl.data.tables.settings import TableSettings
-from pacpfl.data.tables.split import LEAST, TRAIN, WORDS
+from pacpfl.data.tables.split import LEAST, TRAIN, WORDS, counts
+from pacpfl.defaults import defaults, reasons, scaling
 from pacpfl.errors import InputError
-from pacpfl.studies.own_sizes import Sizes, settings_for
+from pacpfl.types import Form
 
 TARGETS = ("y", "target", "label", "class", "outcome", "output", "response", "price", "value")
 CLIENTS = (
@@ -29,7 +29,6 @@ CLIENTS = (
     *("device", "store", "region", "sensor", "patient", "subject", "plant", "school"),
 )
 NUMBERS = ("id", "index", "row", "number", "unnamed: 0", "nr")  # columns that count rows
-LEVELS_APART = 0.5  # share of the target's variance between clients from which each is scaled alone
 
 
 class Guess(NamedTuple):
@@ -209,18 +208,23 @@ def _settle(
         split_by=split_by,
         small="leave" if small else "error",
     )
-    features: int = sum(_width(seen.evidence[name]) for name, _ in used)
-    share = _training_share(seen.evidence[split_by]) if split_by else 1 - tables.held_out
+    if split_by:
+        share = _training_share(seen.evidence[split_by])
+        training = [max(1, round(rows * share)) for rows in kept]
+    else:
+        training = [rows - sum(counts(rows, tables)) for rows in kept]
+    width: int = sum(_width(seen.evidence[name]) for name, _ in used)
+    features = tuple(f"x{number}" for number in range(width))
     classes = _classes(seen.evidence[target], task)
-    sizes = Sizes(len(kept), np.array(kept) * share, features, classes)
+    form = Form(features, target, classes, clients=len(kept), sizes=tuple(training))
     how, why = guess_scaling(seen, task, small)
     words += [
         f"{len(kept)} clients with {min(kept)} to {max(kept)} rows (median {np.median(kept):g}).",
         why,
     ]
-    config = Config(seed=seed, data=DataSettings(name="tables", standardize=how), tables=tables)
-    config, chosen = settings_for(config, sizes)
-    return Guess(config, (*words, *chosen))
+    config = defaults(form, how)
+    config = replace(config, seed=seed, tables=replace(tables, most=config.tables.most))
+    return Guess(config, (*words, *reasons(config, form)))
 
 
 def _useless(evidence: Evidence) -> str:
@@ -267,18 +271,11 @@ def guess_scaling(seen: Seen, task: str, small: Sequence[str]) -> tuple[str, str
     if task == "classes":
         return "global", "Features are scaled by the training rows of all clients together."
     each = np.array([sums for name, sums in seen.sums.items() if name not in small])
-    count, first, second = each.sum(0)
-    total = second / count - (first / count) ** 2
-    within = (each[:, 2] - each[:, 1] ** 2 / each[:, 0]).sum() / count
-    share = 1 - within / total if total > 0 else 0.0
-    if share > LEVELS_APART:
-        return "client", (
-            f"{share:.0%} of the target's variance lies between clients, so each is scaled by its own "
-            "training rows."
-        )
-    return "global", (
-        f"{share:.0%} of the target's variance lies between clients, so all are scaled together."
-    )
+    how, share = scaling(each)
+    between = f"{share:.0%} of the target's variance lies between clients, so "
+    if how == "client":
+        return how, f"{between}each is scaled by its own training rows."
+    return how, f"{between}all are scaled together."
 
 
 def _files_in_words(source: Path, tables: Sequence[Table]) -> str:

@@ -58,7 +58,7 @@ def split_rows(
                 ranked = rows[np.argsort(split_by[rows], kind="stable")]
             else:
                 ranked = random.permutation(rows)
-            test, later = _counts(len(rows), settings)
+            test, later = counts(len(rows), settings)
             first = len(rows) - test - later
             parts[ranked[:first]] = TRAIN
             parts[ranked[first : first + later]] = LATER
@@ -71,7 +71,7 @@ def split_rows(
     return Split(parts, is_new, tuple(small))
 
 
-def _counts(rows: int, settings: TableSettings) -> tuple[int, int]:
+def counts(rows: int, settings: TableSettings) -> tuple[int, int]:
     """Return how many rows measure and how many come later: at least two measure, where there are."""
     test = max(round(settings.held_out * rows), min(LEAST, rows - LEAST))
     later = min(round(settings.for_later * rows), rows - test - LEAST)

@@ -13,22 +13,14 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy.stats import norm
 
+from pacpfl.client import KIND, ClientModel, Shared, load, load_model, load_shared, save
 from pacpfl.config import Config, override
 from pacpfl.data.standardize import Scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.errors import InputError
+from pacpfl.files import save_arrays
 from pacpfl.priors.gp import GPPrior
-from pacpfl.studies import model_file
 from pacpfl.studies.build import build_prior
-from pacpfl.studies.model import (
-    ClientModel,
-    Shared,
-    evaluate,
-    personalize,
-    predict,
-    probabilities,
-    update,
-)
 
 pytestmark = pytest.mark.usefixtures("programs")
 
@@ -61,7 +53,7 @@ def shared() -> Shared:
 
 @pytest.fixture(scope="module")
 def model(shared: Shared) -> ClientModel:
-    return personalize(shared, "bern", *rows(11, 0))
+    return ClientModel.condition(shared, "bern", *rows(11, 0))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +66,7 @@ def classifier() -> ClientModel:
     shared = Shared(config, CLASSES, None, particles, np.array([1, 2], np.uint32))
     random = np.random.default_rng(0)
     x = random.normal(size=(9, 2))
-    return personalize(shared, "c", x, (x[:, 0] > 0) * 2.0)
+    return ClientModel.condition(shared, "c", x, (x[:, 0] > 0) * 2.0)
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
@@ -97,7 +89,7 @@ def test_predictions_are_the_mixture_of_textbook_posteriors(
     stds = np.array([s for _, s in each]) * SCALER.y_std
     mean = weights @ means
     variance = weights @ (stds**2 + (means - mean) ** 2)
-    found = predict(model, at, LEVELS)
+    found = model.predict(at, LEVELS)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-9)
     np.testing.assert_allclose(found.std, np.sqrt(variance), rtol=1e-9)
     for level, quantile in zip(LEVELS, found.quantiles, strict=True):
@@ -111,32 +103,34 @@ def warped() -> ClientModel:
     particles = 0.3 * np.random.default_rng(6).normal(
         size=(3, build_prior(config, SCHEMA.form).size)
     )
-    return personalize(Shared(config, SCHEMA, SCALER, particles), "bern", *rows(11, 0))
+    return ClientModel.condition(Shared(config, SCHEMA, SCALER, particles), "bern", *rows(11, 0))
 
 
 def test_a_warped_model_goes_to_disk_and_on_from_there(warped: ClientModel, tmp_path: Path) -> None:
     path = tmp_path / "warped.safetensors"
-    model_file.save_model(path, warped)
-    back, (at, y), more = model_file.load_model(path), rows(9, 2), rows(6, 7)
-    for a, b in zip(predict(warped, at, LEVELS), predict(back, at, LEVELS), strict=True):
+    warped.save(path)
+    back, (at, y), more = load_model(path), rows(9, 2), rows(6, 7)
+    for a, b in zip(warped.predict(at, LEVELS), back.predict(at, LEVELS), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert evaluate(back, at, y) == evaluate(warped, at, y)
+    assert back.measure(at, y) == warped.measure(at, y)
     both = (np.concatenate(pair) for pair in zip(rows(11, 0), more, strict=True))
-    shared = Shared(warped.config, SCHEMA, SCALER, np.asarray(warped.personal.particles))
-    anew = predict(personalize(shared, "bern", *both), at, LEVELS)
-    for a, b in zip(predict(update(back, *more), at, LEVELS), anew, strict=True):
+    shared = Shared(warped.shared.config, SCHEMA, SCALER, np.asarray(warped.personal.particles))
+    anew = ClientModel.condition(shared, "bern", *both).predict(at, LEVELS)
+    for a, b in zip(back.extend(*more).predict(at, LEVELS), anew, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8)
 
 
 def test_the_evaluation_of_a_warped_model_is_in_the_owners_units(warped: ClientModel) -> None:
     at, y = rows(9, 2)
-    found = evaluate(warped, at, y)
-    predicted = predict(warped, at, LEVELS)
+    found = warped.measure(at, y)
+    predicted = warped.predict(at, LEVELS)
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - predicted.mean) ** 2)), rel=1e-9)
     inside = (predicted.quantiles[0] <= y) & (y <= predicted.quantiles[1])
     assert found["coverage_90"] == pytest.approx(inside.mean())
-    thousands = replace(warped, scaler=replace(SCALER, y_mean=0.25, y_std=0.04))
-    in_thousands = evaluate(thousands, at, y / 1000)
+    shared, (x, z) = warped.shared, rows(11, 0)
+    shared = replace(shared, scaler=replace(SCALER, y_mean=0.25, y_std=0.04))
+    thousands = ClientModel.condition(shared, "bern", x, z / 1000)
+    in_thousands = thousands.measure(at, y / 1000)
     assert in_thousands["nll"] == pytest.approx(found["nll"] - np.log(1000), rel=1e-9)
     for name in ("rsmse", "ce", "coverage_90"):
         assert in_thousands[name] == pytest.approx(found[name], rel=1e-9)
@@ -144,7 +138,7 @@ def test_the_evaluation_of_a_warped_model_is_in_the_owners_units(warped: ClientM
 
 def test_many_rows_in_blocks_are_those_one_by_one(model: ClientModel) -> None:
     x, _ = rows(700, 3)  # more than one block, the last one not full
-    whole, alone = predict(model, x, LEVELS), predict(model, x[[0, 130, 699]], LEVELS)
+    whole, alone = model.predict(x, LEVELS), model.predict(x[[0, 130, 699]], LEVELS)
     for a, b in zip(whole, alone, strict=True):
         np.testing.assert_allclose(a[..., [0, 130, 699]], b, rtol=1e-10)
 
@@ -152,14 +146,16 @@ def test_many_rows_in_blocks_are_those_one_by_one(model: ClientModel) -> None:
 def test_an_update_ends_where_a_new_start_does(shared: Shared, model: ClientModel) -> None:
     x, y = rows(11, 0)
     more_x, more_y = rows(6, 7)
-    once = update(update(model, more_x[:2], more_y[:2]), more_x[2:], more_y[2:])
-    anew = personalize(shared, "bern", np.concatenate([x, more_x]), np.concatenate([y, more_y]))
-    assert once.rows == anew.rows == 17
+    once = model.extend(more_x[:2], more_y[:2]).extend(more_x[2:], more_y[2:])
+    anew = ClientModel.condition(
+        shared, "bern", np.concatenate([x, more_x]), np.concatenate([y, more_y])
+    )
+    assert len(once.samples) == len(anew.samples) == 17
     at, _ = rows(9, 2)
-    for a, b in zip(predict(once, at, LEVELS), predict(anew, at, LEVELS), strict=True):
+    for a, b in zip(once.predict(at, LEVELS), anew.predict(at, LEVELS), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8)
     np.testing.assert_allclose(once.personal.weights, anew.personal.weights, rtol=1e-8)
-    assert not np.allclose(predict(once, at, LEVELS).mean, predict(model, at, LEVELS).mean)
+    assert not np.allclose(once.predict(at, LEVELS).mean, model.predict(at, LEVELS).mean)
 
 
 def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
@@ -167,7 +163,9 @@ def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
     own = replace(shared, scaler=None)
     x, y = rows(11, 0)
     at, _ = rows(4, 1)
-    euros, thousands = (predict(personalize(own, "a", x, u * y), at, LEVELS) for u in (1.0, 1e-3))
+    euros, thousands = (
+        ClientModel.condition(own, "a", x, u * y).predict(at, LEVELS) for u in (1.0, 1e-3)
+    )
     np.testing.assert_allclose(thousands.mean, 1e-3 * euros.mean, rtol=1e-9)
     np.testing.assert_allclose(thousands.std, 1e-3 * euros.std, rtol=1e-9)
     np.testing.assert_allclose(thousands.quantiles, 1e-3 * euros.quantiles, rtol=1e-9)
@@ -175,7 +173,7 @@ def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
 
 def test_evaluation_is_in_the_owners_units(model: ClientModel) -> None:
     x, y = rows(40, 4)
-    found, said = evaluate(model, x, y), predict(model, x, LEVELS)
+    found, said = model.measure(x, y), model.predict(x, LEVELS)
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((y - said.mean) ** 2)))
     assert found["rsmse"] == pytest.approx(found["rmse"] / y.std())
     low, high = said.quantiles
@@ -188,65 +186,63 @@ def test_evaluation_is_in_the_owners_units(model: ClientModel) -> None:
 
 def test_a_file_gives_back_the_same_model(model: ClientModel, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "m.safetensors"
-    model_file.save_model(path, model)
-    again = model_file.load_model(path)
+    model.save(path)
+    again = load_model(path)
     at, _ = rows(5, 1)
-    for a, b in zip(predict(model, at, LEVELS), predict(again, at, LEVELS), strict=True):
+    for a, b in zip(model.predict(at, LEVELS), again.predict(at, LEVELS), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert (again.client, again.schema, again.rows) == ("bern", SCHEMA, 11)
+    assert (again.name, again.shared.schema, len(again.samples)) == ("bern", SCHEMA, 11)
     more = rows(2, 8)
     np.testing.assert_array_equal(
-        predict(update(model, *more), at, LEVELS).mean,
-        predict(update(again, *more), at, LEVELS).mean,
+        model.extend(*more).predict(at, LEVELS).mean,
+        again.extend(*more).predict(at, LEVELS).mean,
     )
-    names = {name: array.shape for name, array in load_file(path).items()}
-    assert names[".posteriors.data.x"] == (1, 12, 3)  # once for all three particles
-    with safe_open(path, framework="numpy") as file:
-        about = file.metadata()
-    assert about["format"] == "pacpfl-model-1"
+    assert load_file(path)["x"].shape == (11, 3)  # once for all three particles
 
 
 def test_networks_predict_probabilities_and_survive(
     classifier: ClientModel, tmp_path: Path
 ) -> None:
     x = np.random.default_rng(3).normal(size=(6, 2))
-    found = probabilities(classifier, x)
+    found = classifier.probabilities(x)
     assert found.shape == (6, 3)
     np.testing.assert_allclose(found.sum(1), 1)
     assert (found >= 0).all()
     path = tmp_path / "m.safetensors"
-    model_file.save_model(path, classifier)
-    again = model_file.load_model(path)
-    np.testing.assert_array_equal(found, probabilities(again, x))
-    measured = evaluate(classifier, x, found.argmax(1).astype(float))
+    classifier.save(path)
+    again = load_model(path)
+    np.testing.assert_array_equal(found, again.probabilities(x))
+    measured = classifier.measure(x, found.argmax(1).astype(float))
     assert measured["accuracy"] == 1.0
-    larger = update(again, x, np.zeros(6))
-    assert larger.rows == 15
-    assert probabilities(larger, x)[:, 0].mean() > found[:, 0].mean()
+    larger = again.extend(x, np.zeros(6))
+    assert len(larger.samples) == 15
+    assert larger.probabilities(x)[:, 0].mean() > found[:, 0].mean()
     with pytest.raises(InputError, match="ask for its probabilities"):
-        predict(classifier, x)
+        classifier.predict(x)
     with pytest.raises(InputError, match="Class numbers of 'kind' must be 0 to 2"):
-        update(classifier, x, np.full(6, 3.0))
+        classifier.extend(x, np.full(6, 3.0))
 
 
 def test_what_everybody_gets_holds_nobodys_rows(shared: Shared, tmp_path: Path) -> None:
     path = tmp_path / "prior.safetensors"
     secret = replace(shared.config, tables=replace(shared.config.tables, source="/home/anna/x"))
-    model_file.save_shared(path, replace(shared, config=secret))
+    replace(shared, config=secret).save(path)
     assert b"anna" not in path.read_bytes()
-    again = model_file.load_shared(path)
+    again = load_shared(path)
     np.testing.assert_array_equal(again.particles, shared.particles)
     assert again.schema == SCHEMA
     assert again.scaler is not None
     np.testing.assert_array_equal(again.scaler.x_std, SCALER.x_std)
-    assert set(load_file(path)) == {"particles"}
-    model = personalize(again, "bern", *rows(11, 0))
-    assert predict(model, rows(2, 1)[0], LEVELS).mean.shape == (2,)
+    assert load_file(path)["x"].shape == (0, 3)
+    with pytest.raises(InputError, match="no client's model"):
+        load_model(path)
+    model = ClientModel.condition(again, "bern", *rows(11, 0))
+    assert model.predict(rows(2, 1)[0], LEVELS).mean.shape == (2,)
 
 
 def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
-    model_file.save_model(path, model)
+    model.save(path)
     whole = path.read_bytes()
     arrays = load_file(path)
     with safe_open(path, framework="numpy") as file:
@@ -254,7 +250,7 @@ def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -
 
     def refused(words: str) -> None:
         with pytest.raises(InputError, match=words) as caught:
-            model_file.load_model(path)
+            load_model(path)
         assert "\n" not in str(caught.value)
         assert str(path) in str(caught.value)
 
@@ -265,13 +261,13 @@ def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -
         broken = bytearray(whole)
         broken[place] ^= 0x41
         path.write_bytes(broken)
-        refused("is damaged|is not what is wanted|is of the format")
-    save_file(arrays, path, about | {"client": "eve"})
+        refused("is damaged|is no file of the kind|has the format")
+    save_file(arrays, path, about | {"clients": '["eve"]'})
     refused("is damaged")
     save_file(arrays, path, about | {"format": "pacpfl-model-9"})
-    refused("this version reads pacpfl-model-1")
+    refused("not the present one, pacpfl-model-2")
     save_file(arrays, path, {"format": "pacpfl-prior-1"})
-    refused("is not what is wanted here")
+    refused("is no file of the kind pacpfl-model")
     path.unlink()
     refused("There is no file")
 
@@ -279,27 +275,41 @@ def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -
 def test_a_file_that_fits_together_but_makes_no_sense(model: ClientModel, tmp_path: Path) -> None:
     """With a digest of its own: whoever wrote it knew how."""
     path = tmp_path / "m.safetensors"
-    model_file.save_model(path, model)
+    model.save(path)
     arrays = load_file(path)
     with safe_open(path, framework="numpy") as file:
         about = {name: text for name, text in file.metadata().items() if name != "digest"}
+    del about["format"]
     for changed in (
         about | {"schema": "{}"},
-        about | {"scaling": "null"},
+        about | {"common_units": "[]"},
         about | {"config": "what = is this"},
-        about | {"stored_once": "7"},
+        about | {"clients": "7"},
         {name: text for name, text in about.items() if name != "schema"},
     ):
-        model_file._write(path, arrays, changed)
-        with pytest.raises(InputError):
-            model_file.load_model(path)
-    fewer = {name: array for name, array in arrays.items() if name != ".posteriors.alpha"}
-    model_file._write(path, fewer, about)
-    with pytest.raises(InputError, match="is damaged"):
-        model_file.load_model(path)
-    model_file._write(path, arrays | {".weights": np.ones(9)}, about)
-    with pytest.raises(InputError, match="is damaged"):
-        model_file.load_model(path)
+        save_arrays(path, KIND, arrays, changed)
+        with pytest.raises(InputError, match="is damaged"):
+            load_model(path)
+    for name, wrong in {
+        "particles": np.zeros((3, 2)), "lengths": np.array([12]), "x_mean": np.zeros((2, 4)),
+    }.items():  # fmt: skip
+        save_arrays(path, KIND, arrays | {name: wrong}, about)
+        with pytest.raises(InputError, match="is damaged"):
+            load_model(path)
+
+
+def test_a_file_of_several_clients_asks_for_one(model: ClientModel, tmp_path: Path) -> None:
+    path = tmp_path / "several.safetensors"
+    other = ClientModel.condition(model.shared, 7, *rows(5, 9))
+    save(path, model.shared, [model, other], {"more": "words"}, {"numbers": np.arange(3)})
+    saved = load(path)
+    assert (saved.about, [m.name for m in saved.models]) == ({"more": "words"}, ["bern", 7])
+    np.testing.assert_array_equal(saved.arrays["numbers"], np.arange(3))
+    at, _ = rows(3, 1)
+    np.testing.assert_array_equal(load_model(path, "7").predict(at).mean, other.predict(at).mean)
+    for asked in (None, "eve"):
+        with pytest.raises(InputError, match=r"of 2 clients \(bern, 7\); choose one with --client"):
+            load_model(path, asked)
 
 
 def test_numbers_that_are_none_are_refused(shared: Shared, model: ClientModel) -> None:
@@ -308,10 +318,10 @@ def test_numbers_that_are_none_are_refused(shared: Shared, model: ClientModel) -
         broken = x.copy()
         broken[2, 0] = bad
         with pytest.raises(InputError, match=r"Row 3 has (nan|inf) for 'area'"):
-            predict(model, broken)
+            model.predict(broken)
         with pytest.raises(InputError, match="as many finite values of 'price'"):
-            personalize(shared, "a", x, np.where(np.arange(4) == 1, bad, y))
+            ClientModel.condition(shared, "a", x, np.where(np.arange(4) == 1, bad, y))
     with pytest.raises(InputError, match="do not fit the model"):
-        predict(model, x[:, :2])
+        model.predict(x[:, :2])
     with pytest.raises(InputError, match="do not fit the model"):
-        predict(model, x[:0])
+        model.predict(x[:0])

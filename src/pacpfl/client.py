@@ -1,0 +1,554 @@
+"""One client's model: a prior's particles, conditioned on the client's rows, in the client's own units.
+
+`Shared` is what a training gives to everybody: the particles, and nobody's rows. A `ClientModel`
+conditions them on one client's rows when it is first asked, and answers questions. The command line
+and the estimators are shells of both, and all files of models are of one kind (`save` and `load`).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pacpfl import config as configuration
+from pacpfl import metrics, predictive, warp
+from pacpfl.config import Config
+from pacpfl.data.standardize import Scaler, fit_scaler, fit_scalers
+from pacpfl.data.store import round_up
+from pacpfl.data.tables.columns import Schema
+from pacpfl.data.tables.read import load_own
+from pacpfl.data.tables.settings import TableSettings
+from pacpfl.engine.evaluate import measure, measure_classes
+from pacpfl.errors import InputError
+from pacpfl.files import damaged, load_arrays, save_arrays
+from pacpfl.personal import PersonalModel, personal_model
+from pacpfl.priors.base import Prior
+from pacpfl.studies.build import build_prior
+from pacpfl.trained import load_run
+from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
+
+Name = str | int | float | bool
+KIND = "pacpfl-model-2"
+REMEDY = "make it again, with pacpfl fit, pacpfl personalize, or an estimator's save"
+SHARED_NAME = "prior.safetensors"  # in the folder of a run
+LEAST_ROWS = 64  # that are made room for: small tables cost nothing, and share one program
+BLOCKS = (2048, 512, 128)  # rows predicted at once: few sizes, so that few programs are compiled
+ENTRIES = 1 << 25  # of the matrix between training rows and those, over all particles
+LARGEST_FACTOR = 8 * 2**30  # bytes of a client's factors: beyond, exact inference is no option
+
+
+class Question(NamedTuple):
+    """What is asked of a prediction: an array with rows last, and how it gets the target's units."""
+
+    of: Callable[..., Any]
+    in_units: Callable[[np.ndarray, Scaler], np.ndarray] = lambda answer, scaler: answer
+    usable: Callable[[np.ndarray], np.ndarray] = np.isfinite
+
+
+class Predicted(NamedTuple):
+    """What a model says of a number, in the target's own units."""
+
+    mean: np.ndarray  # [rows]
+    std: np.ndarray  # [rows], noise included
+    quantiles: np.ndarray  # [levels, rows]
+
+
+def _moments(prediction: Mixture) -> jax.Array:
+    return jnp.stack([predictive.mean(prediction), predictive.std(prediction)])
+
+
+def _components(prediction: Mixture) -> jax.Array:
+    fixed = [prediction.weights[:, None]]
+    if isinstance(prediction, WarpedPrediction):
+        fixed += [prediction.warps[:, number, None] for number in range(4)]
+    weights, *warps = (jnp.broadcast_to(part, prediction.means.shape) for part in fixed)
+    return jnp.stack([weights, prediction.means, prediction.stds, *warps])
+
+
+def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
+    if len(answer) == 3:
+        weights, means, stds = answer
+        return np.stack([weights, scaler.target(means), stds * scaler.y_std])
+    with jax.enable_x64(True):
+        warps = jnp.moveaxis(jnp.asarray(answer[3:]), 0, -1)
+        moved = warp.in_units(warps, scaler.y_mean, scaler.y_std)
+        return np.concatenate([answer[:3], np.moveaxis(np.asarray(moved), -1, 0)])
+
+
+def _log_probabilities(prediction: Probabilities) -> jax.Array:
+    return prediction.log_probabilities.T
+
+
+# [2, t]: the mixture's mean and standard deviation, noise included.
+MOMENTS = Question(_moments, lambda a, s: np.stack([s.target(a[0]), a[1] * s.y_std]))
+# [q, t], given q levels: where the mixture's distribution function reaches each.
+QUANTILES = Question(predictive.quantiles, lambda a, s: s.target(a))
+# [3, c, t]: weight, mean and std of every component; [7, c, t] with a warp's four numbers.
+COMPONENTS = Question(_components, _components_in_units)
+# [classes, t]
+LOG_PROBABILITIES = Question(_log_probabilities, usable=lambda answer: ~np.isnan(answer))
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What a training has learned for all clients, also for those who come later.
+
+    Parameters
+    ----------
+    config
+        The configuration of the training.
+    schema
+        What the columns of a table mean.
+    scaler
+        The units of all clients together; None where each client is scaled by its own rows.
+    particles
+        Parameters of k priors, [k, size].
+    seed
+        Of the draws that all clients share, where posteriors are drawn.
+    """
+
+    config: Config
+    schema: Schema
+    scaler: Scaler | None
+    particles: np.ndarray
+    seed: np.ndarray | None = None
+
+    @cached_property
+    def prior(self) -> Prior:
+        """The family of priors that the configuration describes."""
+        return build_prior(self.config, self.schema.form)
+
+    @property
+    def dtype(self) -> type:
+        """The type of all numbers inside."""
+        return np.float64 if self.config.run.precision == "float64" else np.float32
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Compute in the configuration's precision, whatever the caller works in."""
+        return jax.enable_x64(self.dtype is np.float64)
+
+    def scaler_for(self, samples: Samples) -> Scaler:
+        """Return the units of a client with these rows."""
+        if self.scaler is not None:
+            return self.scaler
+        unscaled = np.isin(np.array(self.schema.features, dtype=object), self.schema.unscaled)
+        return fit_scaler(samples, unscaled, self.schema.classes is not None)
+
+    def key(self, client: Name) -> jax.Array | None:
+        """Return the key of a client's draws as in training: shared by all clients, or its own."""
+        if not self.prior.draws:
+            return None
+        if self.prior.draws == "shared" and self.seed is not None:
+            return jax.random.wrap_key_data(jax.device_put(self.seed))
+        own = jax.random.fold_in(jax.random.key(self.config.seed), zlib.crc32(str(client).encode()))
+        return jax.random.fold_in(own, 1)
+
+    def save(self, path: Path) -> None:
+        """Write the file that new clients need; it holds nobody's rows."""
+        save(path, self)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientModel:
+    """One client's model, in the owner's units.
+
+    Parameters
+    ----------
+    name
+        The client.
+    shared
+        What all clients have learned together.
+    scaler
+        The units of this client. They stay those of its first rows.
+    samples
+        The client's rows in their own units, encoded by the schema; there may be none.
+    """
+
+    name: Name
+    shared: Shared
+    scaler: Scaler
+    samples: Samples = field(repr=False)
+
+    @classmethod
+    def condition(cls, shared: Shared, name: Name, x: np.ndarray, y: np.ndarray) -> ClientModel:
+        """Make the model of a client from its rows.
+
+        Parameters
+        ----------
+        shared
+            What a training has learned.
+        name
+            The client.
+        x
+            Features in the owner's units, [rows, features], in the order of the schema.
+        y
+            Targets: numbers in the owner's units, or class numbers.
+
+        Raises
+        ------
+        InputError
+            If the rows do not fit the schema.
+        """
+        samples = check_rows(shared.schema, x, y)
+        return cls(name, shared, shared.scaler_for(samples), samples)
+
+    def extend(self, x: np.ndarray, y: np.ndarray) -> ClientModel:
+        """Return the model with more rows: the one that all rows at once would have made."""
+        return replace(self, samples=self.samples + check_rows(self.shared.schema, x, y))
+
+    @cached_property
+    def personal(self) -> PersonalModel:
+        """Every particle conditioned on the rows, in standardised units; made when first asked."""
+        shared, config = self.shared, self.shared.config
+        data = padded(self.scaler(self.samples), shared.dtype)
+        self._check_room(data[2].size)
+        with shared.precision():
+            model: PersonalModel = _condition(
+                shared.prior,
+                config.personal.weights,
+                jax.device_put(shared.particles),
+                Data(*jax.device_put(data)),
+                config.train.temperature,
+                shared.key(self.name),
+            )
+        return model
+
+    def check(self) -> None:
+        """Raise InputError unless some particle explains the rows in finite numbers."""
+        weights = np.asarray(self.personal.weights)
+        if not (np.isfinite(weights).all() and weights.any()):
+            raise InputError(
+                f"No particle explains the {len(self.samples)} rows of client {self.name!r} in finite "
+                "numbers; check their units against those of the training rows."
+            )
+
+    def ask(self, question: Question, x: np.ndarray, *arguments: Any) -> np.ndarray:
+        """Return the answer to a question at every row, in the owner's units; rows are last.
+
+        Rows are answered in blocks of few sizes, so that models and tables share compiled programs.
+
+        Raises
+        ------
+        InputError
+            If rows do not fit the schema, or an answer is not finite.
+        """
+        check_features(self.shared.schema, x)
+        dtype, personal = self.shared.dtype, self.personal
+        scaled = ((x - self.scaler.x_mean) / self.scaler.x_std).astype(dtype)
+        size = _block(len(x), len(personal.weights) * _room(len(self.samples)))
+        parts = []
+        with self.shared.precision():
+            given: list[np.ndarray] = [np.asarray(argument, dtype) for argument in arguments]
+            for start in range(0, len(x), size):
+                rows = scaled[start : start + size]
+                filled = np.pad(rows, ((0, size - len(rows)), (0, 0)))
+                answer = np.asarray(_answer(question.of, personal, filled, *given))
+                parts.append(answer[..., : len(rows)].astype(np.float64))
+        whole = question.in_units(np.concatenate(parts, axis=-1), self.scaler)
+        usable = question.usable(whole).reshape(-1, len(x)).all(0)
+        if not usable.all():
+            raise InputError(
+                f"The model of client {self.name!r} has no finite prediction for row "
+                f"{int(np.argmin(usable)) + 1}; its inputs are too far from what it was trained on, or it "
+                "needs double precision."
+            )
+        return whole
+
+    def predict(self, x: np.ndarray, levels: Sequence[float] = ()) -> Predicted:
+        """Return mean, standard deviation and quantiles of a number at every row."""
+        if self.shared.schema.classes is not None:
+            raise InputError(f"The target of {self.name!r} is a class; ask for its probabilities.")
+        mean, std = self.ask(MOMENTS, x)
+        quantiles = self.ask(QUANTILES, x, levels) if len(levels) else np.zeros((0, len(x)))
+        return Predicted(mean, std, quantiles)
+
+    def probabilities(self, x: np.ndarray) -> np.ndarray:
+        """Return class probabilities, [rows, classes], in the order of the schema's classes."""
+        if self.shared.schema.classes is None:
+            raise InputError(f"The target of {self.name!r} is a number; ask for mean and std.")
+        likely = np.exp(self.ask(LOG_PROBABILITIES, x).T)
+        return likely / likely.sum(1, keepdims=True)
+
+    def measure(self, x: np.ndarray, y: np.ndarray) -> dict[str, float]:
+        """Return how good and how honest the model is on rows it has not seen, in the owner's units."""
+        samples = check_rows(self.shared.schema, x, y)
+        if self.shared.schema.classes is not None:
+            likely = np.log(np.maximum(self.probabilities(samples.x), 1e-300))
+            client = Client(str(self.name), samples, test=samples)
+            return measure_classes(Probabilities(likely[None]), [client]).rows[0]
+        if len(samples) < 2:
+            raise InputError("One row tells nothing about calibration; give at least two.")
+        with self.shared.precision():
+            whole = mixture(self.ask(COMPONENTS, samples.x), self.shared.dtype)
+            row = measure(whole, samples.y, metrics.calibration_levels())[0]
+            error = samples.y - np.asarray(predictive.mean(whole), float)
+        return {"rmse": float(np.sqrt(np.mean(error**2))), **row}
+
+    def save(self, path: Path) -> None:
+        """Write the model: particles, configuration, units, and the client's rows."""
+        save(path, self.shared, [self])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies for other processes stay small: what is made from the rows is made again."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    def _check_room(self, rows: int) -> None:
+        shared = self.shared
+        matrices = len(shared.particles) * shared.prior.matrices
+        if matrices * rows**2 * np.dtype(shared.dtype).itemsize > LARGEST_FACTOR:
+            raise InputError(
+                f"Client {self.name!r} has {rows} rows, too many for exact Gaussian processes with "
+                f"{len(shared.particles)} particles; divide it into several clients, give it fewer rows, "
+                "or lower particles."
+            )
+
+
+def mixture(components: np.ndarray, dtype: type = np.float64) -> Mixture:
+    """Return what COMPONENTS answered as a mixture whose components have one weight at every row."""
+    parts: Any = components.astype(dtype)
+    weights, means, stds, *warps = parts
+    if not warps:
+        return Prediction(weights[:, 0], means, stds)
+    fixed: Any = np.stack([part[:, 0] for part in warps], axis=-1)
+    return WarpedPrediction(weights[:, 0], means, stds, fixed)
+
+
+@partial(jax.jit, static_argnames=("prior", "rule"))
+def _condition(
+    prior: Prior,
+    rule: str,
+    particles: jax.Array,
+    data: Data,
+    temperature: float,
+    key: jax.Array | None,
+) -> PersonalModel:
+    return personal_model(prior, particles, data, rule, temperature, key)
+
+
+@partial(jax.jit, static_argnums=0)
+def _answer(
+    function: Callable[..., Any], model: PersonalModel, x: jax.Array, *arguments: jax.Array
+) -> Any:
+    return function(model(x), *arguments)
+
+
+def _room(rows: int) -> int:
+    return round_up(max(rows, LEAST_ROWS))
+
+
+def _block(rows: int, width: int) -> int:
+    most = max(BLOCKS[-1], ENTRIES // max(1, width))
+    fitting = [size for size in BLOCKS if size <= most]
+    return next((size for size in reversed(fitting) if size >= rows), fitting[0])
+
+
+def padded(samples: Samples, dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features, targets and which rows are real, at one of few sizes."""
+    more = _room(len(samples)) - len(samples)
+    x: np.ndarray = np.pad(samples.x, ((0, more), (0, 0))).astype(dtype)
+    y: np.ndarray = np.pad(samples.y, (0, more)).astype(dtype)
+    return x, y, np.arange(len(y)) < len(samples)
+
+
+def check_features(schema: Schema, x: np.ndarray) -> None:
+    """Raise InputError unless there are rows, as wide as the schema, of finite numbers."""
+    expected = len(schema.features)
+    if x.ndim != 2 or x.shape[1] != expected or not len(x):
+        raise InputError(
+            f"Features of shape {x.shape} do not fit the model; give rows of {expected} numbers "
+            f"({', '.join(schema.features[:6])}{', ...' if expected > 6 else ''})."
+        )
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0]
+        raise InputError(
+            f"Row {row + 1} has {x[row, column]} for {schema.features[column]!r}; fill it."
+        )
+
+
+def check_rows(schema: Schema, x: np.ndarray, y: np.ndarray) -> Samples:
+    """Return rows with their targets; InputError where they are no rows of this schema."""
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    check_features(schema, x)
+    if y.shape != (len(x),) or not np.isfinite(y).all():
+        raise InputError(
+            f"{len(x)} rows need as many finite values of {schema.target!r}; there are "
+            f"{int(np.isfinite(y).sum())}."
+        )
+    if schema.classes is not None and not np.isin(y, np.arange(len(schema.classes))).all():
+        raise InputError(
+            f"Class numbers of {schema.target!r} must be 0 to {len(schema.classes) - 1}; correct them."
+        )
+    return Samples(x, y)
+
+
+class Saved(NamedTuple):
+    """A file of models: what all share, the clients' models, and what else was written with them."""
+
+    shared: Shared
+    models: tuple[ClientModel, ...]
+    about: dict[str, str]
+    arrays: dict[str, np.ndarray]
+
+
+def save(
+    path: Path,
+    shared: Shared,
+    models: Sequence[ClientModel] = (),
+    about: Mapping[str, str] | None = None,
+    arrays: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Write what all clients share and the rows and units of some, as one safetensors file.
+
+    Parameters
+    ----------
+    path
+        The file; a checksum of everything is in it.
+    shared
+        Of all `models`. Where its tables lay, and who the other clients were, is not written.
+    models
+        Clients whose rows go into the file; none, and it holds what the server knows.
+    about, arrays
+        More to keep, by name; `load` gives them back.
+    """
+    tables = TableSettings(source="-", target=shared.schema.target, most=shared.config.tables.most)
+    scalers = [model.scaler for model in models]
+    if shared.scaler is not None:
+        scalers.insert(0, shared.scaler)
+    parts = [Samples(np.zeros((0, len(shared.schema.features))), np.zeros(0))]
+    parts += [model.samples for model in models]
+    content = {
+        "particles": shared.particles,
+        "x": np.concatenate([part.x for part in parts]),
+        "y": np.concatenate([part.y for part in parts]),
+        "lengths": np.array([len(model.samples) for model in models], np.int64),
+        "x_mean": np.array([scaler.x_mean for scaler in scalers], float),
+        "x_std": np.array([scaler.x_std for scaler in scalers], float),
+        "y_moments": np.array([[scaler.y_mean, scaler.y_std] for scaler in scalers], float),
+    }
+    if shared.seed is not None:
+        content["seed"] = shared.seed
+    words = {
+        "config": configuration.dump(replace(shared.config, tables=tables)),
+        "schema": shared.schema.to_json(),
+        "common_units": json.dumps(shared.scaler is not None),
+        "clients": json.dumps([model.name for model in models]),
+    }
+    save_arrays(path, KIND, content | dict(arrays or {}), words | dict(about or {}))
+
+
+def load(path: Path) -> Saved:
+    """Read a file that `save` wrote.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is of another kind, or its content makes no sense.
+    """
+    path = Path(path)
+    arrays, about = load_arrays(path, KIND, REMEDY)
+    try:
+        config = configuration.load(about.pop("config"), "the model's configuration")
+        schema = Schema.from_json(about.pop("schema"))
+        moments = [arrays.pop(name) for name in ("x_mean", "x_std", "y_moments")]
+        scalers = [
+            Scaler(x_mean, x_std, float(y[0]), float(y[1]))
+            for x_mean, x_std, y in zip(*moments, strict=True)
+        ]
+        common = scalers.pop(0) if json.loads(about.pop("common_units")) else None
+        shared = Shared(config, schema, common, arrays.pop("particles"), arrays.pop("seed", None))
+        _check_shapes(shared, scalers)
+        x, y, lengths = (arrays.pop(name) for name in ("x", "y", "lengths"))
+        if lengths.sum() != len(x):
+            raise ValueError(f"{len(x)} rows instead of {lengths.sum()}")
+        names, ends = json.loads(about.pop("clients")), np.cumsum(lengths)
+        models = []
+        for name, scaler, size, end in zip(names, scalers, lengths, ends, strict=True):
+            rows = slice(end - size, end)
+            models.append(ClientModel(name, shared, scaler, Samples(x[rows], y[rows])))
+    except (InputError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise damaged(path, error, REMEDY) from error
+    return Saved(shared, tuple(models), about, arrays)
+
+
+def _check_shapes(shared: Shared, scalers: Sequence[Scaler]) -> None:
+    size, width = shared.prior.size, len(shared.schema.features)
+    if shared.particles.ndim != 2 or shared.particles.shape[1] != size:
+        raise ValueError(f"particles of shape {shared.particles.shape}, not (k, {size})")
+    for scaler in [*scalers, *([] if shared.scaler is None else [shared.scaler])]:
+        if scaler.x_mean.shape != (width,) or scaler.x_std.shape != (width,):
+            raise ValueError(f"units of {scaler.x_mean.size} features instead of {width}")
+
+
+def load_model(path: Path | str, client: Name | None = None) -> ClientModel:
+    """Read the model of one client, whoever wrote it: `pacpfl personalize` or an estimator's `save`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    client
+        Which one, in a file of several clients.
+
+    Returns
+    -------
+    ClientModel
+        With `predict`, `probabilities`, `extend`, `measure` and `save`.
+
+    Raises
+    ------
+    InputError
+        If the file holds no model, or several and `client` names none of them.
+    """
+    models = load(Path(path)).models
+    if not models:
+        raise InputError(
+            f"{path} holds what all clients share, and no client's model; make one with pacpfl "
+            "personalize."
+        )
+    if len(models) == 1:
+        return models[0]
+    found = [model for model in models if str(model.name) == str(client)]
+    if not found:
+        names = ", ".join(str(model.name) for model in models[:5])
+        more = ", ..." if len(models) > 5 else ""
+        raise InputError(
+            f"{path} holds the models of {len(models)} clients ({names}{more}); choose one with --client "
+            "NAME, or client=NAME in Python."
+        )
+    return found[0]
+
+
+def load_shared(path: Path) -> Shared:
+    """Return what a run folder, or a file of a model, holds for new clients."""
+    if not path.is_dir():
+        return load(path).shared
+    if (path / SHARED_NAME).is_file():
+        return load(path / SHARED_NAME).shared
+    return shared_of_run(path)
+
+
+def shared_of_run(folder: Path) -> Shared:
+    """Return what a run on tables has learned, from its checkpoint and its tables."""
+    trained = load_run(folder)
+    config = trained.config
+    if config.data.name != "tables":
+        raise InputError(
+            f"The run in {folder} is on {config.data.name}, not on tables; personalise from a run that "
+            "pacpfl fit has made."
+        )
+    tables = load_own(config.tables, config.seed)
+    scaler = None
+    if config.data.standardize != "client":
+        scaler = next(iter(fit_scalers(tables.federation, config.data.standardize).values()))
+    seed = np.asarray(trained.state.seed) if len(jax.tree.leaves(trained.state.seed)) else None
+    return Shared(config, tables.schema, scaler, np.asarray(trained.particles), seed)

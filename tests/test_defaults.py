@@ -1,0 +1,148 @@
+"""What suits a federation: what `pacpfl init` writes is what "auto" means in Python."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pacpfl import PACPFLClassifier, PACPFLRegressor
+from pacpfl.client import ClientModel, shared_of_run
+from pacpfl.config import Config
+from pacpfl.data.tables.read import load_own
+from pacpfl.defaults import COMPILING, defaults, expected_seconds, reasons, scaling
+from pacpfl.run import run
+from pacpfl.studies.own_data import guess
+from pacpfl.types import Form
+
+FEW_ROUNDS = {"rounds": 3}
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pacpfl.defaults.usable_cores", lambda: 2)
+
+
+def form(clients: int, rows: int, features: int, classes: int | None = None) -> Form:
+    names = tuple(f"x{number}" for number in range(features))
+    return Form(names, "y", classes, None, clients, (rows,) * clients)
+
+
+@pytest.mark.parametrize(
+    ("clients", "rows", "features", "mean", "kernel", "tau"),
+    [
+        (5, 30, 1, "linear", "ard+linear", 1.0),
+        (9, 500, 8, "linear", "ard+linear", 1.0),
+        (24, 10, 1, "linear+mlp", "deep", 1.0),
+        (24, 10, 5, "linear", "ard+linear", 0.3),
+        (24, 150, 5, "linear+mlp", "ard+linear", 0.1),
+    ],
+)
+def test_the_prior_suits_clients_rows_and_features(
+    clients: int, rows: int, features: int, mean: str, kernel: str, tau: float
+) -> None:
+    config = defaults(form(clients, rows, features))
+    assert (config.prior.mean, config.prior.kernel, config.train.tau) == (mean, kernel, tau)
+
+
+def test_rounds_of_large_clients_see_a_part_of_their_rows() -> None:
+    assert defaults(form(4, 400, 3)).train.batch is None
+    assert defaults(form(4, 401, 3)).train.batch == 256
+    assert defaults(form(4, 2001, 3)).tables.most == 2000
+    assert defaults(form(30, 300, 3, classes=2)).train.batch == 256
+    assert defaults(form(30, 300, 3, classes=2)).train.clients_per_round == 20
+
+
+def test_a_model_for_each_client_alone_is_fitted_where_that_is_quick() -> None:
+    """24 clients with 150 rows: 500 steps from 4 starts at 193 microseconds each are 9 s."""
+    sizes = form(24, 150, 15)
+    config = defaults(sizes)
+    assert config.run.methods == ("pacpfl", "ridge", "vanilla")
+    assert not any("left out of run.methods" in sentence for sentence in reasons(config, sizes))
+    without = replace(config, run=replace(config.run, methods=("pacpfl", "ridge")))
+    alone = expected_seconds(config, sizes) - expected_seconds(without, sizes)
+    assert alone == pytest.approx(24 * 500 * 4 * 193e-6)
+
+
+def test_and_left_out_where_it_would_take_most_of_the_time() -> None:
+    """One client with 1,567 rows is enough: all are padded to the longest."""
+    sizes = form(29, 20, 8)._replace(sizes=(1567, *[20] * 28))
+    config = defaults(sizes)
+    assert config.run.methods == ("pacpfl", "ridge")
+    assert sum("left out of run.methods" in words for words in reasons(config, sizes)) == 1
+    assert COMPILING < expected_seconds(config, sizes) < 120
+    asked = replace(config, run=replace(config.run, methods=("pacpfl", "vanilla")))
+    assert expected_seconds(asked, sizes) > 1800
+
+
+def test_targets_that_lie_apart_are_scaled_by_each_clients_rows() -> None:
+    """Two clients with variance 1 each, 2 a apart: a share a^2 / (1 + a^2) lies between them."""
+    for apart, how in ((0.9, "global"), (1.1, "client")):
+        moments = [[10, 10 * m, 10 * (1 + m**2)] for m in (-apart, apart)]
+        found, share = scaling(np.array(moments))
+        assert (found, share) == (how, pytest.approx(apart**2 / (1 + apart**2)))
+    assert scaling(np.array([[3, 6.0, 12.0]])) == ("global", 0.0)
+
+
+TABLES = {  # clients, rows, features, distance of their levels, classes
+    "one feature": (10, 12, 1, 0.0, False),
+    "several features, each client of its own level": (11, 12, 3, 9.0, False),
+    "few clients, a column that never changes": (3, 12, 2, 0.0, False),
+    "classes": (4, 15, 2, 0.0, True),
+}
+
+
+def table(name: str) -> pd.DataFrame:
+    clients, rows, features, apart, classes = TABLES[name]
+    random = np.random.default_rng(0)
+    x = random.normal(3, 2, size=(clients * rows, features))
+    own = np.repeat(np.arange(clients), rows)
+    if "never changes" in name:
+        x[own == 1, 1] = 5.0
+    y = np.sin(x[:, 0]) + apart * own + random.normal(0, 0.3, len(x))
+    frame = pd.DataFrame(x, columns=[f"x{number}" for number in range(features)])
+    frame["y"] = np.where(y > np.median(y), "high", "low") if classes else y
+    frame["client"] = [f"c{number:02d}" for number in own]
+    return frame
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_command_line_and_estimators_give_a_table_the_same_model(
+    name: str, tmp_path: Path, programs: object
+) -> None:
+    """The same configuration, and from the same training rows the same model to the bit."""
+    path, frame = tmp_path / "table.csv", table(name)
+    frame.to_csv(path, index=False)
+    config = guess(path).config
+    quick = replace(config.train, **FEW_ROUNDS)
+    config = replace(config, train=quick, run=replace(config.run, methods=("pacpfl",)))
+    run(config, tmp_path / "run")
+    shared = shared_of_run(tmp_path / "run")
+    found = load_own(config.tables, config.seed)
+    clients = found.federation.existing
+    x = np.concatenate([client.train.x for client in clients])
+    y = np.concatenate([client.train.y for client in clients])
+    groups = np.repeat([c.name for c in clients], [len(c.train) for c in clients])
+    kind = PACPFLRegressor if found.schema.classes is None else PACPFLClassifier
+    estimator = kind(random_state=0, **FEW_ROUNDS).fit(x, y, groups)
+
+    for section in ("train", "prior", "network", "bnn", "posterior", "personal"):
+        assert getattr(estimator.config_, section) == getattr(config, section)
+    assert estimator.standardize_ == config.data.standardize
+    np.testing.assert_array_equal(estimator.particles_, shared.particles)
+    client = clients[1]
+    model = ClientModel.condition(shared, client.name, client.train.x, client.train.y)
+    at, names = x[:5], [client.name] * 5
+    if kind is PACPFLClassifier:
+        answers = estimator.predict_proba(at, names), model.probabilities(at)
+    else:
+        answers = estimator.predict(at, names), model.predict(at).mean
+    np.testing.assert_array_equal(*answers)
+
+
+def test_a_configuration_without_tables_has_not_changed() -> None:
+    """What `defaults` chooses is no default of a key."""
+    assert Config().train.rounds == 1000
