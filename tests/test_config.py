@@ -273,3 +273,15 @@ def test_an_identity_names_what_training_depends_on() -> None:
     for setting in ("checkpoint_rounds=3", "weights=uniform", 'methods=["pacpfl"]'):
         assert identity(override(Config(), [setting])) == base, setting
     assert identity(Config(), samples="a") != identity(Config(), samples="b")
+
+
+def test_only_what_differs_is_written_by_section_and_key() -> None:
+    """A value that is the default of a key with the same name in another section differs, too."""
+    rate = Config().train.learning_rate
+    assert rate != Config().local.learning_rate
+    config = override(Config(), [f"local.learning_rate={rate}", "prior.members=2"])
+    text = dump(config, Config(), whole=("mtl",))
+    keys = [line.partition(" =")[0] for line in text.splitlines() if "=" in line]
+    assert keys == ["members", "learning_rate", *vars(config.mtl)]
+    assert load(text, "again") == config
+    assert dump(Config(), Config()) == "\n"

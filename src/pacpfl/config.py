@@ -137,11 +137,11 @@ def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()
         lines.append(f"seed = {config.seed}  # {_help(Config, 'seed')}")
     for section in SECTIONS:
         part = getattr(config, section)
+        others = None if base is None or section in whole else getattr(base, section)
         heading = ["", f"[{section}]"]
         for f in fields(part):
             value = getattr(part, f.name)
-            other = part if section in whole or base is None else getattr(base, section)
-            if other is not part and value == getattr(other, f.name):
+            if others is not None and value == getattr(others, f.name):
                 continue
             name = f.name.rstrip("_")
             text = f"{name} = {_toml(value)}" if value is not None else f"# {name} ="
