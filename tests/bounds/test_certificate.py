@@ -1,4 +1,4 @@
-"""Certificates: budget, choice, standing and words; and that they hold."""
+"""Certificates: budget, choice and verdict; and that they hold."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def test_one_exact_candidate_is_the_client_level_bound() -> None:
     assert certificate.bound == pytest.approx(client_bound(0.1, 2.0, given).value, rel=1e-12)
     assert certificate.bound == pytest.approx(sum(certificate.terms.values()))
     assert certificate.delta_split == {"bound": 0.05}
-    assert certificate.proved and not certificate.vacuous
-    for words in ("house 3", "0.95", f"{certificate.bound:.4g}", "0-1", "Every premise"):
-        assert words in certificate.verdict
+    assert certificate.proved and not certificate.vacuous and certificate.verdict == "proved"
 
 
 def test_the_tightest_candidate_is_chosen_and_the_choice_is_paid_for() -> None:
@@ -78,14 +76,14 @@ def test_an_assumed_epsilon_is_said_to_be_assumed() -> None:
     assert statuses["prior from an epsilon-DP algorithm"] == "assumed"
     assert statuses["bounded loss"] == "holds"
     assert not certificate.proved
-    assert "assumed, not proved" in certificate.verdict and "SVGD" in certificate.verdict
+    assert certificate.verdict == "assumed"
 
 
 def test_a_vacuous_bound_is_no_statement() -> None:
     certificate = certify_client(
         "c", ZERO_ONE, [Candidate(10.0, 0.4, 50.0)], m=10, privacy=FRESH, delta=0.05
     )
-    assert certificate.vacuous and certificate.verdict.startswith("No statement")
+    assert certificate.vacuous and certificate.verdict == "no statement"
 
 
 def test_the_conditions_for_use_are_there_and_do_not_touch_validity() -> None:
@@ -156,12 +154,12 @@ def test_the_federation_s_certificate() -> None:
     )
     assert certificate.bound == pytest.approx(server_bound(logs, kl, given).value, rel=1e-12)
     assert certificate.delta == pytest.approx(0.05)
-    assert certificate.proved and "weighted by beta" in certificate.verdict
+    assert certificate.proved and "weighted by beta" in certificate.posterior
     truth = np.array(world.betas) / 20 @ risks(world, counts, (0, 0, 0))[0] @ q[0]
     assert certificate.bound > truth
     wrong = Condition("hyper-posterior in use", "does not hold", "bare particles")
     refused = certify_federation(ZERO_ONE, logs, kl, 0.3, given, wrong)
-    assert not refused.proved and refused.verdict.startswith("NOT VALID")
+    assert not refused.proved and refused.verdict == "not valid"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from pacpfl import config as configuration
-from pacpfl.certify import average, gaussian_networks, networks
+from pacpfl.certify import average, networks
 from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings, ImageSettings
@@ -46,11 +46,11 @@ def few_draws(programs: Any) -> Iterator[None]:
             (networks, "DRAWS", 64),
             (networks, "DRAWS_ALONE", 2),
             (networks, "TEMPERATURES", (0.0, 1.0)),
-            (gaussian_networks, "STEPS", 3),
-            (gaussian_networks, "PILOT_DRAWS", 8),
+            (networks, "STEPS", 3),
+            (networks, "PILOT_DRAWS", 8),
             (average, "BANDWIDTHS", (0.1,)),
             (average, "PILOT_DRAWS", 2),
-            (average, "MOST_NETWORK_PAIRS", 64),
+            (networks, "MOST_NETWORK_PAIRS", 64),
         ):
             patch.setattr(module, name, value)
         yield
@@ -87,7 +87,7 @@ def test_every_client_and_both_averages_have_a_certificate(document: dict[str, A
         assert row["bound"] == pytest.approx(sum(row["terms"].values()))
         assert sum(row["delta_split"].values()) == pytest.approx(0.05)
         assert row["delta_split"]["draws"] == pytest.approx(0.01)
-        assert row["vacuous"] == (row["bound"] >= 1) == row["verdict"].startswith("No statement")
+        assert row["vacuous"] == (row["bound"] >= 1) == (row["verdict"] == "no statement")
     for row in document["clients"]:
         assert row["proved"] == (row["group"] == "new")
         found = {condition["name"]: condition for condition in row["conditions"]}
@@ -123,7 +123,6 @@ def test_a_variational_run_is_certified_itself(folder: Path) -> None:
     assert document["groups"]["new"]["networks_test_risk"] is None
     assert not any("networks in use" in text for text in certificates(document))
     for row in document["clients"]:
-        assert "the model in use of" in row["in_use"]["verdict"] or row["in_use"]["vacuous"]
         assert 0 <= row["empirical_risk"] <= 2 and row["kl"] >= 0
 
 

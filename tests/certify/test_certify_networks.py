@@ -18,19 +18,19 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logsumexp
 
 from pacpfl.bounds import losses, particle_cloud_kl, privacy_cost
-from pacpfl.certify import average, gaussian_networks, networks
-from pacpfl.certify.average import network_pairs
+from pacpfl.certify import average, networks
 from pacpfl.certify.certificate import Privacy
-from pacpfl.certify.clients import ClientCertificate, beta_grid
-from pacpfl.certify.gaussian_networks import (
+from pacpfl.certify.clients import ClientBounds, ClientCertificate, Posteriors, beta_grid
+from pacpfl.certify.networks import (
     Gaussian,
     build_class_loss,
+    certify_clients,
+    choose,
     drawn_risks,
     fit,
     search,
     variational,
 )
-from pacpfl.certify.networks import certify_class_clients, choose
 from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
@@ -121,8 +121,8 @@ def few_draws(programs: Any) -> Iterator[None]:
         patch.setattr(networks, "DRAWS", 400)
         patch.setattr(networks, "DRAWS_ALONE", 2)
         patch.setattr(networks, "MOST_CLIENTS", 5)
-        patch.setattr(gaussian_networks, "STEPS", STEPS)
-        patch.setattr(gaussian_networks, "PILOT_DRAWS", 32)
+        patch.setattr(networks, "STEPS", STEPS)
+        patch.setattr(networks, "PILOT_DRAWS", 32)
         yield
 
 
@@ -133,7 +133,7 @@ def trained(x64: None) -> Trained:
 
 @pytest.fixture(scope="module")
 def certified(trained: Trained, few_draws: None) -> dict[str, ClientCertificate]:
-    return {c.client: c for c in certify_class_clients(trained, ZERO_ONE, DELTA)}
+    return {c.client: c for c in certify_clients(trained, ZERO_ONE, DELTA)}
 
 
 def batch(clients: tuple[Client, ...]) -> Data:
@@ -297,7 +297,8 @@ def test_the_chosen_posterior_is_the_best_of_all_tried() -> None:
     risk, kl = rng.uniform(0, 0.6, (4, 3)), rng.uniform(0, 6, (4, 3))
     client = make_client("a", 25, 1)
     privacy = Privacy("assumed", "a test", 0.3, "sample")
-    found = choose(risk, kl, client, ZERO_ONE, privacy, DELTA)
+    bounds = ClientBounds(client, "existing", ZERO_ONE.range, privacy, DELTA)
+    found = choose(bounds, Posteriors(np.ones((3, 1)), risk, kl))
 
     def bound(row: int, q: np.ndarray) -> float:
         nats = q @ kl[row] + stats.entropy(q, np.full(3, 1 / 3))
@@ -337,7 +338,7 @@ def again(trained: Trained, few_draws: None) -> Again:
         for place in range(len(everyone))
     ]
     choices = [
-        choose(found.risk[..., i], found.kl[..., i], client, ZERO_ONE, privacies[i], DELTA)
+        choose(ClientBounds(client, "", ZERO_ONE.range, privacies[i], DELTA), found.of(i))
         for i, client in enumerate(everyone)
     ]
     return Again(models, choices, found.posteriors)
@@ -423,7 +424,7 @@ def test_certified_risks_come_from_draws_that_chose_nothing(
 def test_networks_that_cannot_be_certified_are_named_and_measured() -> None:
     """The certificate is the variational posterior's; the networks' own test risk stands beside it."""
     run = make(kind="svgd")
-    found = certify_class_clients(run, ZERO_ONE, DELTA)
+    found = certify_clients(run, ZERO_ONE, DELTA)
     everyone = run.federation.existing + run.federation.new
     # As engine.evaluate has it: keys by the client's place within its group.
     keys = jnp.stack(
@@ -451,7 +452,7 @@ def test_networks_that_cannot_be_certified_are_named_and_measured() -> None:
             "its svgd inference" in condition.reason and "variational posterior" in condition.reason
         )
         assert given.certificate.proved == (given.group == "new")
-        assert "variational posterior at the run's temperature" in given.in_use.verdict
+        assert given.in_use.posterior == "variational posterior at the run's temperature"
 
 
 def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None:
@@ -463,8 +464,7 @@ def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None
         run, method=replace(run.method, prior=replace(run.method.prior, inference=gentle))
     )
     usual, one, other = (
-        certify_class_clients(each, ZERO_ONE, DELTA)[-1].in_use_kl
-        for each in (run, training, inference)
+        certify_clients(each, ZERO_ONE, DELTA)[-1].in_use_kl for each in (run, training, inference)
     )
     assert one == pytest.approx(other, rel=1e-9)
     assert one < 0.8 * usual
@@ -472,7 +472,7 @@ def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None
 
 def test_bounds_hold_for_clients_yet_to_come() -> None:
     """100 new clients: certain to 99% that bounds fail less often than delta (Clopper-Pearson)."""
-    found = certify_class_clients(make(new=100), ZERO_ONE, DELTA)
+    found = certify_clients(make(new=100), ZERO_ONE, DELTA)
     new = [c for c in found if c.group == "new"]
     assert [c.client for c in new] == [f"new-{number}" for number in range(100)]
     failed = sum(c.certificate.bound < (c.test_risk or 0.0) for c in new)
@@ -490,7 +490,7 @@ def test_taking_part_is_judged_against_priors_from_the_hyper_prior(
     wrong = jnp.tile(jnp.array([50.0, 0.0, math.log(0.1), math.log(0.1)]), (2, 1))
     bad = replace(trained, particles=wrong, state=trained.state._replace(particles=wrong))
     for before, after in zip(
-        certified.values(), certify_class_clients(bad, ZERO_ONE, DELTA), strict=True
+        certified.values(), certify_clients(bad, ZERO_ONE, DELTA), strict=True
     ):
         assert after.margin < before.margin - 0.1
         for given in (before, after):
@@ -506,7 +506,7 @@ def test_a_client_with_later_samples_and_none_for_testing(trained: Trained) -> N
     federation = replace(
         trained.federation, existing=(replace(first, later=later, test=None), second)
     )
-    found = certify_class_clients(replace(trained, federation=federation), ZERO_ONE, DELTA)[0]
+    found = certify_clients(replace(trained, federation=federation), ZERO_ONE, DELTA)[0]
     assert (found.test_risk, found.in_use_test_risk) == (None, None)
     assert (found.samples, found.later) == (20, 5)
     certificate = found.certificate
@@ -519,7 +519,7 @@ def test_a_client_with_later_samples_and_none_for_testing(trained: Trained) -> N
 def test_a_pair_of_prior_and_client_is_above_its_log_evidence(trained: Trained) -> None:
     """On average L^ + KL / beta is above -ln Z / beta, which is a sum over a fine grid, and below
     the risk of the prior; a dear posterior is not taken."""
-    pairs = network_pairs(trained, ZERO_ONE)
+    pairs = networks.pairs(trained, ZERO_ONE)
     rng = np.random.default_rng(8)
     betas = np.array([0.5, 30.0])
     found = [pairs.judge(PHI[1], 0, betas, rng) for _ in range(60)]
@@ -546,12 +546,12 @@ def test_the_dearest_posteriors_are_not_taken(trained: Trained) -> None:
     """Draws need a bound on their values, so that KL / beta is at most half of b - a, though a
     prior that is wrong nearly everywhere would have it otherwise."""
     wrong = np.array([3.0, -0.6, math.log(1.5), math.log(0.5)])
-    pairs = network_pairs(trained, ZERO_ONE)
+    pairs = networks.pairs(trained, ZERO_ONE)
     betas = np.linspace(1.0, 20.0, 60)
     values, risks = pairs.judge(wrong, 0, betas, np.random.default_rng(1))
     cost = values - risks
     assert np.all(cost <= 0.5 + 1e-9) and np.any(cost > 0.4) and pairs.largest == 1.5
-    prior = average.NETWORK_TEMPERATURES[0]
+    prior = networks.PAIR_TEMPERATURES[0]
     assert prior == 0.0 and np.all(cost[betas < 2] == 0)
 
 
@@ -560,8 +560,10 @@ def test_the_averages_of_networks_worked_by_hand(
 ) -> None:
     monkeypatch.setattr(average, "BANDWIDTHS", (0.5, 0.1))
     monkeypatch.setattr(average, "PILOT_DRAWS", 8)
-    monkeypatch.setattr(average, "MOST_NETWORK_PAIRS", 100)
-    result = average.certify_average(trained, ZERO_ONE, DELTA)
+    monkeypatch.setattr(networks, "MOST_NETWORK_PAIRS", 100)
+    result = average.certify_average(
+        trained, ZERO_ONE.range, networks.pairs(trained, ZERO_ONE), DELTA
+    )
     mean, std = trained.method.hyper_prior(np.float64)
     bracket = particle_cloud_kl(trained.particles, result.bandwidth * std, mean, std)
     assert result.kl == pytest.approx(bracket.upper) and result.draws == 100

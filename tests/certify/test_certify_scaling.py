@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax
 import numpy as np
 import pytest
 
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.certify.scaling import NAME, scaling_condition, with_condition
-from pacpfl.certify.views import Views
+from pacpfl.certify.document import UNSCALED, scaling_condition
+from pacpfl.certify.gaussian_processes import Views
 from pacpfl.config import Config, override
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Samples
@@ -19,12 +17,12 @@ from pacpfl.types import Samples
 TABLES = ["data.name=tables", "tables.source=-", "tables.target=y"]
 
 
-def certificate(risk: float = 0.1) -> Certificate:
+def certificate() -> Certificate:
     """Of a client who took no part: every premise holds before anything is scaled."""
     privacy = Privacy("independent", "the client took no part")
     loss = LossRange("zero-one", 0.0, 1.0)
     return certify_client(
-        "anna", loss, [Candidate(20.0, risk, 0.5)], m=100, privacy=privacy, delta=0.05
+        "anna", loss, [Candidate(20.0, 0.1, 0.5)], m=100, privacy=privacy, delta=0.05
     )
 
 
@@ -46,10 +44,10 @@ def test_whose_statistics_a_sample_was_changed_by(
     for group, wanted in (("new", new), ("existing", existing)):
         found = scaling_condition(config, group)
         assert (None if found is None else found.status) == wanted
-        after = with_condition(certificate(), found)
+        after = certificate().under(found)
         assert after.proved == (wanted in (None, "holds"))
-        assert after.verdict.startswith("NOT VALID") == (wanted == "does not hold")
-        assert [c.name for c in after.conditions].count(NAME) == (wanted is not None)
+        assert (after.verdict == "not valid") == (wanted == "does not hold")
+        assert [c.name for c in after.conditions].count(UNSCALED) == (wanted is not None)
         assert after.bound == certificate().bound
 
 
@@ -59,12 +57,6 @@ def test_reasons_name_the_keys() -> None:
     assert condition is not None
     for words in ('data.standardize = "global"', 'tables.missing = "impute"', "without noise"):
         assert words in condition.reason
-    assert words in with_condition(certificate(), condition).verdict
-    empty = with_condition(certificate(risk=0.99), condition)  # it says nothing, valid or not
-    assert empty.verdict.startswith("No statement")
-    assert not empty.proved
-    failed = replace(condition, status="holds")
-    assert with_condition(certificate(), failed).verdict == certificate().verdict
 
 
 def test_padding_changes_no_view_of_a_client() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pacpfl.certify import average
+from pacpfl.certify import average, gaussian_processes
 from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
@@ -31,7 +31,7 @@ CONFIG = Config(
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(average, "MOST_DRAWS", 64)
+    monkeypatch.setattr(gaussian_processes, "MOST_DRAWS", 64)
     monkeypatch.setattr(average, "BANDWIDTHS", (0.5,))
     monkeypatch.setattr(average, "PILOT_DRAWS", 4)
 

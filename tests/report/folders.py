@@ -447,7 +447,8 @@ def certified_client(name: str, group: str, bound: float, test: float | None) ->
     return {
         "client": name, "group": group, "subject": name, "samples": 40, "later": 2,
         "empirical_risk": 0.1 + 0.1 * new, "bound": bound, "test_risk": test, "kl": 7.25,
-        "beta": 33.0, "vacuous": bound >= 2, "proved": new, "verdict": f"verdict of {name}",
+        "beta": 33.0, "vacuous": bound >= 2, "proved": new,
+        "verdict": "no statement" if bound >= 2 else "proved" if new else "assumed",
         "in_use": {"bound": bound + 0.125},
         "conditions": [
             condition("bounded loss", "holds", "within [-1, 2]"),
@@ -467,7 +468,8 @@ def make_document() -> dict[str, Any]:
         for number, bound in enumerate(values)
     ]
     average = {
-        "subject": "federation", "bound": 1.3, "verdict": "The federation's verdict.",
+        "subject": "federation", "posterior": "Gibbs posteriors", "bound": 1.3, "vacuous": False,
+        "empirical_risk": 0.1, "delta": 0.05,
         "conditions": [condition("bounded loss", "holds", "within [-1, 2]")],
     }  # fmt: skip
     return {
@@ -481,6 +483,6 @@ def make_document() -> dict[str, Any]:
                     "helped": 2, "tolerated_epsilon": 30.0},
         },
         "federation": average,
-        "newcomers": average | {"verdict": "No statement for those yet to come."},
+        "newcomers": average | {"bound": 2.5, "vacuous": True},
         "clients": rows,
     }  # fmt: skip

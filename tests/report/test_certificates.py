@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import certified_client, condition, make_document
+from folders import certified_client, make_document
 from rich.console import Console
 
 from pacpfl.errors import InputError
 from pacpfl.report import write_report
 from pacpfl.report.certificates import figure
-from pacpfl.report.sentences import certificates, conditions, standing
+from pacpfl.report.sentences import certificates, conditions
 from pacpfl.report.style import drawing
 from pacpfl.report.terminal import print_certificates
 
@@ -118,7 +118,6 @@ def test_names_stay_text(folder: Path, read_page: ReadPage, capsys: Any) -> None
     nasty = "<script>alert(1)</script>[bold]"
     document["clients"][0] |= {"client": nasty, "subject": nasty}
     document["clients"][0]["conditions"][1]["reason"] = nasty
-    document["federation"] = document["federation"] | {"verdict": nasty}
     (folder / "certificates.json").write_text(json.dumps(document))
     page = read_page(write_report(folder))
     kinds = [script.attributes.get("type") for script in page.all("script")]
@@ -126,19 +125,6 @@ def test_names_stay_text(folder: Path, read_page: ReadPage, capsys: Any) -> None
     assert nasty in page.one("section", id="certificates").text
     print_certificates(document, Console(width=200))
     assert nasty in capsys.readouterr().out
-
-
-def test_the_standing_in_one_word() -> None:
-    existing, vacuous, *_, new = make_document()["clients"]
-    assert [standing(row) for row in (existing, vacuous, new)] == [
-        "assumed",
-        "no statement",
-        "proved",
-    ]
-    new["conditions"].append(condition("scaled", "does not hold", "by hand"))
-    assert standing(new) == "not valid"
-    new["conditions"][-1]["kind"] = "use"
-    assert standing(new) == "proved"
 
 
 def test_many_clients_are_cut_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,14 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.bounds import Condition, ServerPremises, new_client_bound, particle_cloud_kl
 from pacpfl.bounds.bound import Bound
-from pacpfl.bounds.losses import monte_carlo_upper
-from pacpfl.certify import gaussian_processes as tempered
+from pacpfl.bounds.losses import LossRange, monte_carlo_upper
 from pacpfl.certify.certificate import (
     CHOICES_INDEPENDENT,
     CLIENTS_INDEPENDENT,
@@ -35,26 +32,12 @@ from pacpfl.certify.certificate import (
     certify_federation,
 )
 from pacpfl.certify.clients import beta_grid
-from pacpfl.certify.gaussian_networks import ClassLoss, drawn_risks, fit, variational
-from pacpfl.certify.gaussian_processes import TEMPERATURES, Loss
-from pacpfl.certify.views import Views
-from pacpfl.data.store import from_clients
-from pacpfl.engine.rounds import to_device
-from pacpfl.priors.bnn import BNNPrior
 from pacpfl.trained import Trained
-from pacpfl.types import Data
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 PILOT_DRAWS = 24
-MOST_DRAWS = 600
 # Each lambda is the best one for that many nats of divergence and confidence together.
 NEWCOMER_NATS = (10.0, 100.0, 1000.0, 10000.0)
-# For networks: powers of the likelihood, networks drawn to choose one and then to judge it, pairs, and
-# the largest KL / beta of a posterior in units of b - a (the draws need a bound on what they can be).
-NETWORK_TEMPERATURES = (0.0, 0.25, 1.0)
-NETWORKS_PER_PAIR = 16
-MOST_NETWORK_PAIRS = 200
-LARGEST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,8 +54,11 @@ class AverageCertificates:
 
 
 class Pairs(NamedTuple):
-    """How a pair of a prior and a client (its place) is judged at several betas: -ln Z / beta from
-    above, at most `largest`, and the empirical risk of the posterior that gives it."""
+    """The judge of pairs of a prior and a client (its place) at several betas.
+
+    It returns -ln Z / beta from above, at most `largest`, and the empirical risk of the posterior that
+    gives it.
+    """
 
     judge: Callable[
         [np.ndarray, int, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
@@ -81,12 +67,13 @@ class Pairs(NamedTuple):
     draws: int
 
 
-def certify_average(trained: Trained, loss: Loss | ClassLoss, delta: float) -> AverageCertificates:
-    """Server-level and new-client bounds for the particles with noise."""
+def certify_average(
+    trained: Trained, loss: LossRange, pairs: Pairs, delta: float
+) -> AverageCertificates:
+    """Return server-level and new-client bounds for the particles with noise."""
     clients = trained.federation.existing
     sizes = [len(client.train) for client in clients]
-    pairs = network_pairs(trained, loss) if isinstance(loss, ClassLoss) else gp_pairs(trained, loss)
-    betas = beta_grid(len(sizes) / sum(1 / m for m in sizes), loss.range.width)
+    betas = beta_grid(len(sizes) / sum(1 / m for m in sizes), loss.width)
     prior = trained.method.hyper_prior(trained.dtype)
     mean, std = (np.asarray(a, np.float64) for a in prior)
     particles = np.asarray(trained.particles, np.float64)
@@ -101,7 +88,7 @@ def certify_average(trained: Trained, loss: Loss | ClassLoss, delta: float) -> A
     kl = divergences[choice]
     values, risks = _draw(trained, pairs, betas, BANDWIDTHS[choice] * std, pairs.draws, final)
 
-    a, b = loss.range.a, loss.range.b
+    a, b = loss.a, loss.b
     for_draws = MONTE_CARLO_SHARE * delta
     # -ln Z / beta itself never leaves [a, b].
     uppers = [
@@ -123,7 +110,7 @@ def certify_average(trained: Trained, loss: Loss | ClassLoss, delta: float) -> A
         }
         federation.append(
             certify_federation(
-                loss.range, evidence, kl, float(risk.mean()), premises, cloud, other_failures=rest
+                loss, evidence, kl, float(risk.mean()), premises, cloud, other_failures=rest
             )
         )
     best = int(np.argmin([certificate.bound for certificate in federation]))
@@ -140,14 +127,14 @@ def certify_average(trained: Trained, loss: Loss | ClassLoss, delta: float) -> A
 
 
 def _premises(
-    trained: Trained, loss: Loss | ClassLoss, beta: float, delta: float, lambda_: float = math.inf
+    trained: Trained, loss: LossRange, beta: float, delta: float, lambda_: float = math.inf
 ) -> ServerPremises:
     clients = trained.federation.existing
     return ServerPremises(
         betas=[beta] * len(clients),
         samples=[len(client.train) for client in clients],
-        a=loss.range.a,
-        b=loss.range.b,
+        a=loss.a,
+        b=loss.b,
         delta=delta,
         later=[0 if client.later is None else len(client.later) for client in clients],
         lambda_=lambda_,
@@ -176,58 +163,9 @@ def _draw(
     return np.array(values), np.array(risks)
 
 
-def gp_pairs(trained: Trained, loss: Loss) -> Pairs:
-    """Pairs for Gaussian processes: nothing but the pairs themselves is drawn."""
-    clients = trained.federation.existing
-    longest = max(len(client.train) for client in clients)
-    views = Views(trained.method.prior, longest, 0, trained.dtype)
-
-    def judge(
-        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        samples = clients[place].train
-        inner, spectrum = views.spectrum(jnp.asarray(phi[None], trained.dtype), samples)
-        kl = tempered.divergence(spectrum, TEMPERATURES)
-        moments = tempered.at_samples(spectrum, TEMPERATURES)
-        risk = tempered.risks(loss, moments, samples.y, spectrum.noise_std)
-        best = tempered.tightest(inner[0], risk, kl, betas)
-        # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
-        return np.clip(-best.log_evidence / betas, loss.range.a, loss.range.b), best.risk
-
-    return Pairs(judge, loss.range.b, int(np.clip(5e9 / longest**3, 64, MOST_DRAWS)))
-
-
-def network_pairs(trained: Trained, loss: ClassLoss) -> Pairs:
-    """Pairs for networks. Some drawn networks choose the posterior's temperature at each beta, others
-    then give its risk; their mean is L^ on average, so that a pair's value is right on average."""
-    prior = trained.method.prior
-    assert isinstance(prior, BNNPrior)
-    family = variational(prior)
-    store = from_clients(trained.federation.existing)
-    powers = jnp.asarray(NETWORK_TEMPERATURES, trained.dtype)
-    largest = LARGEST_SHARE * loss.range.width
-
-    def judge(
-        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        data = Data(*to_device(store.gather(np.array([place]), trained.dtype)))
-        particle = jnp.asarray(phi, trained.dtype)
-        keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), 1 + 2 * NETWORKS_PER_PAIR)
-        posterior = fit(family, particle, data, powers, keys[0])
-        (drawn,) = drawn_risks(family, loss, particle, posterior, (data,), keys[1:])
-        halves = np.asarray(drawn, np.float64)[..., 0].reshape(2, NETWORKS_PER_PAIR, -1)
-        pilot, judged = halves.mean(1)
-        cost = posterior.divergence()[:, 0] / betas[:, None]  # [beta, temperature]
-        best = np.argmin(np.where(cost <= largest, pilot + cost, np.inf), axis=1)
-        risk = np.clip(judged[best], loss.range.a, loss.range.b)
-        return risk + cost[np.arange(len(betas)), best], risk
-
-    return Pairs(judge, loss.range.b + largest, min(MOST_NETWORK_PAIRS, MOST_DRAWS))
-
-
 def _newcomers(
     trained: Trained,
-    loss: Loss | ClassLoss,
+    loss: LossRange,
     betas: np.ndarray,
     uppers: list[float],
     risks: np.ndarray,
@@ -237,7 +175,7 @@ def _newcomers(
     cloud: Condition,
 ) -> Certificate:
     clients = trained.federation.existing
-    n, width = len(clients), loss.range.width
+    n, width = len(clients), loss.width
     n_2 = sum(client.later is not None for client in clients)
     options: list[tuple[Bound, int]] = []
     share = (delta - for_draws) / (len(betas) * len(NEWCOMER_NATS))
@@ -247,20 +185,9 @@ def _newcomers(
             premises = _premises(trained, loss, float(beta), share, lambda_)
             options.append((new_client_bound(np.full(n, -beta * upper), kl, premises), place))
     bound, place = min(options, key=lambda option: option[0].value)
-    who = "the average client yet to come"
-    if bound.value >= loss.range.b:
-        verdict = (
-            f"No statement: the bound {bound.value:.4g} for {who} is not below {loss.range.b:g}, "
-            f"the largest value of the loss ({loss.range.name}); a given newcomer has its own."
-        )
-    else:
-        verdict = (
-            f"With probability at least {1 - delta:.6g}, {who} has an expected loss "
-            f"({loss.range.name}) of at most {bound.value:.4g}."
-        )
     return Certificate(
         subject="clients yet to come",
-        loss=loss.range,
+        loss=loss,
         posterior="Gibbs posteriors, average over new clients",
         empirical_risk=float(risks[:, place].mean()),
         bound=bound.value,
@@ -281,5 +208,4 @@ def _newcomers(
             CLIENTS_INDEPENDENT,
             CHOICES_INDEPENDENT,
         ),
-        verdict=verdict,
     )

@@ -1,4 +1,4 @@
-"""From numbers to a certificate: a bound on a risk, what it rests on, and what it says in words.
+"""From numbers to a certificate: a bound on a risk, and what it rests on.
 
 Nothing is read, printed or trained here: the caller brings empirical risks, divergences and the
 run's privacy; this module spends the failure probability, picks the tightest bound that was
@@ -8,7 +8,7 @@ paid for, and says which premises hold.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,8 @@ from pacpfl.bounds.checks import risk as checked_risk
 from pacpfl.bounds.losses import LossRange, monte_carlo_upper
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.errors import InputError
+
+Verdict = Literal["proved", "assumed", "no statement", "not valid"]
 
 # Of the failure probability, the part that pays for draws where a risk is not exact.
 MONTE_CARLO_SHARE = 0.2
@@ -103,7 +105,6 @@ class Certificate:
     beta: float
     betas: tuple[float, ...]
     conditions: tuple[Condition, ...]
-    verdict: str
 
     @property
     def vacuous(self) -> bool:
@@ -114,6 +115,22 @@ class Certificate:
     def proved(self) -> bool:
         """Every premise that can be checked holds."""
         return all(c.status == "holds" for c in self.conditions if c.kind == "premise")
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the certificate is worth, in one word; the rest is in its conditions."""
+        premises = [c.status for c in self.conditions if c.kind == "premise"]
+        if "does not hold" in premises:
+            return "not valid"
+        if self.vacuous:
+            return "no statement"
+        return "assumed" if "assumed" in premises else "proved"
+
+    def under(self, condition: Condition | None) -> Certificate:
+        """Return the certificate with one more premise, if there is one."""
+        if condition is None:
+            return self
+        return replace(self, conditions=(*self.conditions, condition))
 
 
 SAMPLES_INDEPENDENT = Condition(
@@ -188,7 +205,6 @@ def certify_client(
         non_vacuous_loss(chosen.beta, m + later, loss.a, loss.b),
         non_vacuous_privacy(privacy.epsilon, chosen.beta, m, loss.a, loss.b),
     )
-    who = f"a model drawn from the {posterior} of {subject}"
     return Certificate(
         subject=subject,
         loss=loss,
@@ -201,7 +217,6 @@ def certify_client(
         beta=chosen.beta,
         betas=tuple(candidate.beta for candidate in candidates),
         conditions=conditions,
-        verdict=_verdict(who, loss, chosen.mean_risk, bound.value, delta, conditions),
     )
 
 
@@ -243,7 +258,6 @@ def certify_federation(
         CHOICES_INDEPENDENT,
     )
     average = "average, weighted by beta" if weights is None else "average, weighted as given"
-    who = f"the clients' {average}, over models from their Gibbs posteriors,"
     return Certificate(
         subject="federation",
         loss=loss,
@@ -256,7 +270,6 @@ def certify_federation(
         beta=float(np.mean(given.betas)),
         betas=tuple(float(beta) for beta in given.betas),
         conditions=conditions,
-        verdict=_verdict(who, loss, empirical_risk, bound.value, delta, conditions),
     )
 
 
@@ -271,30 +284,3 @@ def _paid_choice(choices: int) -> Condition:
         return Condition("choice of beta paid for", "holds", "one beta, and nothing to choose")
     reason = f"the best of {choices} betas, at the price of ln({choices}) more in the confidence"
     return Condition("choice of beta paid for", "holds", reason)
-
-
-def _verdict(
-    who: str,
-    loss: LossRange,
-    empirical_risk: float,
-    bound: float,
-    delta: float,
-    conditions: Sequence[Condition],
-) -> str:
-    if bound >= loss.b:
-        return (
-            f"No statement: the bound {bound:.4g} for {who.rstrip(',')} is not below {loss.b:g}, "
-            f"the largest value of the loss ({loss.name})."
-        )
-    words = (
-        f"With probability at least {1 - delta:.6g}, {who} has an expected loss ({loss.name}) of "
-        f"at most {bound:.4g}; on the samples it is {empirical_risk:.4g}."
-    )
-    premises = [c for c in conditions if c.kind == "premise"]
-    failing = [f"{c.name} ({c.reason})" for c in premises if c.status == "does not hold"]
-    assumed = [f"{c.name} ({c.reason})" for c in premises if c.status == "assumed"]
-    if failing:
-        return f"NOT VALID, because a premise does not hold: {'; '.join(failing)}. " + words
-    if assumed:
-        return words + f" This rests on what is assumed, not proved: {'; '.join(assumed)}."
-    return words + " Every premise that can be checked holds."

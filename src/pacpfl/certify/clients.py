@@ -1,41 +1,34 @@
-"""A certificate for every client of a run.
+"""What a client's certificate is made of, whatever its models are.
 
-The prior of a client is one of the k particles, drawn with equal chances; its posterior draws a
-particle with weights of its own and then a function from that particle's Gaussian-process posterior.
-The bound is for this randomised predictor, with the exact expectation of a bounded loss.
+The prior of a client is one of the k particles, drawn with equal chances; its posterior draws a particle
+with weights of its own and then a hypothesis from that particle's posterior. The bound is for this
+randomised predictor. `gaussian_processes` and `networks` find posteriors, what they cost and what they
+risk; here that becomes bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import logsumexp
 
-from pacpfl import hyper
-from pacpfl.bounds import ClientPremises, Condition, mixture_kl, participation, sampling_epsilon
-from pacpfl.bounds.checks import not_negative, probability
+from pacpfl.bounds import ClientPremises, Condition, participation, sampling_epsilon
+from pacpfl.bounds.checks import not_negative
 from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.losses import LossRange
 from pacpfl.bounds.privacy_cost import Unit
-from pacpfl.certify import gaussian_processes as tempered
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.certify.gaussian_processes import TEMPERATURES, Loss
-from pacpfl.certify.views import Views, least_noise, weights_in_use
-from pacpfl.data.store import from_samples
-from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import to_device
 from pacpfl.studies.build import temperatures
 from pacpfl.trained import Trained
-from pacpfl.types import Client
+from pacpfl.types import Client, Federation
 
 # Each beta of the grid is the best one for that many nats of divergence and confidence together.
 NATS = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-DRAWS_ALONE = 8  # priors drawn from the hyper-prior, to tell what a client could do alone
 
 
 @dataclass(frozen=True)
@@ -67,50 +60,166 @@ class ClientCertificate:
     networks_test_risk: float | None = None  # of networks in use that cannot be certified
 
 
-def certify_clients(
-    trained: Trained,
-    loss: Loss,
-    delta: float,
-    epsilon: float | None = None,
-    unit: Unit = "client",
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[ClientCertificate]:
-    """A certificate for every client, existing and new."""
-    probability(delta)
-    method, federation = trained.method, trained.federation
-    everyone = [client for group in federation.groups().values() for client in group]
-    tests = [client.test for client in everyone if client.test is not None]
-    store = from_samples([client.personal for client in everyone])
-    views = Views(method.prior, store.longest, max(map(len, tests), default=0), trained.dtype)
-    key = Keys.of(trained.config.seed).certificates()
-    alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    noise = least_noise(method.prior, trained.particles)
-    found = []
-    number = 0
-    for group, clients in federation.groups().items():
-        for client in clients:
-            progress(client.name)
-            width = loss.training_width(noise)
-            privacy = privacy_of(trained, group, client, width, epsilon, unit)
-            data = jax.tree.map(lambda a: a[0], store.gather(np.array([number]), trained.dtype))
-            weights = weights_in_use(
-                method.prior,
-                method.mixture_weights,
-                trained.particles,
-                to_device(data),
-                method.settings.temperature,
-            )
-            found.append(
-                _certify(
-                    client, group, trained, loss, delta, privacy, views, alone, np.asarray(weights)
-                )
-            )
-            number += 1
-    return found
+class Posteriors(NamedTuple):
+    """A client's posteriors from some priors: rows are powers of the likelihood, columns components."""
+
+    weights: np.ndarray  # [k, members] of the components in each prior
+    risk: np.ndarray  # [rows, k * members] average loss on the client's samples
+    kl: np.ndarray  # [rows, k * members] divergence from the component
+
+    def evidences(self, beta: float, largest: float) -> np.ndarray:
+        """Return ln Z_beta of a bounded loss for each prior, from below; never less than -beta b."""
+        shape = (len(self.risk), *self.weights.shape)
+        risk, kl = (np.moveaxis(a.reshape(shape), 1, 0) for a in (self.risk, self.kl))
+        found = [
+            tightest(w, r, d, np.array([beta])).log_evidence[0]
+            for w, r, d in zip(self.weights, risk, kl, strict=True)
+        ]
+        return np.maximum(found, -beta * largest)
+
+
+class Tightest(NamedTuple):
+    """For each beta: the best temperature's index, the mixture weights there, and what they give."""
+
+    place: np.ndarray  # [beta]
+    weights: np.ndarray  # [beta, c]
+    risk: np.ndarray  # [beta]
+    log_evidence: np.ndarray  # [beta] max over t and q of -beta L^(Q) - KL(Q || P)
+
+
+def tightest(
+    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, betas: np.ndarray
+) -> Tightest:
+    r"""Return the posterior among all temperatures and mixture weights with the smallest bound.
+
+    For fixed t, $\sum_c q_c (\beta R_c + \mathrm{KL}_c) + \mathrm{KL}(q \| p)$ is smallest for
+    $q_c \propto p_c e^{-\beta R_c - \mathrm{KL}_c}$, and is then
+    $-\ln \sum_c p_c e^{-\beta R_c - \mathrm{KL}_c}$. Since
+    $\ln Z_\beta \ge -\beta \hat L(Q) - \mathrm{KL}(Q \| P)$ for every Q, this is also a proved lower
+    bound on ln Z. `risk` and `kl` are [t, c].
+    """
+    scores = np.log(prior_weights) - np.asarray(betas)[:, None, None] * risk - kl  # [beta, t, c]
+    totals = logsumexp(scores, axis=-1)
+    place = np.argmax(totals, axis=-1)
+    rows = np.arange(len(place))
+    floor = totals[rows, place]
+    weights = np.exp(scores[rows, place] - floor[:, None])
+    return Tightest(place, weights, np.sum(weights * risk[place], -1), floor)
+
+
+class Certified(NamedTuple):
+    """A posterior with its certificate, its divergence from the prior and its measured test risk."""
+
+    certificate: Certificate
+    kl: float
+    test_risk: float | None
+
+
+@dataclass(frozen=True)
+class ClientBounds:
+    """All that a client's bounds rest on but the posterior."""
+
+    client: Client
+    group: str
+    loss: LossRange
+    privacy: Privacy
+    delta: float
+
+    @property
+    def samples(self) -> int:
+        """All samples a posterior may use, later ones included."""
+        return len(self.client.personal)
+
+    @property
+    def later(self) -> int:
+        return self.samples - len(self.client.train)
+
+    @property
+    def betas(self) -> np.ndarray:
+        return beta_grid(self.samples, self.loss.width)
+
+    def certify(
+        self, risks: Sequence[float | np.ndarray], kls: Sequence[float], posterior: str
+    ) -> Certificate:
+        """Return the certificate of posteriors, one for each beta: risks (or draws) and divergences."""
+        candidates = [
+            Candidate(float(beta), risk, kl)
+            for beta, risk, kl in zip(self.betas, risks, kls, strict=True)
+        ]
+        return certify_client(
+            self.client.name, self.loss, candidates, m=len(self.client.train), later=self.later,
+            privacy=self.privacy, delta=self.delta, posterior=posterior,
+        )  # fmt: skip
+
+    def tolerated(self, share: float, risk: ArrayLike, kl: ArrayLike) -> float:
+        """Return the nats left for the privacy cost before the bound reaches b, at the best beta."""
+        betas, loss = self.betas, self.loss
+        left = betas * (loss.b - np.asarray(risk)) - np.asarray(kl) - math.log(len(betas) / share)
+        return max(0.0, float(np.max(left - betas**2 * loss.width**2 / (8 * self.samples))))
+
+    def complete(
+        self,
+        best: Certified,
+        in_use: Certified,
+        temperature: float,
+        costs: tuple[ArrayLike, ArrayLike],
+        shared: Posteriors,
+        alone: Posteriors,
+        networks_test_risk: float | None = None,
+    ) -> ClientCertificate:
+        """Return the certificate with what stands beside it.
+
+        Parameters
+        ----------
+        best, in_use
+            The posterior with the tightest bound, and that of the model in use.
+        temperature
+            The best posterior's power of the likelihood.
+        costs
+            The best posterior's risk from above and its divergence, for each beta or for all.
+        shared, alone
+            Posteriors from the particles, and from priors drawn from the hyper-prior.
+        networks_test_risk
+            Measured of the networks in use, where these are not what is certified.
+        """
+        beta, share = best.certificate.beta, best.certificate.delta_split["bound"]
+        given = ClientPremises(
+            beta, len(self.client.train), self.loss.a, self.loss.b, share, later=self.later,
+            epsilon=self.privacy.epsilon, unit=self.privacy.unit, choices=len(self.betas),
+        )  # fmt: skip
+        after, before = (part.evidences(beta, self.loss.b) for part in (shared, alone))
+        constraint = (float(after.mean()), float(before.mean()), given)
+        return ClientCertificate(
+            client=self.client.name,
+            group=self.group,
+            samples=len(self.client.train),
+            later=self.later,
+            privacy=self.privacy,
+            certificate=best.certificate,
+            temperature=temperature,
+            kl=best.kl,
+            test_risk=best.test_risk,
+            in_use=in_use.certificate,
+            in_use_kl=in_use.kl,
+            in_use_test_risk=in_use.test_risk,
+            tolerated_epsilon=self.tolerated(share, *costs),
+            participation=participation(*constraint),
+            margin=participation_margin(*constraint),
+            margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / beta),
+            networks_test_risk=networks_test_risk,
+        )
+
+
+def members(federation: Federation) -> list[tuple[str, Client]]:
+    """Return every client with its group, existing ones first."""
+    return [(group, client) for group, clients in federation.groups().items() for client in clients]
 
 
 def beta_grid(samples: float, width: float) -> np.ndarray:
-    """beta = sqrt(8 m c) / (b - a) minimises c / beta + beta (b-a)^2 / (8m), for each c of NATS."""
+    r"""Return $\beta = \sqrt{8 m c} / (b - a)$ for each c of NATS.
+
+    It minimises $c / \beta + \beta (b-a)^2 / (8m)$.
+    """
     return np.sqrt(8 * samples * np.asarray(NATS)) / width
 
 
@@ -123,7 +232,7 @@ def privacy_of(
     unit: Unit,
     bounded: str = "the bounded loss",
 ) -> Privacy:
-    """How far the particles depend on this client's samples, and who vouches for it.
+    """Return how far the particles depend on this client's samples, and who vouches for it.
 
     `width` is how far the training's loss spreads where it is `bounded`.
     """
@@ -150,135 +259,14 @@ def privacy_of(
             spent.epsilon * (1 if replaces else 2),
             "client",
         )
-    m = len(client.train)
+    m, k = len(client.train), trained.method.settings.particles
     beta = trained.config.train.temperature * m
     tau = temperatures(trained.config, trained.federation.form)["tau"]
-    k = trained.method.settings.particles
-    level = float(sampling_epsilon([beta], tau, width, [m], k)[0])
     return Privacy(
         "assumed",
         f"which {k} draws from Q* with {bounded} and tau = {tau:.3g} would have; particles "
         "come from SVGD without noise and from the unbounded likelihood, so the premise is "
         "assumed, not proved",
-        level,
+        float(sampling_epsilon([beta], tau, width, [m], k)[0]),
         "sample",
     )
-
-
-def _certify(
-    client: Client,
-    group: str,
-    trained: Trained,
-    loss: Loss,
-    delta: float,
-    privacy: Privacy,
-    views: Views,
-    alone: jax.Array,
-    used: np.ndarray,
-) -> ClientCertificate:
-    samples, m = client.personal, len(client.train)
-    later = len(samples) - m
-    a, b = loss.range.a, loss.range.b
-    betas = beta_grid(len(samples), loss.range.width)
-    inner, spectrum = views.spectrum(trained.particles, samples)
-    prior = (inner / len(inner)).ravel()
-    kl = tempered.divergence(spectrum, TEMPERATURES)
-    own = tempered.at_samples(spectrum, TEMPERATURES)
-    risk = tempered.risks(loss, own, samples.y, spectrum.noise_std)
-
-    best = tempered.tightest(prior, risk, kl, betas)
-    divergences = [
-        float(mixture_kl(weights, prior, kl[place]))
-        for place, weights in zip(best.place, best.weights, strict=True)
-    ]
-    options = [
-        Candidate(float(beta), float(value), divergence)
-        for beta, value, divergence in zip(betas, best.risk, divergences, strict=True)
-    ]
-    name = client.name
-    spend: dict[str, Any] = {"m": m, "later": later, "privacy": privacy, "delta": delta}
-    certificate = certify_client(name, loss.range, options, **spend, posterior="tempered posterior")
-    chosen = certificate.betas.index(certificate.beta)
-    place = int(best.place[chosen])
-    run = np.array([trained.method.settings.temperature])
-    used = used.astype(np.float64) / used.sum(dtype=np.float64)
-    used_kl = float(mixture_kl(used, prior, tempered.divergence(spectrum, run)[0]))
-    own = tempered.at_samples(spectrum, run)
-    used_risk = float(used @ tempered.risks(loss, own, samples.y, spectrum.noise_std)[0])
-    in_use = certify_client(
-        name, loss.range, [Candidate(float(beta), used_risk, used_kl) for beta in betas], **spend,
-        posterior="model in use",
-    )  # fmt: skip
-
-    def test_risk(temperature: np.ndarray, mixture: np.ndarray) -> float | None:
-        if client.test is None:
-            return None
-        inputs = views.inputs(trained.particles, samples, client.test)
-        moments = tempered.at_inputs(spectrum, inputs, temperature)
-        each = tempered.risks(loss, moments, client.test.y, inputs.noise_std)
-        return float(mixture @ each[0])
-
-    beta = certificate.beta
-    given = ClientPremises(
-        beta, m, a, b, delta, later=later, epsilon=privacy.epsilon, unit=privacy.unit,
-        choices=len(betas),
-    )  # fmt: skip
-    other_inner, other = views.spectrum(alone, samples)
-    other_risk = tempered.risks(
-        loss, tempered.at_samples(other, TEMPERATURES), samples.y, other.noise_std
-    )
-    after = evidences(inner, risk, kl, beta, b)
-    before = evidences(other_inner, other_risk, tempered.divergence(other, TEMPERATURES), beta, b)
-    constraint = (float(after.mean()), float(before.mean()), given)
-    return ClientCertificate(
-        client=name,
-        group=group,
-        samples=m,
-        later=later,
-        privacy=privacy,
-        certificate=certificate,
-        temperature=float(TEMPERATURES[place]),
-        kl=divergences[chosen],
-        test_risk=test_risk(TEMPERATURES[[place]], best.weights[chosen]),
-        in_use=in_use,
-        in_use_kl=used_kl,
-        in_use_test_risk=test_risk(run, used),
-        tolerated_epsilon=tolerated(betas, best.risk, divergences, delta, len(samples), loss.range),
-        participation=participation(*constraint),
-        margin=participation_margin(*constraint),
-        margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / beta),
-    )
-
-
-def tolerated(
-    betas: np.ndarray,
-    risk: ArrayLike,
-    kl: ArrayLike,
-    delta: float,
-    samples: int,
-    loss: LossRange,
-) -> float:
-    """The nats that are left for the privacy cost before the bound reaches b, at the best beta."""
-    left = betas * (loss.b - np.asarray(risk)) - np.asarray(kl) - math.log(len(betas) / delta)
-    return max(0.0, float(np.max(left - betas**2 * loss.width**2 / (8 * samples))))
-
-
-def evidences(
-    inner: np.ndarray, risk: np.ndarray, kl: np.ndarray, beta: float, largest: float
-) -> np.ndarray:
-    """ln Z_beta of the bounded loss for each particle, from below; never less than -beta b.
-
-    `inner` holds the weights of each particle's members; `risk` and `kl` have one row per posterior
-    and one column per member of a particle.
-    """
-    shape = (len(risk), *inner.shape)
-    found = [
-        tempered.tightest(weights, r, d, np.array([beta])).log_evidence[0]
-        for weights, r, d in zip(
-            inner,
-            np.moveaxis(risk.reshape(shape), 1, 0),
-            np.moveaxis(kl.reshape(shape), 1, 0),
-            strict=True,
-        )
-    ]
-    return np.maximum(found, -beta * largest)

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from pacpfl import files
+from pacpfl.bounds import Condition
 from pacpfl.bounds.checks import not_negative, probability
 from pacpfl.bounds.privacy_cost import Unit
+from pacpfl.certify import gaussian_processes, networks
 from pacpfl.certify.average import AverageCertificates, certify_average
 from pacpfl.certify.certificate import Certificate
-from pacpfl.certify.clients import ClientCertificate, certify_clients
-from pacpfl.certify.gaussian_networks import ClassLoss, build_class_loss
-from pacpfl.certify.gaussian_processes import Loss, build_loss
-from pacpfl.certify.networks import certify_class_clients
-from pacpfl.certify.scaling import scaled_averages, scaled_clients
-from pacpfl.certify.views import base_of
+from pacpfl.certify.clients import ClientCertificate
+from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.trained import Trained, load_run
 
 FILE = "certificates.json"
+UNSCALED = "samples not changed by their own statistics"
 
 
 def certify(
@@ -50,27 +49,77 @@ def certify(
         raise InputError(f"--unit is {unit!r}, but it is client or sample.")
     trained = load_run(folder)
     classes = trained.federation.classes
-    bounded: Loss | ClassLoss
+    about = (delta, epsilon, unit, progress)
     if classes is None:
-        base_of(trained.method.prior)
-        bounded = build_loss(loss or "clipped-nll", limit)
-        clients = certify_clients(trained, bounded, delta, epsilon, unit, progress)
+        gaussian_processes.base_of(trained.method.prior)
+        bounded = gaussian_processes.build_loss(loss or "clipped-nll", limit)
+        clients = gaussian_processes.certify_clients(trained, bounded, *about)
+        interval, pairs = bounded.range, gaussian_processes.pairs(trained, bounded)
     else:
-        bounded = build_class_loss(loss or "zero-one", limit, classes)
-        clients = certify_class_clients(trained, bounded, delta, epsilon, unit, progress)
+        class_loss = networks.build_class_loss(loss or "zero-one", limit, classes)
+        clients = networks.certify_clients(trained, class_loss, *about)
+        interval, pairs = class_loss.range, networks.pairs(trained, class_loss)
     progress("the averages")
-    averages = scaled_averages(certify_average(trained, bounded, delta), trained.config)
-    clients = scaled_clients(clients, trained.config)
+    averages = certify_average(trained, interval, pairs, delta)
+    clients, averages = with_scaling(clients, averages, trained.config)
     document = describe(trained, clients, averages)
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     files.write(folder / FILE, text.encode())
     return document
 
 
+def scaling_condition(config: Config, group: str) -> Condition | None:
+    """Return what scaling, and filling in what is missing, do to the certificates of a group.
+
+    The theorems are for samples as they were drawn. A scale that is made from them ties them together,
+    and it is data that reach the model without noise: no epsilon covers it. A scale made from others'
+    samples alone is part of the prior, like the particles, and does no harm. None where nothing is
+    scaled or filled in.
+    """
+    if config.data.standardize == "client":
+        reason = (
+            'data.standardize = "client" scales them by their own means and standard deviations'
+        )
+        return Condition(UNSCALED, "does not hold", reason)
+    learned = []
+    if config.data.standardize == "global":
+        learned.append('the means and standard deviations of data.standardize = "global"')
+    if config.data.name == "tables" and config.tables.missing == "impute":
+        learned.append('the medians of tables.missing = "impute"')
+    if not learned:
+        return None
+    what = f"{' and '.join(learned)} come from the training samples of all existing clients"
+    if group == "new":
+        return Condition(UNSCALED, "holds", f"{what}, and from none of this client's")
+    return Condition(
+        UNSCALED, "does not hold", f"{what}, without noise; clients who join later are not affected"
+    )
+
+
+def with_scaling(
+    clients: Sequence[ClientCertificate], averages: AverageCertificates, config: Config
+) -> tuple[list[ClientCertificate], AverageCertificates]:
+    """Return all certificates with the premise about scaling, where there is one.
+
+    Also what is said of clients yet to come rests on the existing ones' samples.
+    """
+    of = {group: scaling_condition(config, group) for group in ("existing", "new")}
+    scaled = [
+        replace(c, certificate=c.certificate.under(of[c.group]), in_use=c.in_use.under(of[c.group]))
+        for c in clients
+    ]
+    federation, newcomers = averages.federation, averages.newcomers
+    return scaled, replace(
+        averages,
+        federation=federation.under(of["existing"]),
+        newcomers=newcomers.under(of["existing"]),
+    )
+
+
 def describe(
     trained: Trained, clients: list[ClientCertificate], averages: AverageCertificates
 ) -> dict[str, Any]:
-    """Everything as plain values. `finished` names the run these certificates belong to."""
+    """Return everything as plain values; `finished` names the run these certificates belong to."""
     loss = averages.federation.loss
     return {
         "dataset": trained.federation.name,
@@ -87,13 +136,10 @@ def describe(
         "estimators": {
             "kl": {
                 "value": averages.kl,
-                "how": "convexity of the divergence: proved, at most ln k above the truth",
                 "error_at_most": math.log(len(trained.particles)),
             },
             "log_evidence": {
                 "value": averages.mean,
-                "how": f"mean of -ln Z / beta (from above) over {averages.draws} independent pairs "
-                "of a prior and a client; the bound adds Hoeffding's or Bernstein's term",
                 "standard_error": averages.standard_error,
             },
             "noise": averages.bandwidth,
@@ -103,7 +149,7 @@ def describe(
 
 
 def summarise(clients: list[ClientCertificate]) -> dict[str, Any]:
-    """What a group of clients can be told in one line."""
+    """Return the counts and medians of a group of clients."""
     tested = [c for c in clients if c.test_risk is not None]
     networks = [c.networks_test_risk for c in tested if c.networks_test_risk is not None]
     return {

@@ -1,4 +1,4 @@
-"""Gaussian-process posteriors at many temperatures at once, and their exact risks.
+r"""Certificates of clients whose models are Gaussian processes, with exact risks.
 
 A client-level bound holds for every posterior at the same time, so a client may choose the power t
 of the likelihood after it has seen its samples, free of charge. In units of the noise, with
@@ -15,12 +15,18 @@ of mixture priors) are on the axis before the samples, temperatures on the first
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp
 
+from pacpfl import hyper
+from pacpfl.bounds import mixture_kl
+from pacpfl.bounds.checks import probability
 from pacpfl.bounds.losses import (
     LossRange,
     clipped_nll_range,
@@ -28,9 +34,30 @@ from pacpfl.bounds.losses import (
     expected_clipped_gaussian_nll,
     expected_clipped_squared_error,
 )
+from pacpfl.bounds.privacy_cost import Unit
+from pacpfl.certify.average import Pairs
+from pacpfl.certify.clients import (
+    Certified,
+    ClientBounds,
+    ClientCertificate,
+    Posteriors,
+    members,
+    privacy_of,
+    tightest,
+)
+from pacpfl.data.store import from_samples
+from pacpfl.engine.keys import Keys
+from pacpfl.engine.rounds import to_device
 from pacpfl.errors import InputError
+from pacpfl.personal import personal_model
+from pacpfl.priors.base import Prior
+from pacpfl.priors.gp import GPPrior
+from pacpfl.trained import Trained
+from pacpfl.types import Data, Samples
 
 TEMPERATURES = 2.0 ** np.arange(-7, 2)
+MOST_DRAWS = 600  # of pairs for the averages
+DRAWS_ALONE = 8  # priors drawn from the hyper-prior, to tell what a client could do alone
 LOWEST_NLL = -1.0  # the lower clip of the negative log-likelihood: nobody is rewarded beyond it
 LossKind = Literal["clipped-nll", "clipped-squared"]
 DEFAULT_LIMITS = {"clipped-nll": 2.0, "clipped-squared": 1.0}
@@ -138,34 +165,216 @@ def risks(
     return np.asarray(loss.expected(*moments, y, noise_std).mean(-1))
 
 
-class Tightest(NamedTuple):
-    """For each beta: the best temperature's index, the mixture weights there, and what they give."""
-
-    place: np.ndarray  # [beta]
-    weights: np.ndarray  # [beta, c]
-    risk: np.ndarray  # [beta]
-    log_evidence: np.ndarray  # [beta] max over t and q of -beta L^(Q) - KL(Q || P)
-
-
-def tightest(
-    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, betas: np.ndarray
-) -> Tightest:
-    """The posterior among all temperatures and mixture weights with the smallest bound at each beta.
-
-    For fixed t, sum_c q_c (beta R_c + KL_c) + KL(q || p) is smallest for q_c proportional to
-    p_c exp(-beta R_c - KL_c), and is then -ln sum_c p_c exp(-beta R_c - KL_c). Since
-    ln Z_beta >= -beta L^(Q) - KL(Q || P) for every Q, this is also a proved lower bound on ln Z.
-    `risk` and `kl` are [t, c].
-    """
-    scores = np.log(prior_weights) - np.asarray(betas)[:, None, None] * risk - kl  # [beta, t, c]
-    totals = logsumexp(scores, axis=-1)
-    place = np.argmax(totals, axis=-1)
-    rows = np.arange(len(place))
-    floor = totals[rows, place]
-    weights = np.exp(scores[rows, place] - floor[:, None])
-    return Tightest(place, weights, np.sum(weights * risk[place], -1), floor)
-
-
 def _noise(temperatures: np.ndarray) -> np.ndarray:
     """The variance of the tempered noise, in units of the noise, before axes of components and samples."""
     return 1 / np.asarray(temperatures)[:, None, None]
+
+
+def base_of(prior: Prior) -> GPPrior:
+    """Return the Gaussian-process family behind a prior; refuse others, which have no closed form."""
+    if prior.gaussian is None:
+        raise InputError(
+            f"There are no certificates for this {type(prior).__name__}; certify a run with plain "
+            'Gaussian processes (prior.warp = "none") or Bayesian networks.'
+        )
+    return prior.gaussian
+
+
+@dataclass(frozen=True)
+class Views:
+    """What priors say about samples, component by component.
+
+    `samples` and `others` are the largest numbers there will be: smaller ones are padded, so that
+    one compilation serves all clients.
+    """
+
+    prior: Prior
+    samples: int
+    others: int
+    dtype: type
+
+    def spectrum(self, particles: jax.Array, samples: Samples) -> tuple[np.ndarray, Spectrum]:
+        """Prior weights [k, members] within each particle; and k * members components."""
+        m = len(samples)
+        weights, *rest = _seen(self.prior, particles, self._padded(samples, self.samples))
+        inner = np.asarray(weights, np.float64)
+        mean, kernel, noise = _flat(rest)
+        spectrum = decompose(kernel[:, :m, :m], mean[:, :m], samples.y, noise[:, :m])
+        return inner / inner.sum(1, keepdims=True), spectrum
+
+    def inputs(self, particles: jax.Array, samples: Samples, others: Samples) -> Inputs:
+        m, t = len(samples), len(others)
+        x, other_x = self._padded(samples, self.samples), self._padded(others, self.others)
+        mean, cross, variance, noise = _flat(_crossed(self.prior, particles, x, other_x))
+        return Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t], noise[:, :t])
+
+    def _padded(self, samples: Samples, rows: int) -> jax.Array:
+        padding = ((0, rows - len(samples)), (0, 0))
+        return jax.device_put(np.pad(samples.x, padding).astype(self.dtype))
+
+
+@partial(jax.jit, static_argnums=0)
+def _seen(prior: Prior, particles: jax.Array, x: jax.Array) -> Any:
+    base = base_of(prior)
+
+    def member(part: jax.Array) -> Any:
+        return base.mean_function(part, x), base.covariance(part, x), base.noise_std(part, x)
+
+    def particle(phi: jax.Array) -> Any:
+        weights, members = prior.parts(phi)
+        return weights, *jax.vmap(member)(members)
+
+    return jax.vmap(particle)(particles)
+
+
+@partial(jax.jit, static_argnums=0)
+def _crossed(prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array) -> Any:
+    base = base_of(prior)
+
+    def member(part: jax.Array) -> Any:
+        cross, noise = base.covariance(part, others, x), base.noise_std(part, others)
+        return base.mean_function(part, others), cross, base.variance(part, others), noise
+
+    return jax.vmap(lambda phi: jax.vmap(member)(prior.parts(phi)[1]))(particles)
+
+
+def _flat(parts: Any) -> list[np.ndarray]:
+    """[k, members, ...] to [k * members, ...], in float64."""
+    arrays = [np.asarray(part, np.float64) for part in parts]
+    return [a.reshape(-1, *a.shape[2:]) for a in arrays]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def weights_in_use(
+    prior: Prior, rule: str, particles: jax.Array, data: Data, temperature: float
+) -> jax.Array:
+    """The weights of the client's own model (`pacpfl.personal`), [k * members]."""
+    model = personal_model(prior, particles, data, rule, temperature)
+    return (model.weights[:, None] * model.responsibilities()).reshape(-1)
+
+
+def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
+    """The smallest noise std that each component has at any input, [k * members]."""
+    base = base_of(prior)
+    members = jax.vmap(lambda phi: prior.parts(phi)[1])(particles).reshape(-1, base.size)
+    return np.asarray(jax.vmap(base.least_noise)(members), np.float64)
+
+
+def certify_clients(
+    trained: Trained,
+    loss: Loss,
+    delta: float,
+    epsilon: float | None = None,
+    unit: Unit = "client",
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[ClientCertificate]:
+    """Return a certificate for every client, existing and new.
+
+    Parameters
+    ----------
+    trained
+        A finished run of Gaussian processes.
+    loss
+        The loss that is bounded.
+    delta
+        The probability with which each certificate may fail.
+    epsilon, unit
+        The training's privacy towards existing clients, where it is given by hand.
+    progress
+        Called with each client's name.
+    """
+    probability(delta)
+    method = trained.method
+    everyone = members(trained.federation)
+    tests = [client.test for _, client in everyone if client.test is not None]
+    store = from_samples([client.personal for _, client in everyone])
+    views = Views(method.prior, store.longest, max(map(len, tests), default=0), trained.dtype)
+    key = Keys.of(trained.config.seed).certificates()
+    alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
+    width = loss.training_width(least_noise(method.prior, trained.particles))
+    found = []
+    for number, (group, client) in enumerate(everyone):
+        progress(client.name)
+        privacy = privacy_of(trained, group, client, width, epsilon, unit)
+        data = jax.tree.map(lambda a: a[0], store.gather(np.array([number]), trained.dtype))
+        used = weights_in_use(
+            method.prior, method.mixture_weights, trained.particles, to_device(data),
+            method.settings.temperature,
+        )  # fmt: skip
+        bounds = ClientBounds(client, group, loss.range, privacy, delta)
+        found.append(_certify(bounds, trained, loss, views, alone, np.asarray(used, np.float64)))
+    return found
+
+
+def _certify(
+    bounds: ClientBounds,
+    trained: Trained,
+    loss: Loss,
+    views: Views,
+    alone: jax.Array,
+    used: np.ndarray,
+) -> ClientCertificate:
+    """Certify one client: the best of all temperatures, and the run's own with the weights `used`."""
+    client, betas = bounds.client, bounds.betas
+    samples = client.personal
+    inner, spectrum = views.spectrum(trained.particles, samples)
+    prior = (inner / len(inner)).ravel()
+    shared = posteriors(loss, inner, spectrum, samples.y, TEMPERATURES)
+
+    def test_risk(temperature: np.ndarray, mixture: np.ndarray) -> float | None:
+        if client.test is None:
+            return None
+        inputs = views.inputs(trained.particles, samples, client.test)
+        moments = at_inputs(spectrum, inputs, temperature)
+        return float(mixture @ risks(loss, moments, client.test.y, inputs.noise_std)[0])
+
+    best = tightest(prior, shared.risk, shared.kl, betas)
+    kls = [
+        float(mixture_kl(weights, prior, shared.kl[place]))
+        for place, weights in zip(best.place, best.weights, strict=True)
+    ]
+    certificate = bounds.certify(list(map(float, best.risk)), kls, "tempered posterior")
+    chosen = certificate.betas.index(certificate.beta)
+    at = TEMPERATURES[[best.place[chosen]]]
+
+    run = np.array([trained.method.settings.temperature])
+    used = used / used.sum()
+    own = posteriors(loss, inner, spectrum, samples.y, run)
+    used_kl = float(mixture_kl(used, prior, own.kl[0]))
+    each = [float(used @ own.risk[0])] * len(betas)
+    in_use = bounds.certify(each, [used_kl] * len(betas), "model in use")
+    return bounds.complete(
+        Certified(certificate, kls[chosen], test_risk(at, best.weights[chosen])),
+        Certified(in_use, used_kl, test_risk(run, used)),
+        float(at[0]),
+        (best.risk, kls),
+        shared,
+        posteriors(loss, *views.spectrum(alone, samples), samples.y, TEMPERATURES),
+    )
+
+
+def posteriors(
+    loss: Loss, inner: np.ndarray, spectrum: Spectrum, y: np.ndarray, temperatures: np.ndarray
+) -> Posteriors:
+    """Return what each component's posterior risks and costs at each temperature."""
+    risk = risks(loss, at_samples(spectrum, temperatures), y, spectrum.noise_std)
+    return Posteriors(inner, risk, divergence(spectrum, temperatures))
+
+
+def pairs(trained: Trained, loss: Loss) -> Pairs:
+    """Return how pairs of a prior and a client are judged: nothing but the pairs themselves is drawn."""
+    clients = trained.federation.existing
+    longest = max(len(client.train) for client in clients)
+    views = Views(trained.method.prior, longest, 0, trained.dtype)
+
+    def judge(
+        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        samples = clients[place].train
+        inner, spectrum = views.spectrum(jnp.asarray(phi[None], trained.dtype), samples)
+        _, risk, kl = posteriors(loss, inner, spectrum, samples.y, TEMPERATURES)
+        best = tightest(inner[0], risk, kl, betas)
+        # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
+        return np.clip(-best.log_evidence / betas, loss.range.a, loss.range.b), best.risk
+
+    return Pairs(judge, loss.range.b, int(np.clip(5e9 / longest**3, 64, MOST_DRAWS)))

@@ -1,61 +1,301 @@
-"""A certificate for every client of a run whose models are Bayesian networks.
+r"""Certificates of clients whose models are Bayesian networks: Gaussian posteriors, and draws of them.
 
-The prior of a client is one of the k particles, drawn with equal chances. Its posterior draws a particle
-with weights of its own and then a network from that particle's Gaussian (`gaussian_networks`), found
-by variational inference, whose divergence from the prior is exact. The client-level bound holds for every
-posterior at once: it does not matter how well the inference went, only what came out.
+In the prior's own units z = (w - mu) / sigma the prior is N(0, I). A client's posterior is
+N(m, diag(s^2)) in the weights that adapt, and the prior itself in all others, so that
 
-Draws serve once. The first ones, of `search`, choose the likelihood's temperature and the particles'
-weights; then the posterior is fixed, and new draws (DRAWS) give its risk on the client's samples, with the
-upper bound of `losses.monte_carlo_upper` that a fifth of delta pays for.
+$$\mathrm{KL}(Q \| P) = \sum_j \tfrac12 (s_j^2 + m_j^2 - 1) - \ln s_j$$
+
+over the weights that adapt, exactly, however m and s were found: by variational inference. The client-level
+bound holds for every posterior at once: it does not matter how well the inference went, only what came out.
+
+Risks have no closed form. A risk is the average loss of one drawn network over a client's samples; draws
+of networks are independent, and all clients share them: each client's own draws are still independent of
+one another, and one pass of the layers that do not adapt serves everybody. Draws serve once. The first
+ones, of `search`, choose the likelihood's temperature and the particles' weights; then the posterior is
+fixed, and new draws (DRAWS) give its risk on the client's samples, with the upper bound of
+`bounds.losses.monte_carlo_upper` that a fifth of delta pays for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from pacpfl import hyper
-from pacpfl.bounds import ClientPremises, Condition, mixture_kl, participation
+from pacpfl.bounds import Condition, mixture_kl
 from pacpfl.bounds.checks import probability
-from pacpfl.bounds.entropy import participation_margin
+from pacpfl.bounds.divergences import diagonal_gaussian_kl
+from pacpfl.bounds.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.bounds.privacy_cost import Unit, privacy_cost
-from pacpfl.certify import gaussian_processes as tempered
-from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.certify.average import Pairs
 from pacpfl.certify.clients import (
+    Certified,
+    ClientBounds,
     ClientCertificate,
-    beta_grid,
-    evidences,
+    Posteriors,
+    members,
     privacy_of,
-    tolerated,
+    tightest,
 )
-from pacpfl.certify.gaussian_networks import (
-    ClassLoss,
-    Found,
-    Gaussian,
-    drawn_risks,
-    fixed_weights,
-    in_use,
-    search,
-    variational,
-)
-from pacpfl.data.store import ClientStore, from_samples
+from pacpfl.data.store import ClientStore, from_clients, from_samples
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import to_device
+from pacpfl.errors import InputError
+from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.networks import affine, body_size, by_rows, features, has_features
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Samples
 
+ClassLossKind = Literal["zero-one", "brier", "clipped-nll"]
+CLASS_LOSSES = ("zero-one", "brier", "clipped-nll")
+# How `certify` looks for posteriors. The theorem holds for whatever it finds; more steps, or more
+# networks in each, only find better ones.
+STEPS, STEP_SIZE, NETWORKS = 150, 0.1, 4
+PILOT_DRAWS = 128
 TEMPERATURES = (0.0, 1 / 16, 1 / 4, 1.0, 4.0)  # powers of the likelihood; 0 is the prior itself
 DRAWS = 2000
 DRAWS_ALONE = 4  # priors drawn from the hyper-prior, to tell what a client could do alone
 MOST_CLIENTS, MOST_NUMBERS = 64, 2e7  # that are fitted together, and numbers of their posteriors
+# Of pairs for the averages: powers of the likelihood, networks drawn to choose one and then to judge it,
+# pairs, and the largest KL / beta of a posterior in units of b - a (draws have to be bounded).
+PAIR_TEMPERATURES = (0.0, 0.25, 1.0)
+NETWORKS_PER_PAIR = 16
+MOST_NETWORK_PAIRS = 200
+LARGEST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class ClassLoss:
+    """A bounded loss of one network where the target is one of several classes."""
+
+    kind: ClassLossKind
+    range: LossRange
+    classes: int
+
+    def __call__(
+        self, outputs: Float[Array, "*m classes"], y: Float[Array, "*m"]
+    ) -> Float[Array, "*m"]:
+        """Sample by sample. A network whose outputs are not finite has the largest loss."""
+        labels = y.astype(jnp.int32)
+        if self.kind == "zero-one":
+            values = (jnp.argmax(outputs, -1) != labels).astype(outputs.dtype)
+        else:
+            log_probabilities = jax.nn.log_softmax(outputs)
+            right = jax.nn.one_hot(labels, self.classes, dtype=outputs.dtype)
+            if self.kind == "brier":
+                values = jnp.sum((jnp.exp(log_probabilities) - right) ** 2, -1)
+            else:
+                values = -jnp.sum(jnp.where(right > 0, log_probabilities, 0), -1)
+        finite = jnp.isfinite(outputs).all(-1)
+        return jnp.where(finite, jnp.clip(values, self.range.a, self.range.b), self.range.b)
+
+    @property
+    def training_range(self) -> LossRange:
+        """The training's own loss, the negative log-likelihood, bounded for the privacy of Q*.
+
+        Where another loss is certified it is clipped at that of guessing, ln(classes).
+        """
+        if self.kind == "clipped-nll":
+            return self.range
+        return clipped_nll_range(0.0, math.log(self.classes))
+
+
+def build_class_loss(kind: str, limit: float | None, classes: int) -> ClassLoss:
+    """The loss of that name; `limit` is for clipped-nll, by default ln(classes).
+
+    So clipped, nothing is worse than guessing among all classes, and a bound below b says: better.
+    """
+    if kind not in CLASS_LOSSES:
+        raise InputError(
+            f"--loss is {kind!r}, but for a run that predicts classes it is one of "
+            f"{', '.join(CLASS_LOSSES)}."
+        )
+    if kind == "clipped-nll":
+        largest = math.log(classes) if limit is None else limit
+        return ClassLoss("clipped-nll", clipped_nll_range(0.0, largest), classes)
+    if limit is not None:
+        raise InputError(f"--limit is for --loss clipped-nll; {kind} has no clip, leave it out.")
+    if kind == "brier":
+        return ClassLoss("brier", BRIER, classes)
+    return ClassLoss("zero-one", ZERO_ONE, classes)
+
+
+class Gaussian(NamedTuple):
+    """N(mean, diag(exp(log_std)^2)) over the weights that adapt, in units of the prior's sigma."""
+
+    mean: Float[Array, "... p"]
+    log_std: Float[Array, "... p"]
+
+    def divergence(self) -> np.ndarray:
+        """KL(Q || P), in float64: these very numbers define the posterior."""
+        mean, log_std = (np.asarray(part, np.float64) for part in self)
+        return diagonal_gaussian_kl(mean, np.exp(log_std), 0.0, 1.0)
+
+
+def variational(prior: BNNPrior) -> BNNPrior:
+    """The same family, with the inference that `certify` uses; the same layers adapt."""
+    inference = Inference(
+        "variational", NETWORKS, prior.inference.adapt, STEPS, STEP_SIZE, temperature=1.0
+    )
+    return replace(prior, inference=inference)
+
+
+def fixed_weights(prior: BNNPrior) -> int:
+    """How many weights do not adapt: the first ones."""
+    return body_size(prior.network) if prior.inference.adapt == "last" else 0
+
+
+@partial(jax.jit, static_argnums=0)
+def fit(
+    prior: BNNPrior,
+    phi: Float[Array, " size"],
+    data: Data,
+    temperatures: Float[Array, " t"],
+    key: Array,
+) -> Gaussian:
+    """One particle's variational posterior for each temperature and client, [t, clients, p].
+
+    `prior` is one that `variational` gave. At temperature 0 it is the prior.
+    """
+
+    def one(data: Data, temperature: Array) -> Gaussian:
+        return Gaussian(*prior.posterior(phi, data, temperature, key).reached)
+
+    many = jax.vmap(jax.vmap(one, (0, None)), (None, 0))
+    return many(data, temperatures)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def drawn_risks(
+    prior: BNNPrior,
+    loss: ClassLoss,
+    phi: Float[Array, " size"],
+    posteriors: Gaussian,
+    parts: tuple[Data, ...],
+    keys: Array,
+) -> tuple[Float[Array, "draws r clients"], ...]:
+    """The average loss of drawn networks, for r posteriors of each client, on each of its `parts`.
+
+    One network per key and posterior: independent from key to key. A client without samples has 0.
+    """
+    means, std = prior.moments(phi)
+    fixed = fixed_weights(prior)
+
+    def draw(key: Array) -> tuple[Array, ...]:
+        noise = jax.random.normal(key, means.shape, means.dtype)
+        body = means[:fixed] + std[:fixed] * noise[:fixed]
+        z = posteriors.mean + jnp.exp(posteriors.log_std) * noise[fixed:]
+        heads = means[fixed:] + std[fixed:] * z
+        return tuple(
+            masked_mean(loss(_outputs(prior, body, heads, part.x), part.y), part.mask)
+            for part in parts
+        )
+
+    return jax.lax.map(draw, keys)
+
+
+def masked_mean(values: Float[Array, "*more m"], mask: Array) -> Float[Array, "*more"]:
+    return jnp.where(mask, values, 0).sum(-1) / jnp.maximum(mask.sum(-1), 1)
+
+
+def _outputs(
+    prior: BNNPrior, body: Float[Array, " fixed"], heads: Float[Array, "r c p"], x: Array
+) -> Float[Array, "r c m outputs"]:
+    """What r networks of each client say at the client's inputs; the body is everybody's."""
+    network = prior.network
+    if body.size and has_features(network):
+        rows = by_rows(lambda rows: features(network, body, rows), x.reshape(-1, x.shape[-1]))
+        seen = rows.reshape(*x.shape[:2], rows.shape[-1])
+        return jax.vmap(jax.vmap(affine), (0, None))(heads, seen)
+
+    def one(head: Array, x: Array) -> Array:
+        return network(jnp.concatenate([body, head]), x)
+
+    return jax.vmap(jax.vmap(one), (0, None))(heads, x)
+
+
+class Found(NamedTuple):
+    """Posteriors of some clients, from several priors: one row for each temperature."""
+
+    posteriors: list[Gaussian]  # of each prior, [rows, clients, p]
+    kl: np.ndarray  # [rows, priors, clients]
+    risk: np.ndarray  # [rows, priors, clients], from the pilot's draws
+
+    def of(self, client: int) -> Posteriors:
+        """Return one client's part: each prior is a component of its own."""
+        return Posteriors(
+            np.ones((self.kl.shape[1], 1)), self.risk[..., client], self.kl[..., client]
+        )
+
+
+def search(
+    family: BNNPrior,
+    loss: ClassLoss,
+    particles: jax.Array,
+    data: Data,
+    temperatures: tuple[float, ...],
+    keys: tuple[jax.Array, jax.Array],
+    more: list[Gaussian] | None = None,
+) -> Found:
+    """Each prior's posteriors at all temperatures, and `more` of them, with what they cost and risk."""
+    powers = jnp.asarray(temperatures, particles.dtype)
+    posteriors, kls, risks = [], [], []
+    for j, phi in enumerate(particles):
+        fitted = fit(family, phi, data, powers, jax.random.fold_in(keys[0], j))
+        if more is not None:
+            fitted = Gaussian(*map(jnp.concatenate, zip(fitted, more[j], strict=True)))
+        draws = jax.random.split(jax.random.fold_in(keys[1], j), PILOT_DRAWS)
+        (risk,) = drawn_risks(family, loss, phi, fitted, (data,), draws)
+        posteriors.append(fitted)
+        kls.append(fitted.divergence())
+        risks.append(np.asarray(risk, np.float64).mean(0))
+    return Found(posteriors, np.stack(kls, 1), np.stack(risks, 1))
+
+
+class InUse(NamedTuple):
+    """The run's own models: weights of the particles, and the networks' or the Gaussians' part."""
+
+    weights: Float[Array, "clients k"]
+    gaussian: Gaussian | None  # [clients, k, p], where the run's inference is variational
+    test_risk: Float[Array, " clients"]  # of one of its networks, drawn with the model's weights
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def in_use(
+    method: PACPFL, loss: ClassLoss, state: object, data: Data, tests: Data, keys: Array
+) -> InUse:
+    """What the run's clients predict with, as `engine.evaluate` personalises them."""
+    prior = method.prior
+    assert isinstance(prior, BNNPrior)
+
+    def one(data: Data, test: Data, key: Array) -> InUse:
+        model = method.personalize(state, (), data, key)  # type: ignore[arg-type]
+        own = model.posteriors
+
+        def particle(networks: tuple[Array, Array]) -> Array:
+            def risk(network: tuple[Array, Array]) -> Array:
+                outputs = by_rows(
+                    lambda rows: prior.network(jnp.concatenate(network), rows), test.x
+                )
+                return masked_mean(loss(outputs, test.y), test.mask)
+
+            return jax.lax.map(risk, networks).mean()
+
+        risk = model.weights @ jax.lax.map(particle, (own.body, own.head))
+        gaussian = Gaussian(*own.reached) if prior.inference.inference == "variational" else None
+        return InUse(model.weights, gaussian, risk)
+
+    return jax.vmap(one)(data, tests, keys)
 
 
 class Used(NamedTuple):
@@ -66,18 +306,6 @@ class Used(NamedTuple):
     test_risk: np.ndarray  # [clients], of the networks themselves
 
 
-class Numbers(NamedTuple):
-    """All that one client's certificate is made of. Rows of `risk` and `kl` are posteriors; the last
-    one is the run's own, or what stands for it."""
-
-    risk: np.ndarray  # [rows, k], pilot
-    kl: np.ndarray  # [rows, k]
-    alone_risk: np.ndarray  # [rows, DRAWS_ALONE]
-    alone_kl: np.ndarray
-    used_weights: np.ndarray  # [k]
-    networks_risk: float
-
-
 class Choice(NamedTuple):
     """The posterior a client is certified for: a row, and weights of the particles."""
 
@@ -85,7 +313,7 @@ class Choice(NamedTuple):
     weights: np.ndarray
 
 
-def certify_class_clients(
+def certify_clients(
     trained: Trained,
     loss: ClassLoss,
     delta: float,
@@ -93,71 +321,62 @@ def certify_class_clients(
     unit: Unit = "client",
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[ClientCertificate]:
-    """A certificate for every client, existing and new."""
+    """Return a certificate for every client, existing and new; parameters as for Gaussian processes."""
     probability(delta)
     prior = trained.method.prior
     assert isinstance(prior, BNNPrior)
-    family, own_kind = variational(prior), prior.inference.inference
+    family, kind = variational(prior), prior.inference.inference
     fit_key, pilot_key, draw_key, alone_key = jax.random.split(
         Keys.of(trained.config.seed).certificates(), 4
     )
     alone = hyper.sample(alone_key, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
     labels = (*TEMPERATURES, prior.inference.temperature * trained.method.settings.temperature)
-    members = [(group, c) for group, cs in trained.federation.groups().items() for c in cs]
+    train = loss.training_range
+    everyone = members(trained.federation)
     found: list[ClientCertificate] = []
-    for places, data, tests in _blocks(trained, members):
-        inside = [members[place] for place in places]
+    for places, data, tests in _blocks(trained, everyone):
+        inside = [everyone[place] for place in places]
         progress(f"{inside[0][1].name} to {inside[-1][1].name}")
         used = _used(trained, loss, data, tests, places)
         fitted = TEMPERATURES if used.gaussians else labels
         keys = (fit_key, pilot_key)
         here = search(family, loss, trained.particles, data, fitted, keys, used.gaussians)
         others = search(family, loss, alone, data, fitted, keys)
-        numbers = [
-            Numbers(
-                here.risk[:, :, i], here.kl[:, :, i], others.risk[:, :, i], others.kl[:, :, i],
-                used.weights[i], float(used.test_risk[i]),
-            )
-            for i in range(len(inside))
-        ]  # fmt: skip
-        train = loss.training_range
-        privacies = [
-            privacy_of(trained, group, c, train.width, epsilon, unit, f"the {train.name}")
-            for group, c in inside
-        ]
-        choices = [
-            choose(n.risk, n.kl, c, loss, p, delta)
-            for n, (_, c), p in zip(numbers, inside, privacies, strict=True)
-        ]
+        bounds = []
+        for group, client in inside:
+            about = (trained, group, client, train.width, epsilon, unit, f"the {train.name}")
+            bounds.append(ClientBounds(client, group, loss.range, privacy_of(*about), delta))
+        choices = [choose(one, here.of(i)) for i, one in enumerate(bounds)]
         own, test = _draw(
             family, loss, trained.particles, here, choices, used, (data, tests), draw_key
         )
-        for i, (group, client) in enumerate(inside):
-            one = _certify(
-                client, group, loss, delta, privacies[i], numbers[i], choices[i], own[:, :, i],
-                test[:, i], labels, own_kind,
-            )  # fmt: skip
-            found.append(one)
+        found += [
+            _certify(
+                one, kind, (here.of(i), others.of(i)), choices[i], used.weights[i], own[..., i],
+                test[:, i], labels[choices[i].row], float(used.test_risk[i]),
+            )
+            for i, one in enumerate(bounds)
+        ]  # fmt: skip
     # The last block repeats clients, so that all blocks are of one size.
-    return found[: len(members)]
+    return found[: len(everyone)]
 
 
 def _blocks(
-    trained: Trained, members: list[tuple[str, Client]]
+    trained: Trained, everyone: list[tuple[str, Client]]
 ) -> Iterator[tuple[np.ndarray, Data, Data]]:
     """Clients in blocks of one size: their places, samples and test samples, padded."""
     empty = Samples(np.zeros((0, len(trained.federation.features))), np.zeros(0))
     stores = [
-        from_samples([client.personal for _, client in members]),
-        from_samples([empty if client.test is None else client.test for _, client in members]),
+        from_samples([client.personal for _, client in everyone]),
+        from_samples([empty if client.test is None else client.test for _, client in everyone]),
     ]
     prior = trained.method.prior
     assert isinstance(prior, BNNPrior)
     numbers = (len(TEMPERATURES) + 1) * (prior.network.size - fixed_weights(prior))
     most = int(np.clip(MOST_NUMBERS / numbers, 1, MOST_CLIENTS))
-    block = math.ceil(len(members) / math.ceil(len(members) / most))
-    for start in range(0, len(members), block):
-        places = np.minimum(np.arange(start, start + block), len(members) - 1)
+    block = math.ceil(len(everyone) / math.ceil(len(everyone) / most))
+    for start in range(0, len(everyone), block):
+        places = np.minimum(np.arange(start, start + block), len(everyone) - 1)
         data, tests = (_gather(store, places, trained.dtype) for store in stores)
         yield places, data, tests
 
@@ -167,7 +386,7 @@ def _gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
 
 
 def _used(trained: Trained, loss: ClassLoss, data: Data, tests: Data, places: np.ndarray) -> Used:
-    """The run's own models, with the keys that `engine.evaluate` gives the clients of a group."""
+    """The run's own models, with the keys that evaluation gives the clients of a group."""
     existing = len(trained.federation.existing)
     within = np.where(places < existing, places, places - existing)
     keys = jax.vmap(Keys.of(trained.config.seed).personal)(jnp.asarray(within))
@@ -182,21 +401,15 @@ def _used(trained: Trained, loss: ClassLoss, data: Data, tests: Data, places: np
     return Used(weights / weights.sum(1, keepdims=True), gaussians, np.asarray(model.test_risk))
 
 
-def choose(
-    risk: np.ndarray,
-    kl: np.ndarray,
-    client: Client,
-    loss: ClassLoss,
-    privacy: Privacy,
-    delta: float,
-) -> Choice:
-    """The row and weights with the smallest bound, as far as the pilot's draws can tell."""
-    samples, width = len(client.personal), loss.range.width
-    betas = beta_grid(samples, width)
-    best = tempered.tightest(np.full(risk.shape[1], 1 / risk.shape[1]), risk, kl, betas)
-    cost = privacy_cost(privacy.epsilon, len(client.train), delta, unit=privacy.unit)
-    nats = cost + math.log(len(betas) / delta) - best.log_evidence
-    place = int(np.argmin(nats / betas + betas * width**2 / (8 * samples)))
+def choose(bounds: ClientBounds, pilot: Posteriors) -> Choice:
+    """Return the row and weights with the smallest bound, as far as the pilot's draws can tell."""
+    betas, k, privacy = bounds.betas, len(pilot.weights), bounds.privacy
+    best = tightest(np.full(k, 1 / k), pilot.risk, pilot.kl, betas)
+    m = len(bounds.client.train)
+    cost = privacy_cost(privacy.epsilon, m, bounds.delta, unit=privacy.unit)
+    nats = cost + math.log(len(betas) / bounds.delta) - best.log_evidence
+    deviation = betas * bounds.loss.width**2 / (8 * bounds.samples)
+    place = int(np.argmin(nats / betas + deviation))
     return Choice(int(best.place[place]), best.weights[place] / best.weights[place].sum())
 
 
@@ -228,77 +441,41 @@ def _draw(
 
 
 def _certify(
-    client: Client,
-    group: str,
-    loss: ClassLoss,
-    delta: float,
-    privacy: Privacy,
-    numbers: Numbers,
+    bounds: ClientBounds,
+    kind: str,
+    pilots: tuple[Posteriors, Posteriors],
     choice: Choice,
+    used_weights: np.ndarray,
     own: np.ndarray,
     test: np.ndarray,
-    labels: tuple[float, ...],
-    kind: str,
+    temperature: float,
+    networks_risk: float,
 ) -> ClientCertificate:
-    samples, m = client.personal, len(client.train)
-    later = len(samples) - m
-    betas = beta_grid(len(samples), loss.range.width)
-    k = numbers.kl.shape[1]
+    """Certify one client from the draws of its chosen posterior, and of the run's own."""
+    count, k = len(bounds.betas), len(used_weights)
     same = kind == "variational"
-    spend: dict[str, Any] = {"m": m, "later": later, "privacy": privacy, "delta": delta}
+    tested = bounds.client.test is not None and len(bounds.client.test) > 0
 
-    def certificate(
-        place: int, row: int, weights: np.ndarray, name: str
-    ) -> tuple[Certificate, float]:
+    def certified(place: int, row: int, weights: np.ndarray, name: str) -> Certified:
         # A sum of parts that are not negative; rounding must not make it so.
-        kl = max(0.0, float(mixture_kl(weights, np.full(k, 1 / k), numbers.kl[row])))
-        options = [Candidate(float(beta), own[:, place], kl) for beta in betas]
-        given = certify_client(client.name, loss.range, options, **spend, posterior=name)
+        kl = max(0.0, float(mixture_kl(weights, np.full(k, 1 / k), pilots[0].kl[row])))
+        found = bounds.certify([own[:, place]] * count, [kl] * count, name)
         if not same:
-            given = replace(given, conditions=(*given.conditions, other_model(kind)))
-        return given, kl
+            found = replace(found, conditions=(*found.conditions, other_model(kind)))
+        return Certified(found, kl, float(test[place]) if tested else None)
 
-    best, kl = certificate(0, choice.row, choice.weights, "variational posterior")
+    best = certified(0, choice.row, choice.weights, "variational posterior")
     name = "model in use" if same else "variational posterior at the run's temperature"
-    used, used_kl = certificate(1, -1, numbers.used_weights, name)
-    share = best.delta_split["bound"]
-    given = ClientPremises(
-        best.beta, m, loss.range.a, loss.range.b, share, later=later, epsilon=privacy.epsilon,
-        unit=privacy.unit, choices=len(betas),
+    used = certified(1, -1, used_weights, name)
+    terms = best.certificate.terms
+    return bounds.complete(
+        best, used, temperature, (terms["empirical"] + terms["draws"], best.kl), *pilots,
+        networks_risk if tested and not same else None,
     )  # fmt: skip
-    after, before = (
-        evidences(np.ones((risk.shape[1], 1)), risk, divergence, best.beta, loss.range.b)
-        for risk, divergence in (
-            (numbers.risk, numbers.kl),
-            (numbers.alone_risk, numbers.alone_kl),
-        )
-    )
-    constraint = (float(after.mean()), float(before.mean()), given)
-    upper = best.terms["empirical"] + best.terms["draws"]
-    tested = client.test is not None and len(client.test) > 0
-    return ClientCertificate(
-        client=client.name,
-        group=group,
-        samples=m,
-        later=later,
-        privacy=privacy,
-        certificate=best,
-        temperature=labels[choice.row],
-        kl=kl,
-        test_risk=float(test[0]) if tested else None,
-        in_use=used,
-        in_use_kl=used_kl,
-        in_use_test_risk=float(test[1]) if tested else None,
-        tolerated_epsilon=tolerated(betas, upper, kl, share, len(samples), loss.range),
-        participation=participation(*constraint),
-        margin=participation_margin(*constraint),
-        margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / best.beta),
-        networks_test_risk=numbers.networks_risk if tested and not same else None,
-    )
 
 
 def other_model(kind: str) -> Condition:
-    """Not needed for the certificate to be valid, but to be known."""
+    """Return what is not needed for the certificate to be valid, but to be known."""
     return Condition(
         "the certified model is the one in use",
         "does not hold",
@@ -307,3 +484,34 @@ def other_model(kind: str) -> Condition:
         "certify computes",
         "use",
     )
+
+
+def pairs(trained: Trained, loss: ClassLoss) -> Pairs:
+    """Return how pairs of a prior and a client are judged, by draws.
+
+    Some drawn networks choose the posterior's temperature at each beta, others then give its risk;
+    their mean is L^ on average, so that a pair's value is right on average.
+    """
+    prior = trained.method.prior
+    assert isinstance(prior, BNNPrior)
+    family = variational(prior)
+    store = from_clients(trained.federation.existing)
+    powers = jnp.asarray(PAIR_TEMPERATURES, trained.dtype)
+    largest = LARGEST_SHARE * loss.range.width
+
+    def judge(
+        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        data = _gather(store, np.array([place]), trained.dtype)
+        particle = jnp.asarray(phi, trained.dtype)
+        keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), 1 + 2 * NETWORKS_PER_PAIR)
+        posterior = fit(family, particle, data, powers, keys[0])
+        (drawn,) = drawn_risks(family, loss, particle, posterior, (data,), keys[1:])
+        halves = np.asarray(drawn, np.float64)[..., 0].reshape(2, NETWORKS_PER_PAIR, -1)
+        pilot, judged = halves.mean(1)
+        cost = posterior.divergence()[:, 0] / betas[:, None]  # [beta, temperature]
+        best = np.argmin(np.where(cost <= largest, pilot + cost, np.inf), axis=1)
+        risk = np.clip(judged[best], loss.range.a, loss.range.b)
+        return risk + cost[np.arange(len(betas)), best], risk
+
+    return Pairs(judge, loss.range.b + largest, MOST_NETWORK_PAIRS)

@@ -590,7 +590,40 @@ def certificates(document: Mapping[str, Any]) -> list[str]:
                 f"{number(facts['networks_test_risk'])}."
             )
         found.append(text)
-    return [*found, document["federation"]["verdict"], document["newcomers"]["verdict"]]
+    return [*found, *(verdict(document[row], document) for row in ("federation", "newcomers"))]
+
+
+def verdict(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """Return what one certificate says and rests on."""
+    loss, newcomers = document["loss"], row is document["newcomers"]
+    who = f"a model drawn from the {row['posterior']} of {row['subject']}"
+    if newcomers:
+        who = "the average client yet to come"
+    elif row is document["federation"]:
+        who = "the clients' average, weighted by beta, over models from their Gibbs posteriors"
+    if row["vacuous"]:
+        text = (
+            f"No statement: the bound {row['bound']:.4g} for {who} is not below {loss['b']:g}, "
+            f"the largest value of the loss ({loss['name']})"
+        )
+        return text + ("; a given newcomer has its own." if newcomers else ".")
+    text = (
+        f"With probability at least {1 - row['delta']:.6g}, {who} has an expected loss "
+        f"({loss['name']}) of at most {row['bound']:.4g}"
+    )
+    text += "." if newcomers else f"; on the samples it is {row['empirical_risk']:.4g}."
+    premises = [c for c in row["conditions"] if c["kind"] == "premise"]
+    reasons = {
+        status: "; ".join(f"{c['name']} ({c['reason']})" for c in premises if c["status"] == status)
+        for status in ("does not hold", "assumed")
+    }
+    if broken := reasons["does not hold"]:
+        return f"NOT VALID, because a premise does not hold: {broken}. {text}"
+    if newcomers:
+        return text
+    if assumed := reasons["assumed"]:
+        return f"{text} This rests on what is assumed, not proved: {assumed}."
+    return text + " Every premise that can be checked holds."
 
 
 def conditions(document: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -621,15 +654,6 @@ def conditions(document: Mapping[str, Any]) -> list[dict[str, str]]:
         {"who": ", ".join(who), "name": name, "status": status, "reason": reason}
         for (name, status, reason), who in merged.items()
     ]
-
-
-def standing(row: Mapping[str, Any]) -> str:
-    """One word for a certificate: what it is worth."""
-    if any(c["status"] == "does not hold" and c["kind"] == "premise" for c in row["conditions"]):
-        return "not valid"
-    if row["vacuous"]:
-        return "no statement"
-    return "proved" if row["proved"] else "assumed"
 
 
 def _named(names: list[str]) -> str:

@@ -67,7 +67,7 @@ def _clients(document: dict[str, Any]) -> Table:
                 number(row["in_use"]["bound"]),
                 number(float("nan") if test is None else test),
                 number(row["beta"], 0),
-                sentences.standing(row),
+                row["verdict"],
                 "helps" if row["participation"]["margin"] >= 0 else "costs",
                 end_section=index == min(CLIENTS_SHOWN, len(rows)) - 1,
             )
