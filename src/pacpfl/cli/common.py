@@ -1,9 +1,13 @@
-"""What the commands share: the console, shipped configurations, and tables of results."""
+"""What the commands share: console, options, shipped configurations, and what Ctrl-C means."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 
 from pacpfl.errors import InputError
@@ -13,9 +17,18 @@ if TYPE_CHECKING:
 
 console = Console(stderr=True, highlight=False)
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Change one key, e.g. particles=8 or prior.kernel=ard.", show_default=False
+    ),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder [below runs/].", show_default=False)]
+
 
 def shipped(name: str) -> Config:
-    """A configuration that comes with the package."""
+    """Return a configuration that comes with the package."""
     from importlib import resources
 
     from pacpfl import config as configuration
@@ -30,3 +43,15 @@ def shipped(name: str) -> Config:
             f"There is no shipped configuration {name!r}; there are {', '.join(names)}."
         )
     return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """End with the status of Ctrl-C, and a sentence, where a run was stopped and saved."""
+    from pacpfl.run import Interrupted
+
+    try:
+        yield
+    except Interrupted as reason:
+        console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
+        raise typer.Exit(130) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from pacpfl.cli.common import console
+from pacpfl.cli.common import Fresh, Out, Settings, console, stopping
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ Target = Annotated[
 ClientColumn = Annotated[
     str | None,
     typer.Option(help="The column that names the client [one file each].", show_default=False),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change one key, e.g. rounds=200.", show_default=False),
 ]
 
 
@@ -81,12 +77,8 @@ def fit(
     target: Target = None,
     client: ClientColumn = None,
     settings: Settings = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run folder [runs/NAME].", show_default=False)
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")
-    ] = False,
+    out: Out = None,
+    fresh: Fresh = False,
 ) -> None:
     """Train on tables, measure every client on rows it has not seen, and write a run folder.
 
@@ -111,10 +103,8 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run folder [runs/NAME-compare].", show_default=False)
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over.")] = False,
+    out: Out = None,
+    fresh: Fresh = False,
 ) -> None:
     """PAC-PFL against the usual alternatives on your tables: one table, one figure, and the report."""
     from dataclasses import replace
@@ -134,7 +124,7 @@ def compare(
 
 
 def train(config: Config, folder: Path, fresh: bool) -> None:
-    """A run on tables: the folder of any run, and what new clients and owners of units need."""
+    """Run on tables; the folder also gets what new clients and owners of units need."""
     from pacpfl.engine import runtime
 
     runtime.configure(config.run.precision)
@@ -152,12 +142,8 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
             (folder / name).unlink(missing_ok=True)
     for notice in own(config).notices:
         console.print(notice, soft_wrap=True, markup=False)
-    with watching(console) as watcher:
-        try:
-            results = study.run(config, folder, watcher)
-        except study.Interrupted as reason:
-            console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
-            raise typer.Exit(130) from None
+    with watching(console) as watcher, stopping():
+        results = study.run(config, folder, watcher)
         watcher.stage("writing the folder")
         if "pacpfl" in config.run.methods:
             (folder / SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
@@ -187,7 +173,7 @@ def print_units(target: str, means: dict[tuple[str, str], Any], results: Any) ->
 
 
 def _with_half(mean: float, half: float) -> str:
-    """Both to the same digit: 11.2 ± 0.4, 30,560 ± 2,512."""
+    """Return both to the same digit: 11.2 ± 0.4, 30,560 ± 2,512."""
     if not 1e-2 <= abs(mean) < 1e12:
         return f"{mean:.4g}" + (f" ± {half:.2g}" if half == half else "")
     places = 0 if abs(mean) >= 1000 else 3 - len(f"{abs(mean):.0f}")
@@ -197,7 +183,7 @@ def _with_half(mean: float, half: float) -> str:
 def chosen(
     source: Path | None, target: str | None, client: str | None, settings: list[str]
 ) -> Config:
-    """A configuration from a file, or guessed from tables."""
+    """Return the configuration of a file, or the one guessed from tables."""
     from pacpfl import config as configuration
     from pacpfl.studies.own_data import guess
 
@@ -231,7 +217,7 @@ def own(config: Config) -> Any:
 
 
 def run_name(source: Path | None, config: Config) -> str:
-    """After the configuration; where that has the usual name, after the tables."""
+    """Return the name of the configuration; where that is the usual one, of the tables."""
     if source is not None and source.suffix == ".toml" and source.name != DEFAULT.name:
         return source.stem
     return Path(config.tables.source).resolve().stem or "tables"

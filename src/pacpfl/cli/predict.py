@@ -144,7 +144,7 @@ def _tell(rows: Rows) -> None:
 
 
 def at_most(rows: Rows, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """All rows, or a draw of `most` of them where the training kept no more either."""
+    """Return all rows, or a draw of `most` where the training kept no more either."""
     import numpy as np
 
     assert rows.y is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from pacpfl.cli.common import Settings, console, shipped
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ def tune(
         Path | None,
         typer.Option(help="A search space of your own (TOML).", show_default=False),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change one key, e.g. rounds=200.", show_default=False),
-    ] = None,
+    settings: Settings = None,
     weather: Annotated[
         str | None,
         typer.Option(
@@ -66,6 +63,7 @@ def tune(
     from dataclasses import replace
 
     from pacpfl import config as configuration
+    from pacpfl import files
     from pacpfl.engine import runtime
     from pacpfl.report.progress import counting
 
@@ -79,7 +77,6 @@ def tune(
     known = spaces.spaces_for(weathered)
     space_of = spaces.read_spaces(space, known) if space else known
     search = tuning.Search(method, weathered, space_of.get(method, {}), trials, folds, use_folds)
-    console = Console(stderr=True, highlight=False)
 
     def told(found: tuning.Found) -> str:
         return f"{tuning.decides(found.score)} {found.score[0]:.4f}"
@@ -96,7 +93,8 @@ def tune(
     if found is not None:
         # Where the weather comes from is the run's affair, not the method's.
         kept = found._replace(config=replace(found.config, pv=chosen.pv))
-        _write(out, tuning.tuned_toml(search, kept, "pacpfl " + shlex.join(sys.argv[1:])))
+        text = tuning.tuned_toml(search, kept, "pacpfl " + shlex.join(sys.argv[1:]))
+        files.write(out, text.encode())
         print(f"{told(found)} after {found.trials} trials ({found.failed} failed).")
         print(f"Configuration: {out}")
     done = found.trials if found is not None else 0
@@ -109,16 +107,9 @@ def tune(
 def _configuration(name: str, settings: list[str]) -> Config:
     """A file, or a configuration that comes with the package."""
     from pacpfl import config as configuration
-    from pacpfl.cli.common import shipped
 
     if Path(name).is_file():
         return configuration.override(configuration.load_file(Path(name)), settings)
     if name.endswith(".toml"):
         raise InputError(f"There is no file {name}; give a configuration that exists.")
     return configuration.override(shipped(name), settings)
-
-
-def _write(path: Path, text: str) -> None:
-    from pacpfl import files
-
-    files.write(path, text.encode())

@@ -313,6 +313,48 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return name
 
+    def plot_predictions(self, group: Name | None = None, feature: Any = 0, **options: Any) -> Any:
+        """Draw a client's predictions along one feature: see `estimators.plots.predictions`.
+
+        Parameters
+        ----------
+        group : str or int, optional
+            The client's name; needless where there is one.
+        feature : int or str, default=0
+            The feature, by number or name.
+        **options
+            `ax`, `theme` and `points`.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        from pacpfl.estimators import plots
+
+        return plots.predictions(self, group, feature, **options)
+
+    def plot_calibration(self, X: Any, y: Any, groups: Any = None, **options: Any) -> Any:
+        """Draw how honest the uncertainty is, on rows the model has not seen.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows that were not fitted.
+        y : array-like of shape (n_samples,)
+            Their targets or labels.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row.
+        **options
+            `ax` and `theme`.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        from pacpfl.estimators import plots
+
+        return plots.calibration(self, X, y, groups, **options)
+
     def save(self, path: Any, groups: Any = None) -> None:
         """Write one file, without pickle: particles, parameters, and clients with their rows.
 

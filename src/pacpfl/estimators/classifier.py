@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pacpfl.client import LOG_PROBABILITIES, Name
+from pacpfl.client import LOG_PROBABILITIES
 from pacpfl.estimators.base import FederatedEstimator
 from pacpfl.estimators.errors import InvalidInput
 
@@ -23,25 +23,72 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     clients learn a distribution over Bayesian networks together (PAC-PFL), and each predicts with the
     networks its own rows make likely. Features are standardised inside.
 
-    Parameters bear the names of the configuration's keys; those that are not parameters are reached by
-    `settings`, such as {"posterior.inference": "laplace"}. "auto" depends on the number of clients,
-    rows and features: `config_` tells what it became (docs/python-api.md).
+    Parameters bear the names of the configuration's keys; `settings` reaches the others. "auto" is
+    what `pacpfl init` would write for the same rows (docs/python-api.md has the table), and `config_`
+    tells what it became.
 
-    particles : k, how many priors the server learns.
-    tau : weight of the clients' evidence against the hyper-prior.
-    hyper_std : sigma_P, the spread of the hyper-prior.
-    rounds, learning_rate : of the training; 0 rounds leave the priors as they are drawn.
-    batch, clients_per_round : rows of a client, and clients, in one round; None is all.
-    widths : neurons of the network's hidden layers.
-    initial_std : standard deviation of its weights before training.
-    networks : how many networks per particle a client predicts with.
-    weights : of the particles at a client: uniform or evidence.
-    standardize : by the statistics of each "client", of all rows ("global"), or "none".
-    unseen_groups : an unknown client at prediction is an "error", or is answered by the "prior".
-    precision : float32 or float64.
-    settings : further keys of the configuration.
-    random_state : seed of everything that is drawn.
-    verbose : True shows a progress bar.
+    Parameters
+    ----------
+    particles : int, default=3
+        k, the number of priors the server learns.
+    tau : float, default=1.0
+        Weight of the clients' evidence against the hyper-prior.
+    hyper_std : float, default=1.0
+        sigma_P, the spread of the hyper-prior.
+    rounds : int or "auto"
+        Rounds of the training; 0 leaves the priors as they are drawn.
+    learning_rate : float or "auto"
+        Step size of the training.
+    batch : int, None or "auto"
+        Rows of a client in one round; None is all.
+    clients_per_round : int, None or "auto"
+        Clients in one round; None is all.
+    widths : sequence of int or "auto"
+        Neurons of the network's hidden layers.
+    initial_std : float, default=0.03
+        Standard deviation of its weights before the training.
+    networks : int, default=5
+        Networks of each particle that a client predicts with.
+    weights : {"uniform", "evidence"}, default="uniform"
+        How a client weighs the particles.
+    standardize : {"auto", "client", "global", "none"}, default="auto"
+        Whether features are scaled by the statistics of each client, of all rows, or not.
+    unseen_groups : {"error", "prior"}, default="error"
+        Whether an unknown client at prediction is an error, or is answered by the prior.
+    precision : {"float32", "float64"}, default="float32"
+        Type of all numbers inside.
+    settings : dict, optional
+        Further keys of the configuration, such as {"posterior.inference": "laplace"}.
+    random_state : int, RandomState instance or None, default=None
+        Seed of everything that is drawn.
+    verbose : bool, default=False
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The labels, sorted.
+    config_ : Config
+        Every setting of the training.
+    particles_ : ndarray of shape (particles, size)
+        Parameters of the learned priors.
+    prior_ : Prior
+        The family of priors that these are members of.
+    clients_ : list
+        Names of the clients that have a model.
+    history_ : dict of ndarray
+        Curves of the training, one number for each round.
+    standardize_ : str
+        What "auto" became.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pacpfl import PACPFLClassifier
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.where(np.sin(X[:, 0]) > 0, "day", "night")
+    >>> model = PACPFLClassifier(rounds=5, random_state=0).fit(X, y, groups=["a", "b"] * 10)
+    >>> probabilities = model.predict_proba(X[:3], groups=["a", "b", "a"])
     """
 
     __metadata_request__predict_proba: ClassVar = {"groups": True}
@@ -87,7 +134,21 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Learn the priors from all clients' rows; `groups` names the client of every row."""
+        """Learn the priors from all clients' rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients.
+        y : array-like of shape (n_samples,)
+            Their labels, text or numbers.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row, by text or numbers; without, all rows are one client's.
+
+        Returns
+        -------
+        self
+        """
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         classes, numbers = np.unique(column_or_1d(y), return_inverse=True)
@@ -99,34 +160,74 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         return self._fit(x, numbers.astype(np.float64), groups)
 
     def predict(self, X: Any, groups: Any = None) -> np.ndarray:
-        """The most probable class of every row."""
+        """Return the most probable class of every row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
         chosen = self.predict_log_proba(X, groups).argmax(1)
         return self.classes_[chosen]
 
     def predict_proba(self, X: Any, groups: Any = None) -> np.ndarray:
-        """[rows, classes]: probabilities, in the order of `classes_`."""
+        """Return class probabilities, in the order of `classes_`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         probabilities = np.exp(self.predict_log_proba(X, groups))
         return probabilities / probabilities.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Any, groups: Any = None) -> np.ndarray:
-        """[rows, classes]: natural logarithms of the probabilities."""
+        """Return natural logarithms of the class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
         return self._ask(LOG_PROBABILITIES, X, groups).T
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
-        """Share of the rows whose class is predicted."""
+        """Return the share of the rows whose class is predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+        """
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
-
-    def plot_predictions(self, group: Name | None = None, feature: Any = 0, **options: Any) -> Any:
-        """Class probabilities along one feature: see `plots.predictions`."""
-        from pacpfl.estimators import plots
-
-        return plots.predictions(self, group, feature, **options)
-
-    def plot_calibration(self, X: Any, y: Any, groups: Any = None, **options: Any) -> Any:
-        """How often the predicted class is right, by how probable it was said to be."""
-        from pacpfl.estimators import plots
-
-        return plots.calibration(self, X, y, groups, **options)
 
     def _checked_more(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         x, y = validate_data(self, X, y, reset=False, dtype=np.float64)

@@ -13,7 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
 from pacpfl import warp
-from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES, Name
+from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES
 from pacpfl.estimators.base import FederatedEstimator
 from pacpfl.estimators.errors import InvalidInput
 from pacpfl.estimators.settings import seed_from
@@ -27,30 +27,80 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     clients learn a distribution over priors together (PAC-PFL), and each predicts with its own
     posterior. Features and target are standardised inside, and predictions are in the target's units.
 
-    Parameters bear the names of the configuration's keys (`pacpfl run` writes them all, with a
-    line on each, into config.toml). Those that are not parameters are reached by `settings`, such as
-    {"train.svgd_kernel": "function"}. "auto" depends on the number of clients, rows and features:
-    `config_` tells what it became (docs/python-api.md).
+    Parameters bear the names of the configuration's keys; `settings` reaches the others. "auto" is
+    what `pacpfl init` would write for the same rows (docs/python-api.md has the table), and `config_`
+    tells what it became.
 
-    particles : k, how many priors the server learns.
-    tau : weight of the clients' evidence against the hyper-prior.
-    hyper_std : sigma_P, the spread of the hyper-prior.
-    rounds, learning_rate : of the training; 0 rounds leave the priors as they are drawn.
-    batch, clients_per_round : rows of a client, and clients, in one round; None is all.
-    mean, kernel : parts of the prior joined by +: zero, constant, linear, mlp; deep, ard, linear, matern,
-        periodic.
-    mean_widths, kernel_widths : neurons of their networks' hidden layers.
-    members : K > 1 for clients of several kinds.
-    noise : std of the observation noise the hyper-prior is centred at, in standardised units.
-    noise_model : constant, or a noise that depends on the features: linear, mlp.
-    warp : none, or "sinh-arcsinh" for a target whose noise is skewed.
-    weights : of the particles at a client: uniform, evidence or stacking.
-    standardize : by the statistics of each "client", of all rows ("global"), or "none".
-    unseen_groups : an unknown client at prediction is an "error", or is answered by the "prior".
-    precision : float32 or float64.
-    settings : further keys of the configuration.
-    random_state : seed of everything that is drawn.
-    verbose : True shows a progress bar.
+    Parameters
+    ----------
+    particles : int, default=4
+        k, the number of priors the server learns.
+    tau : float or "auto"
+        Weight of the clients' evidence against the hyper-prior.
+    hyper_std : float or "auto"
+        sigma_P, the spread of the hyper-prior.
+    rounds : int or "auto"
+        Rounds of the training; 0 leaves the priors as they are drawn.
+    learning_rate : float or "auto"
+        Step size of the training.
+    batch : int, None or "auto"
+        Rows of a client in one round; None is all.
+    clients_per_round : int, None or "auto"
+        Clients in one round; None is all.
+    mean : str or "auto"
+        Mean function of the prior: zero, constant, linear, mlp, or a sum such as "linear+mlp".
+    kernel : str or "auto"
+        Its kernel: deep, ard, linear, matern, periodic, or a sum such as "ard+linear".
+    mean_widths : sequence of int or "auto"
+        Neurons of the mean network's hidden layers.
+    kernel_widths : sequence of int or "auto"
+        Neurons of the deep kernel's hidden layers.
+    members : int, default=1
+        K, the number of base priors in a particle: more than 1 for clients of several kinds.
+    noise : float, default=0.4
+        Standard deviation of the observation noise the hyper-prior is centred at, in standardised units.
+    noise_model : {"constant", "linear", "mlp"}, default="constant"
+        How the noise depends on the features.
+    warp : {"none", "sinh-arcsinh"}, default="none"
+        "sinh-arcsinh" for a target whose noise is skewed.
+    weights : {"uniform", "evidence", "stacking"}, default="uniform"
+        How a client weighs the particles.
+    standardize : {"auto", "client", "global", "none"}, default="auto"
+        Whether features and target are scaled by the statistics of each client, of all rows, or not.
+    unseen_groups : {"error", "prior"}, default="error"
+        Whether an unknown client at prediction is an error, or is answered by the prior.
+    precision : {"float32", "float64"}, default="float32"
+        Type of all numbers inside.
+    settings : dict, optional
+        Further keys of the configuration, such as {"train.svgd_kernel": "function"}.
+    random_state : int, RandomState instance or None, default=None
+        Seed of everything that is drawn.
+    verbose : bool, default=False
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    config_ : Config
+        Every setting of the training.
+    particles_ : ndarray of shape (particles, size)
+        Parameters of the learned priors.
+    prior_ : Prior
+        The family of priors that these are members of.
+    clients_ : list
+        Names of the clients that have a model.
+    history_ : dict of ndarray
+        Curves of the training, one number for each round.
+    standardize_ : str
+        What "auto" became.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pacpfl import PACPFLRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y, groups = np.sin(X[:, 0]), np.repeat(["Basel", "Chur"], 10)
+    >>> model = PACPFLRegressor(rounds=5, random_state=0).fit(X, y, groups)
+    >>> mean, std = model.predict(X[:3], groups=groups[:3], return_std=True)
     """
 
     def __init__(
@@ -103,31 +153,85 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Learn the priors from all clients' rows; `groups` names the client of every row."""
+        """Learn the priors from all clients' rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients.
+        y : array-like of shape (n_samples,)
+            Their targets.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row, by text or numbers; without, all rows are one client's.
+
+        Returns
+        -------
+        self
+        """
         x, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         return self._fit(x, np.asarray(y, np.float64), groups)
 
     def predict(
         self, X: Any, groups: Any = None, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean of the prediction; with `return_std` its standard deviation, noise included, too."""
+        """Return the mean of the prediction at every row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+        return_std : bool, default=False
+            Whether to return the standard deviation, too: that of a new observation, noise included.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,)
+            Or the pair of mean and std.
+        """
         mean, std = self._ask(MOMENTS, X, groups)
         return (mean, std) if return_std else mean
 
     def predict_quantiles(
         self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95), groups: Any = None
     ) -> np.ndarray:
-        """[rows, quantiles]: where the mixture's distribution function reaches each level."""
+        """Return where the predicted distribution function reaches each level.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        quantiles : sequence of float, default=(0.05, 0.5, 0.95)
+            Levels between 0 and 1.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles)
+        """
         levels = np.atleast_1d(np.asarray(quantiles, np.float64))
         if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
             raise InvalidInput(f"quantiles must lie between 0 and 1, not {quantiles!r}.")
         return self._ask(QUANTILES, X, groups, levels).T
 
     def predict_distribution(self, X: Any, groups: Any = None) -> Mixture:
-        """The whole answer, row by row: weights, means and stds, [rows, components] each.
+        """Return the predicted mixture of Gaussians, row by row.
 
-        With a warp, means and stds are those of the warped target, and `warps` are the warps'
-        numbers, [rows, components, 4], in the target's units (`pacpfl.warp`).
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+
+        Returns
+        -------
+        Prediction
+            Weights, means and stds, each of shape (n_samples, n_components). With a warp, means and
+            stds are those of the warped target, and `warps` are the warps' numbers in the target's
+            units (`pacpfl.warp`).
         """
         weights, means, stds, *warps = (part.T for part in self._ask(COMPONENTS, X, groups))
         if not warps:
@@ -138,7 +242,23 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, groups: Any = None
     ) -> np.ndarray:
-        """[rows, n_samples]: draws of the target at each row, independently of the other rows."""
+        """Draw targets at each row, independently of the other rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        n_samples : int, default=1
+            Draws for each row.
+        random_state : int, RandomState instance or None, default=0
+            Seed of the draws.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row; needless where the estimator was fitted without.
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples)
+        """
         said = self.predict_distribution(X, groups)
         random = np.random.default_rng(seed_from(type(self).__name__, random_state))
         steps = np.cumsum(np.asarray(said.weights), axis=1)
@@ -155,20 +275,24 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
             return np.asarray(warp.backward(jnp.asarray(warps), jnp.asarray(drawn)))
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
-        """R^2 of the predicted means, over all rows."""
+        """Return R^2 of the predicted means, over all rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        y : array-like of shape (n_samples,)
+            Their targets.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+        """
         return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))
-
-    def plot_predictions(self, group: Name | None = None, feature: Any = 0, **options: Any) -> Any:
-        """Means and intervals along one feature, with the client's rows: see `plots.predictions`."""
-        from pacpfl.estimators import plots
-
-        return plots.predictions(self, group, feature, **options)
-
-    def plot_calibration(self, X: Any, y: Any, groups: Any = None, **options: Any) -> Any:
-        """How often targets lie below each quantile, on rows the model has not seen."""
-        from pacpfl.estimators import plots
-
-        return plots.calibration(self, X, y, groups, **options)
 
     def _checked_more(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         x, y = validate_data(self, X, y, reset=False, y_numeric=True, dtype=np.float64)
