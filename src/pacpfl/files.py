@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -168,6 +169,16 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise damaged(path, "it holds no JSON object", remedy)
     return content
+
+
+def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the table in a TOML file; InputError with `remedy` if there is no file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); {remedy}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 
 def finite(value: Any) -> Any:

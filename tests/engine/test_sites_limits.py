@@ -186,11 +186,11 @@ def test_the_sites_file_is_written_read_and_kept(tmp_path: Path) -> None:
     ("table", "words"),
     [
         ({"minimum_sample": 3}, "no limit 'minimum_sample'"),
-        ({"minimum_samples": -1}, "cannot|can be kept"),
-        ({"minimum_samples": True}, "can be kept"),
-        ({"methods": "pacpfl"}, "can be kept"),
-        ({"privacy": "perhaps"}, "can be kept"),
-        ({"share_sizes": 1}, "can be kept"),
+        ({"minimum_samples": -1}, "at least 0"),
+        ({"minimum_samples": True}, "whole number"),
+        ({"methods": "pacpfl"}, "a list of str"),
+        ({"privacy": "perhaps"}, "not one of any, none, paper"),
+        ({"share_sizes": 1}, "true or false"),
     ],
 )
 def test_a_limit_that_is_none_is_an_error(table: dict[str, Any], words: str) -> None:

@@ -29,16 +29,15 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pacpfl import files
 from pacpfl.errors import InputError
-from pacpfl.methods.transforms import ENCODINGS
 from pacpfl.sites.job import CONTROLLER, EXECUTOR
-from pacpfl.sites.terms import Terms
+from pacpfl.sites.terms import read_terms
 
 SERVER = "server"
 ABOUT = "pacpfl.json"  # in every kit: whose it is
@@ -66,12 +65,8 @@ class Project:
 
 
 def read_project(path: Path) -> Project:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}).") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}.") from error
+    """Read and check the project's file."""
+    table = files.read_toml(path, "give the file that names the sites")
     server = table.get("server", {})
     name, sites = table.get("name", path.stem), table.get("sites")
     admin = table.get("admin", f"admin@{name}.org")
@@ -90,30 +85,6 @@ def read_project(path: Path) -> Project:
         raise InputError(f"{path}: admin = {admin!r} is no address; write name@place.org.")
     terms = tuple(read_terms(table.get("run", {}), str(path)).items())
     return Project(name, tuple(sites), server["host"], port, admin, terms)
-
-
-def read_terms(table: Any, origin: str) -> dict[str, Any]:
-    """Read and check [run]: what of `Terms` people may set."""
-    known = {f.name: f.default for f in fields(Terms) if f.name not in ("run", "segment")}
-    if not isinstance(table, dict):
-        raise InputError(f"{origin}: run is a section; write [run] above its keys.")
-    for name, value in table.items():
-        if name not in known:
-            raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(known)}.")
-        if name == "encoding":
-            right = value in ENCODINGS
-        elif name == "secure":
-            right = isinstance(value, bool)
-        else:
-            kinds = (int,) if isinstance(known[name], int) else (int, float)
-            right = isinstance(value, kinds) and not isinstance(value, bool) and value > 0
-        if not right:
-            raise InputError(f"{origin}: {name} = {value!r} makes no sense in [run].")
-    if table.get("secure") and table.get("encoding", "exact") != "exact":
-        raise InputError(
-            f"{origin}: secure aggregation has its own encoding; leave encoding out of [run]."
-        )
-    return dict(table)
 
 
 def provision(project: Project, folder: Path, extra: tuple[str, ...] = ()) -> list[Path]:
@@ -155,8 +126,7 @@ def _forget_keys(path: Path) -> None:
     """Delete all keys but the authority's own: a kit that is made again gets a new one."""
     state = json.loads(path.read_text(encoding="utf-8"))
     own = {name: value for name, value in state.items() if not isinstance(value, dict)}
-    path.write_text(json.dumps(own), encoding="utf-8")
-    path.chmod(0o600)
+    files.write_json(path, own, private=True)
 
 
 def _folder_of(made: Path, name: str, project: Project) -> str:
@@ -208,7 +178,7 @@ def _restrict(kit: Path, name: str, project: Project) -> None:
     about: dict[str, Any] = {"name": name, "role": role, "project": project.name}
     if role == "admin":
         about |= {"terms": dict(project.terms), "sites": list(project.sites)}
-    _write(kit / ABOUT, about)
+    files.write_json(kit / ABOUT, about)
     if role == "admin":
         return
     local, is_server = kit / "local", name == SERVER
@@ -226,11 +196,11 @@ def _restrict(kit: Path, name: str, project: Project) -> None:
         resources["allow_log_streaming"] = False
         dropped = "site_log_streamer"
         resources["components"] = [c for c in resources["components"] if c["id"] != dropped]
-    _write(local / "resources.json", resources)
+    files.write_json(local / "resources.json", resources)
     rights = dict.fromkeys(DENIED, "none") | dict.fromkeys(ALLOWED, "any")
     rights["operate"] = "any" if is_server else "none"
     policy = {"format_version": "1.0", "permissions": {"project_admin": rights}}
-    _write(local / "authorization.json", policy)
+    files.write_json(local / "authorization.json", policy)
 
 
 def settle(kit: Path) -> None:
@@ -246,7 +216,7 @@ def settle(kit: Path) -> None:
     for component in resources["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(store / "jobs")
-    _write(path, resources)
+    files.write_json(path, resources)
 
 
 class _Said:
@@ -272,10 +242,6 @@ def check_name(name: Any, origin: str) -> None:
         )
     if name in (SERVER, "authority"):
         raise InputError(f"{origin}: the name {name!r} is taken; choose another.")
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read_kit(kit: Path, role: str) -> dict[str, Any]:
@@ -344,7 +310,7 @@ def keep_running(
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
             )
-        (kit / "process.pid").write_text(str(child.pid))
+        files.write(kit / "process.pid", str(child.pid).encode())
         child.wait()
         wait = FIRST_WAIT if time.monotonic() - began > STEADY else min(2 * wait, LONGEST_WAIT)
         if not stopping:

@@ -12,7 +12,6 @@ A request beyond a limit is refused, and the reason is written down at the site.
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from pacpfl import files
 from pacpfl.errors import InputError
+from pacpfl.settings import Settings, convert, key
 from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.wire import Refused
 
@@ -29,17 +29,17 @@ MODES = ("any", "none", "paper", "laplace", "gaussian")
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Settings):
     """A site's limits; 0, the empty list and `any` mean: none."""
 
-    methods: tuple[str, ...] = ()  # allowed
-    largest_model: int = 0  # numbers in the server's state
-    clip_norm: float = 0.0  # updates must be clipped to this or less, so privacy must be on
-    minimum_samples: int = 2  # of every client that takes part
-    maximum_rounds: int = 0  # in all runs together
-    privacy: str = "any"  # mode that is required
-    share_sizes: bool = False  # tell the server how many samples each client has
-    secure: bool = False  # updates leave in sums over several sites only
+    methods: tuple[str, ...] = key((), "allowed; none named: all")
+    largest_model: int = key(0, "numbers in the server's state, at most", least=0)
+    clip_norm: float = key(0.0, "to which updates must be clipped, so privacy must be on", least=0)
+    minimum_samples: int = key(2, "of every client that takes part", least=0)
+    maximum_rounds: int = key(0, "in all runs together", least=0)
+    privacy: str = key("any", "mode that is required", choices=MODES)
+    share_sizes: bool = key(False, "tell the server how many samples each client has")
+    secure: bool = key(False, "updates leave in sums over several sites only")
 
     def check_request(self, recipe: Recipe, samples: list[int], secure: bool = False) -> None:
         """Check a run before anything is computed for it."""
@@ -93,14 +93,8 @@ class SiteFile:
 
 
 def read_site_file(path: Path) -> SiteFile:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); pacpfl site start --data PATH writes it."
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}.") from error
+    """Read and check the file of a site."""
+    table = files.read_toml(path, "pacpfl site start --data PATH writes it")
     unknown = set(table) - {"data", "limits"}
     if unknown:
         raise InputError(f"{path}: there is no key {min(unknown)!r}; there are data and [limits].")
@@ -113,24 +107,12 @@ def read_site_file(path: Path) -> SiteFile:
 
 
 def read_limits(table: dict[str, Any], origin: str) -> Limits:
-    known = {f.name: f.default for f in fields(Limits)}
-    given: dict[str, Any] = {}
-    for name, value in table.items():
+    """Read and check [limits]."""
+    known = [f.name for f in fields(Limits)]
+    for name in table:
         if name not in known:
             raise InputError(f"{origin}: there is no limit {name!r}; there are {', '.join(known)}.")
-        if isinstance(known[name], tuple):
-            right = isinstance(value, list) and all(isinstance(item, str) for item in value)
-            value = tuple(value) if right else value
-        elif isinstance(known[name], (bool, str)):
-            right = isinstance(value, type(known[name]))
-        else:
-            whole = isinstance(known[name], int)
-            right = isinstance(value, int if whole else (int, float))
-            right = right and not isinstance(value, bool) and value >= 0
-        if not right or (name == "privacy" and value not in MODES):
-            raise InputError(f"{origin}: {name} = {value!r} is not a limit that can be kept.")
-        given[name] = value
-    return Limits(**given)
+    return Limits(**{name: convert(Limits, name, v, origin) for name, v in table.items()})
 
 
 def write_site_file(path: Path, data: Path) -> None:
@@ -145,7 +127,8 @@ def write_site_file(path: Path, data: Path) -> None:
     lines = [line, "", "[limits]"]
     for f in fields(Limits):
         value = getattr(defaults, f.name)
-        lines.append(f"{f.name} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
+        value = json.dumps(list(value) if isinstance(value, tuple) else value)
+        lines.append(f"{f.name} = {value}  # {f.metadata['help']}")
     files.write(path, ("\n".join(lines) + "\n").encode())
 
 

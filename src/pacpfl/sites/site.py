@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +37,132 @@ from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.secure_site import MESSAGE, SecureSite
 from pacpfl.sites.secure_terms import size_of, to_rows
 from pacpfl.sites.wire import Refused, to_form
-from pacpfl.types import Federation
+from pacpfl.types import Data, Federation
 
 AT_ONCE = 64  # clients in one compiled call, at most
 Answer = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
-@dataclass
-class Work:
-    """A run that has begun at this site."""
+@dataclass(frozen=True)
+class Invitation:
+    """A run that this site has been asked to take part in, and takes part in as far as it is asked."""
 
+    run: str
+    config: str
+    recipe: Recipe
+    store: ClientStore
+    secure: SecureSite | None  # then nothing leaves the site but in secure rounds
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run that has begun at this site: its method, compiled."""
+
+    recipe: Recipe
+    store: ClientStore
+    folder: Path  # of what clients keep
     method: Method
     first: int  # number of the site's first client
-    state: Any  # the server's before the first round: a template, and what is not sent
-    client_state: Any  # of a client before its first round
-    needed: frozenset[str]
-    initial: Any  # compiled: the state of a client before its first round
-    update: Any  # compiled: updates and new states of many clients
-    traces: list[int]
+    traces: list[int] = field(default_factory=lambda: [0])
+
+    @cached_property
+    def example(self) -> Data:
+        """An example of samples."""
+        return first_client(self.store, self.recipe.dtype)
+
+    @cached_property
+    def state(self) -> Any:
+        """The server's before the first round: a template, and what is not sent."""
+        return jax.jit(self.method.init)(self.keys.start(), self.example)
+
+    @cached_property
+    def client_state(self) -> Any:
+        """The form of what a client keeps."""
+        key = self.keys.start_of(self.first)
+        return jax.eval_shape(self.method.init_client, self.state, self.example, key)
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """Names of what an update depends on; only that is sent."""
+        key = self.keys.start_of(self.first)
+        return wire.needed(self.method, self.state, self.client_state, self.example, key)
+
+    @property
+    def keys(self) -> Keys:
+        """The run's random keys."""
+        return Keys.of(self.recipe.seed)
+
+    def update_form(self) -> Any:
+        """Return the form of one client's update."""
+        key, method = self.keys.start_of(self.first), self.method
+        return jax.eval_shape(
+            method.client_update, self.state, self.client_state, self.example, key
+        )[0]
+
+    def compile(self) -> None:
+        """Compile what a round needs, by way of an update that nobody sees."""
+        everyone = np.arange(min(self.store.clients, AT_ONCE))
+        never = [states.NEVER] * len(everyone)
+        self.compute(self.state, self.recall(everyone, never), everyone, 0)
+
+    def compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
+        """Compute updates and new states of the chosen clients, in calls of few different sizes."""
+        parts = []
+        for start in range(0, len(chosen), AT_ONCE):
+            some = chosen[start : start + AT_ONCE]
+            slots = min(AT_ONCE, self.store.clients, 1 << (len(some) - 1).bit_length())
+            filled = fill(some, max(slots, len(some)))
+            rows = np.minimum(start + np.arange(len(filled)), len(chosen) - 1)
+            data = to_device(self.store.gather(filled, self.recipe.dtype))
+            mine = to_device(jax.tree.map(lambda a, rows=rows: a[rows], own))
+            numbers = to_device((self.first + filled).astype(np.int32))
+            result = self._update(state, mine, data, jnp.int32(number), numbers)
+            parts.append(_rows(result, len(some)))
+        return jax.tree.map(lambda *a: np.concatenate(a), *parts)
+
+    @cached_property
+    def _update(self) -> Callable[..., Any]:
+        """Updates and new states of many clients."""
+
+        def one(state: Any, own: Any, data: Any, number: Any, client: Any) -> Any:
+            self.traces[0] += 1
+            return self.method.client_update(state, own, data, self.keys.update(number, client))
+
+        return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, None, 0)))
+
+    def recall(self, chosen: np.ndarray, after: list[int]) -> Any:
+        """Return the states that the server counts on: each after the client's last round that counted."""
+        if not jax.tree.leaves(self.client_state):
+            return self.client_state
+        rows = []
+        for client, number in zip(chosen, after, strict=True):
+            if number == states.NEVER or states.is_empty(self.client_state):
+                rows.append(self._first_state(int(client)))
+            else:
+                rows.append(states.recall(self.folder, int(client), number, self.client_state))
+        return jax.tree.map(lambda *each: np.stack(each), *rows)
+
+    def _first_state(self, client: int) -> Any:
+        """Return a client's state before its first round, as the simulator makes it."""
+        data = self.store.gather(np.array([client]), self.recipe.dtype)
+        one = to_device(jax.tree.map(lambda a: a[0], data))
+        return jax.tree.map(np.asarray, self._initial(one, self.first + client))
+
+    @cached_property
+    def _initial(self) -> Callable[..., Any]:
+        def initial(data: Any, client: Any) -> Any:
+            return self.method.init_client(self.state, data, self.keys.start_of(client))
+
+        return jax.jit(initial)
+
+    def keep(self, new: Any, chosen: np.ndarray, number: int, saved: int) -> None:
+        """Keep the clients' new states, and forget those that nobody can ask for any more."""
+        if states.is_empty(new):
+            return
+        for row, client in enumerate(chosen):
+            one = jax.tree.map(lambda a, row=row: a[row], new)
+            states.keep(self.folder, int(client), number, one)
+            states.forget(self.folder, int(client), saved)
 
 
 class Site:
@@ -69,12 +178,7 @@ class Site:
     ) -> None:
         self.name, self.folder, self.limits = name, folder, limits
         self._open_run, self._passport = open_run, passport
-        self._secure: SecureSite | None = None  # of a run that asks for it: then nothing else goes
-        self._recipe: Recipe | None = None
-        self._federation: Federation | None = None
-        self._store: ClientStore | None = None
-        self._config = ""
-        self._run = ""
+        self._invitation: Invitation | None = None
         self._work: Work | None = None
 
     def answer(self, params: Any, text: Any) -> tuple[dict[str, np.ndarray], str]:
@@ -84,7 +188,7 @@ class Site:
             about = wire.from_text(text)
             known = ("task", "run", "round", "step", "method")
             asked = {k: about[k] for k in known if k in about}
-            arrays, said = self._answer(params, about)
+            arrays, message = self._answer(params, about)
         except (Refused, InputError) as error:
             note_refusal(self.folder, str(error), asked)
             return wire.empty(), wire.to_text({"refused": str(error)[:500], "site": self.name})
@@ -92,24 +196,24 @@ class Site:
             reason = f"the request makes no sense ({type(error).__name__}: {error})"
             note_refusal(self.folder, reason, asked)
             return wire.empty(), wire.to_text({"refused": reason[:500], "site": self.name})
-        return arrays, wire.to_text({**said, "site": self.name, "run": self._run})
+        return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
 
     def _answer(self, params: Any, about: dict[str, Any]) -> Answer:
-        task = about.get("task")
+        task, invitation = about.get("task"), self._invitation
         if task == "hello":
             return self._hello(about)
-        if about["run"] != self._run:
+        if invitation is None or about["run"] != invitation.run:
             raise Refused("the request belongs to another run than the one that was opened")
         if task == "begin":
-            return self._begin(about)
+            return self._begin(invitation, about)
         if task == "train":
-            if self._secure is not None:
+            if invitation.secure is not None:
                 raise Refused("this run's updates leave the site in secure rounds only")
             return self._train(params, about)
         if task == "secure":
             return self._step(params, about)
         if task == "finish":
-            return self._finish(params, about)
+            return self._finish(invitation, params, about)
         raise Refused(f"there is no task {str(task)[:40]!r}")
 
     def _hello(self, about: dict[str, Any]) -> Answer:
@@ -122,173 +226,115 @@ class Site:
         samples = [len(client.train) for client in federation.existing]
         secure = about.get("secure", False) is True
         self.limits.check_request(recipe, samples, secure)
-        self.limits.check_rounds(self._answered() if self.limits.maximum_rounds else 0)
-        guarded = self._make_secure(run) if secure else None
-        self._recipe, self._federation, self._config, self._run = recipe, federation, config, run
-        self._secure = guarded
-        self._store = from_clients(federation.existing, roomy=federation.classes is not None)
-        self._work = None
+        self.limits.check_rounds(sum(self._counts().values()) if self.limits.maximum_rounds else 0)
+        guarded = None
+        if secure:
+            if self._passport is None:
+                raise Refused("this site has no certificate with which to vouch for its keys")
+            guarded = SecureSite(self.name, self.folder, self._passport, run)
+        store = from_clients(federation.existing, roomy=federation.classes is not None)
+        self._invitation, self._work = Invitation(run, config, recipe, store, guarded), None
         form = federation.form
         if not self.limits.share_sizes:
             form = form._replace(sizes=None)
-        said = {"version": __version__, "data": form._asdict()}
+        message = {"version": __version__, "data": form._asdict()}
         if guarded is not None:
-            said["introduction"] = guarded.introduction
-        return wire.empty(), said
+            message["introduction"] = guarded.introduction
+        return wire.empty(), message
 
-    def _make_secure(self, run: str) -> SecureSite:
-        if self._passport is None:
-            raise Refused("this site has no certificate with which to vouch for its keys")
-        return SecureSite(self.name, self.folder, self._passport, run)
-
-    def _begin(self, about: dict[str, Any]) -> Answer:
-        recipe, store = self._recipe, self._store
-        assert recipe is not None and store is not None
-        whole = to_form(about["data"])
-        encoding = about["encoding"]
+    def _begin(self, invitation: Invitation, about: dict[str, Any]) -> Answer:
+        recipe, secure = invitation.recipe, invitation.secure
+        whole, encoding = to_form(about["data"]), about["encoding"]
         if encoding not in ENCODINGS:
             raise Refused(f"there is no encoding {str(encoding)[:20]!r}")
         built = recipe.build(whole)
-        method = compressed(built, encoding) if self._secure is None else summed(built)
-        first = int(about["seats"][self.name])
-        keys = Keys.of(recipe.seed)
-        example = first_client(store, recipe.dtype)
-        self.limits.check_model(wire.count(jax.eval_shape(method.init, keys.start(), example)))
-        state = jax.jit(method.init)(keys.start(), example)
-        client_key = keys.start_of(first)
-        client_state = jax.eval_shape(method.init_client, state, example, client_key)
-        needed = wire.needed(method, state, client_state, example, client_key)
-        if self._secure is not None:
-            form = jax.eval_shape(method.client_update, state, client_state, example, client_key)[0]
-            proposal, shown = about["secure"], about["introductions"]
-            self._secure.begin(proposal, shown, method, size_of(form), whole.clients)
-        traces = [0]
-
-        def one(state: Any, own: Any, data: Any, number: Any, client: Any) -> Any:
-            traces[0] += 1
-            return method.client_update(state, own, data, keys.update(number, client))
-
-        def initial(data: Any, client: Any) -> Any:
-            return method.init_client(state, data, keys.start_of(client))
-
-        update = jax.jit(jax.vmap(one, in_axes=(None, 0, 0, None, 0)))
-        self._work = Work(
-            method, first, state, client_state, needed, jax.jit(initial), update, traces
+        method = compressed(built, encoding) if secure is None else summed(built)
+        work = Work(
+            recipe,
+            invitation.store,
+            self.folder / "states" / invitation.run,
+            method,
+            int(about["seats"][self.name]),
         )
-        everyone = np.arange(min(store.clients, AT_ONCE))
-        never = [states.NEVER] * len(everyone)
-        self._compute(state, self._recall(everyone, never), everyone, 0)  # compiles
+        shapes = jax.eval_shape(method.init, work.keys.start(), work.example)
+        self.limits.check_model(wire.count(shapes))
+        if secure is not None:
+            dimension = size_of(work.update_form())
+            secure.begin(about["secure"], about["introductions"], method, dimension, whole.clients)
+        work.compile()
+        self._work = work
         return wire.empty(), {"ready": True}
 
     def _train(self, params: Any, about: dict[str, Any]) -> Answer:
-        updates, said = self._updates(params, about)
-        return wire.to_wire(updates), said
+        updates, message = self._updates(params, about)
+        return wire.to_wire(updates), message
 
     def _step(self, params: Any, about: dict[str, Any]) -> Answer:
         """Take one step of a secure round; the first one computes the updates, which stay here."""
         if self._secure is None:
             raise Refused("a secure round was asked for in a run without them")
-        said = {"round": about["round"], "step": about["step"]}
-        if about["step"] == "advertise":
-            updates, more = self._updates(params, about)
-            assert self._store is not None
-            if len(jax.tree.leaves(updates)[0]) != self._store.clients:
-                raise Refused("a secure round takes all clients of a site")
-            message = self._secure.advertise(about, to_rows(updates))
-            said |= more
-        else:
+        about_it = {"round": about["round"], "step": about["step"]}
+        if about["step"] != "advertise":
             message = self._secure.step(params, about)
-        return wire.from_messages({MESSAGE: message}), said
+            return wire.from_messages({MESSAGE: message}), about_it
+        updates, more = self._updates(params, about)
+        if len(jax.tree.leaves(updates)[0]) != self._begun().store.clients:
+            raise Refused("a secure round takes all clients of a site")
+        message = self._secure.advertise(about, to_rows(updates))
+        return wire.from_messages({MESSAGE: message}), about_it | more
 
     def _updates(self, params: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Compute the updates of the clients that take part in a round."""
-        work, store, recipe = self._work, self._store, self._recipe
-        if work is None or store is None or recipe is None:
-            raise Refused("a round was asked for before the run had begun")
+        work = self._begun()
         number, saved = int(about["round"]), int(about["saved"])
         pairs = about["take"][self.name]
         chosen = np.array([int(pair[0]) for pair in pairs])
         after = [int(pair[1]) for pair in pairs]
         if not len(chosen) or len(set(chosen)) < len(chosen):
             raise Refused("a round without clients, or with one twice, was asked for")
-        if chosen.min() < 0 or chosen.max() >= store.clients:
-            raise Refused(f"this site has {store.clients} clients, and another one was asked for")
-        if not 0 <= number < recipe.rounds:
-            raise Refused(f"round {number} is none of the {recipe.rounds} of this run")
+        if chosen.min() < 0 or chosen.max() >= work.store.clients:
+            raise Refused(
+                f"this site has {work.store.clients} clients, and another one was asked for"
+            )
+        if not 0 <= number < work.recipe.rounds:
+            raise Refused(f"round {number} is none of the {work.recipe.rounds} of this run")
         self._count_round()
         have = wire.by_name(work.state)
         spare = {name: value for name, value in have.items() if name not in work.needed}
         state = wire.from_wire(params, work.state, spare)
-        self._check_clip(state)
-        own = self._recall(chosen, after)
-        updates, new = self._compute(state, own, chosen, number)
-        if not states.is_empty(new):
-            for row, client in enumerate(chosen):
-                one = jax.tree.map(lambda a, row=row: a[row], new)
-                states.keep(self._states, int(client), number, one)
-                states.forget(self._states, int(client), saved)
+        self._check_clip(work.recipe, state)
+        updates, new = work.compute(state, work.recall(chosen, after), chosen, number)
+        work.keep(new, chosen, number, saved)
         return updates, {"round": number, "traces": work.traces[0]}
 
-    def _finish(self, params: Any, about: dict[str, Any]) -> Answer:
-        work, recipe = self._work, self._recipe
-        if work is None or recipe is None:
-            raise Refused("a result was sent before the run had begun")
-        state = wire.from_wire(params, work.state)
-        folder = self.folder / "models" / self._run
+    def _finish(self, invitation: Invitation, params: Any, about: dict[str, Any]) -> Answer:
+        state = wire.from_wire(params, self._begun().state)
+        folder = self.folder / "models" / invitation.run
         states.save_tree(folder / "state.safetensors", state)
         record = {
-            "method": recipe.method,
+            "method": invitation.recipe.method,
             "rounds": int(about["rounds"]),
             "data": to_form(about["data"])._asdict(),
             "encoding": str(about["encoding"]),
             "pacpfl": __version__,
         }
-        files.write(folder / "config.toml", self._config.encode())
+        files.write(folder / "config.toml", invitation.config.encode())
         files.write_json(folder / "model.json", record)
         return wire.empty(), {"kept": True}
 
-    def _compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
-        """Compute updates and new states of the chosen clients, in calls of few different sizes."""
-        work, store, recipe = self._work, self._store, self._recipe
-        assert work is not None and store is not None and recipe is not None
-        parts = []
-        for start in range(0, len(chosen), AT_ONCE):
-            some = chosen[start : start + AT_ONCE]
-            slots = min(AT_ONCE, store.clients, 1 << (len(some) - 1).bit_length())
-            filled = fill(some, max(slots, len(some)))
-            rows = np.minimum(start + np.arange(len(filled)), len(chosen) - 1)
-            data = to_device(store.gather(filled, recipe.dtype))
-            mine = to_device(jax.tree.map(lambda a, rows=rows: a[rows], own))
-            numbers = to_device((work.first + filled).astype(np.int32))
-            result = work.update(state, mine, data, jnp.int32(number), numbers)
-            parts.append(_rows(result, len(some)))
-        return jax.tree.map(lambda *a: np.concatenate(a), *parts)
+    def _begun(self) -> Work:
+        """Return the work on a run, which must have begun."""
+        if self._work is None:
+            raise Refused("a round or a result was sent before the run had begun")
+        return self._work
 
-    def _recall(self, chosen: np.ndarray, after: list[int]) -> Any:
-        """Return the states that the server counts on: each after the client's last round that counted."""
-        work = self._work
-        assert work is not None
-        if not jax.tree.leaves(work.client_state):
-            return work.client_state
-        rows = []
-        for client, number in zip(chosen, after, strict=True):
-            if number == states.NEVER or states.is_empty(work.client_state):
-                rows.append(self._start(int(client)))
-            else:
-                rows.append(states.recall(self._states, int(client), number, work.client_state))
-        return jax.tree.map(lambda *each: np.stack(each), *rows)
+    @property
+    def _secure(self) -> SecureSite | None:
+        return None if self._invitation is None else self._invitation.secure
 
-    def _start(self, client: int) -> Any:
-        """Return a client's state before its first round, as the simulator makes it."""
-        work, store, recipe = self._work, self._store, self._recipe
-        assert work is not None and store is not None and recipe is not None
-        data = jax.tree.map(lambda a: a[0], store.gather(np.array([client]), recipe.dtype))
-        return jax.tree.map(np.asarray, work.initial(to_device(data), work.first + client))
-
-    def _check_clip(self, state: Any) -> None:
+    def _check_clip(self, recipe: Recipe, state: Any) -> None:
         """Check the norm to clip at, which the server may change only where the run lets it adapt."""
-        recipe = self._recipe
-        if recipe is None or recipe.clip is None:
+        if recipe.clip is None:
             return
         if not recipe.adaptive and float(state.clip) != float(recipe.dtype(recipe.clip)):
             raise Refused(
@@ -297,23 +343,18 @@ class Site:
             )
         self.limits.check_clip(float(state.clip))
 
-    @property
-    def _states(self) -> Path:
-        return self.folder / "states" / self._run
-
-    def _answered(self) -> int:
+    def _counts(self) -> dict[str, int]:
         path = self.folder / "rounds.json"
-        return sum(json.loads(path.read_text()).values()) if path.exists() else 0
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def _count_round(self) -> None:
         """Count a round before it is answered: who is killed in between has counted it."""
-        if not self.limits.maximum_rounds:
+        if not self.limits.maximum_rounds or self._invitation is None:
             return
-        path = self.folder / "rounds.json"
-        counts = json.loads(path.read_text()) if path.exists() else {}
+        counts, run = self._counts(), self._invitation.run
         self.limits.check_rounds(sum(counts.values()))
-        counts[self._run] = counts.get(self._run, 0) + 1
-        files.write_json(path, counts)
+        counts[run] = counts.get(run, 0) + 1
+        files.write_json(self.folder / "rounds.json", counts)
 
 
 def _rows(tree: Any, count: int) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pacpfl import files
+from pacpfl.errors import InputError
+from pacpfl.methods.transforms import ENCODINGS
+from pacpfl.settings import Settings, convert, key
 from pacpfl.sites.gather import Reply
 
 ORDER = "segment.json"  # what the supervisor wants: which segment runs, and whether it is to end
@@ -37,24 +40,40 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True)
-class Terms:
+class Terms(Settings):
     """The terms of a run across sites; what it learns is in its configuration."""
 
     run: str  # its name, hexadecimal digits
     segment: int
-    quorum: int = 1  # sites without which no round counts
-    deadline: float = 60.0  # seconds to answer in a round
-    start_deadline: float = 180.0  # seconds to get ready
-    checkpoint_rounds: int = 25
-    checkpoint_seconds: float = 10.0
-    encoding: str = "exact"  # of updates: exact, float16, int8
-    secure: bool = False  # the server sees sums of updates only (secure_round.py)
-    bound: float = 1e6  # norm of a client's update in secure rounds without a privacy mode
+    quorum: int = key(1, "sites without which no round counts", least=1)
+    deadline: float = key(60.0, "seconds to answer in a round", above=0)
+    start_deadline: float = key(180.0, "seconds to get ready", above=0)
+    checkpoint_rounds: int = key(25, "rounds between two checkpoints, at most", least=1)
+    checkpoint_seconds: float = key(10.0, "seconds between two checkpoints, at most", above=0)
+    encoding: str = key("exact", "of updates", choices=ENCODINGS)
+    secure: bool = key(False, "the server sees sums of updates only")
+    bound: float = key(1e6, "norm of an update in secure rounds without a privacy mode", above=0)
 
     @property
     def needed(self) -> int:
         """Count the sites without which there is no round: one site's sum is no secret."""
         return max(self.quorum, 2 if self.secure else 1)
+
+
+def read_terms(table: Any, origin: str) -> dict[str, Any]:
+    """Read and check [run]: what of `Terms` people may set."""
+    known = [f.name for f in fields(Terms) if f.name not in ("run", "segment")]
+    if not isinstance(table, dict):
+        raise InputError(f"{origin}: run is a section; write [run] above its keys.")
+    for name in table:
+        if name not in known:
+            raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(known)}.")
+    read = {name: convert(Terms, name, value, f"{origin}: [run]") for name, value in table.items()}
+    if read.get("secure") and read.get("encoding", "exact") != "exact":
+        raise InputError(
+            f"{origin}: secure aggregation has its own encoding; leave encoding out of [run]."
+        )
+    return read
 
 
 class Outcome(NamedTuple):
