@@ -104,11 +104,11 @@ def provision(project: Project, folder: Path, extra: tuple[str, ...] = ()) -> li
     authority.mkdir(parents=True, exist_ok=True)
     authority.chmod(0o700)
     described = _description(project, extra)
-    said = _Said()
+    errors = _Errors()
     provisioner = Provisioner(str(authority), prepare_builders(described))
-    context = provisioner.provision(prepare_project(described), logger=said)
+    context = provisioner.provision(prepare_project(described), logger=errors)
     if context.get(CtxKey.BUILD_ERROR):
-        raise InputError(f"The kits could not be made: {'; '.join(said.errors) or 'see above'}.")
+        raise InputError(f"The kits could not be made: {'; '.join(errors.texts) or 'see above'}.")
     made = Path(context[WorkDir.CURRENT_PROD_DIR])
     kits = []
     for name in (SERVER, project.admin, *project.sites, *extra):
@@ -219,11 +219,11 @@ def settle(kit: Path) -> None:
     files.write_json(path, resources)
 
 
-class _Said:
+class _Errors:
     """Logger of FLARE's provisioner: keeps its errors."""
 
     def __init__(self) -> None:
-        self.errors: list[str] = []
+        self.texts: list[str] = []
 
     def debug(self, text: str) -> None: ...
 
@@ -232,7 +232,7 @@ class _Said:
     def warning(self, text: str) -> None: ...
 
     def error(self, text: str) -> None:
-        self.errors.append(text)
+        self.texts.append(text)
 
 
 def check_name(name: Any, origin: str) -> None:

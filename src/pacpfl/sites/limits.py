@@ -108,10 +108,10 @@ def read_site_file(path: Path) -> SiteFile:
 
 def read_limits(table: dict[str, Any], origin: str) -> Limits:
     """Read and check [limits]."""
-    known = [f.name for f in fields(Limits)]
+    names = [f.name for f in fields(Limits)]
     for name in table:
-        if name not in known:
-            raise InputError(f"{origin}: there is no limit {name!r}; there are {', '.join(known)}.")
+        if name not in names:
+            raise InputError(f"{origin}: there is no limit {name!r}; there are {', '.join(names)}.")
     return Limits(**{name: convert(Limits, name, v, origin) for name, v in table.items()})
 
 
@@ -120,8 +120,8 @@ def write_site_file(path: Path, data: Path) -> None:
     line = f"data = {json.dumps(str(data), ensure_ascii=False)}"
     if path.exists():
         old = path.read_text(encoding="utf-8").splitlines()
-        kept = [text for text in old if not text.lstrip().startswith("data")]
-        files.write(path, ("\n".join([line, *kept]) + "\n").encode())
+        rest = [text for text in old if not text.lstrip().startswith("data")]
+        files.write(path, ("\n".join([line, *rest]) + "\n").encode())
         return
     defaults = Limits()
     lines = [line, "", "[limits]"]

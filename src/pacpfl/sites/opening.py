@@ -59,20 +59,20 @@ class Opening:
         )
         sites = sorted(self.exchange.sites())
         replies = self.exchange.ask(sites, wire.empty(), text, self.terms.start_deadline)
-        said: dict[str, Form] = {}
+        forms: dict[str, Form] = {}
         for reply in sorted(replies, key=lambda reply: reply.site):
             try:
                 about = accepted(reply)
                 wire.same_major(__version__, about.get("version"))
                 one = to_form(about.get("data"))
-                if said:
-                    next(iter(said.values())).agrees(one)
+                if forms:
+                    next(iter(forms.values())).agrees(one)
                 if self.terms.secure:
                     self._introduce(reply.site, about.get("introduction"))
-                said[reply.site] = one
+                forms[reply.site] = one
             except (Refused, InputError) as error:
                 self.refuse(reply.site, str(error))
-        return said
+        return forms
 
     def _introduce(self, site: str, introduction: Any) -> None:
         """Check a site's certificate, as the other sites will; who shows nothing sound is left out."""
@@ -83,31 +83,31 @@ class Opening:
         self.identities[site], self._introductions[site] = identity, introduction
 
     def seat(
-        self, said: dict[str, Form], record: Record
+        self, forms: dict[str, Form], record: Record
     ) -> tuple[Form, tuple[Seat, ...], list[str]]:
         """Return the form of the whole federation, everybody's numbers, and who may take part."""
-        known = {seat.site: seat.clients for seat in record.roster}
-        stored = self._stored() if known else {}
-        one = next(iter(said.values()))
+        seated = {seat.site: seat.clients for seat in record.roster}
+        stored = self._stored() if seated else {}
+        one = next(iter(forms.values()))
         live = []
-        for site, description in said.items():
-            if known and site in known and description.clients != known[site]:
+        for site, description in forms.items():
+            if seated and site in seated and description.clients != seated[site]:
                 self.refuse(
-                    site, f"it has {description.clients} clients now, and began with {known[site]}"
+                    site, f"it has {description.clients} clients now, and began with {seated[site]}"
                 )
-            elif known and site not in known and self.recipe.privacy != "none":
+            elif seated and site not in seated and self.recipe.privacy != "none":
                 self.refuse(site, "a private run keeps the sites that its budget was planned for")
             else:
                 live.append(site)
-        newcomers = [(site, said[site].clients) for site in live if site not in known]
-        roster = participation.seats([*known.items(), *newcomers])
+        newcomers = [(site, forms[site].clients) for site in live if site not in seated]
+        roster = participation.seats([*seated.items(), *newcomers])
         sizes: dict[str, list[int] | None] = dict(stored.get("sizes", {}))
         for site in live:
-            own = said[site].sizes
+            own = forms[site].sizes
             sizes[site] = None if own is None else list(own)
         each = [sizes.get(seat.site) for seat in roster]
-        told = [part for part in each if part is not None]
-        every = tuple(chain.from_iterable(told)) if len(told) == len(each) else None
+        listed = [part for part in each if part is not None]
+        every = tuple(chain.from_iterable(listed)) if len(listed) == len(each) else None
         whole = one._replace(clients=participation.total(roster), sizes=every)
         if stored:
             to_form(stored["form"]).agrees(one)
@@ -171,9 +171,9 @@ class Shapes(NamedTuple):
 
 def shapes_of(method: Method, state: Any, whole: Form, recipe: Recipe) -> Shapes:
     data, key = example(whole, recipe.dtype), jax.random.key(recipe.seed)
-    kept = jax.eval_shape(method.init_client, state, data, key)
-    update, _ = jax.eval_shape(method.client_update, state, kept, data, key)
-    return Shapes(update, wire.needed(method, state, kept, data, key))
+    memory = jax.eval_shape(method.init_client, state, data, key)
+    update, _ = jax.eval_shape(method.client_update, state, memory, data, key)
+    return Shapes(update, wire.needed(method, state, memory, data, key))
 
 
 def example(form: Form, dtype: type) -> Data:

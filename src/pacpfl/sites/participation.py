@@ -64,12 +64,12 @@ NO_RECORD = Record((), (), 0)
 
 
 def seats(pairs: Iterable[tuple[str, int]]) -> tuple[Seat, ...]:
-    found: list[Seat] = []
+    roster: list[Seat] = []
     first = 0
     for site, clients in pairs:
-        found.append(Seat(site, first, clients))
+        roster.append(Seat(site, first, clients))
         first += clients
-    return tuple(found)
+    return tuple(roster)
 
 
 def total(roster: tuple[Seat, ...]) -> int:

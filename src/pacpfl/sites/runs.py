@@ -73,21 +73,23 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
 
 def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:
     """Read back what a run across sites has reached, at the server."""
-    known = recipe_of(config, method)
+    recipe = recipe_of(config, method)
     form = folder / FORM
     if not form.exists():
         raise InputError(f"{folder} holds no run across sites that has begun; start it first.")
     whole = to_form(json.loads(form.read_text(encoding="utf-8"))["form"])
     encoding = json.loads((folder / TERMS).read_text(encoding="utf-8"))["encoding"]
-    made = compressed(known.build(whole), encoding)
-    found = load_checkpoint(folder / CHECKPOINT, (template(made, known, whole), ()), known.identity)
-    if found is None:
+    made = compressed(recipe.build(whole), encoding)
+    checkpoint = load_checkpoint(
+        folder / CHECKPOINT, (template(made, recipe, whole), ()), recipe.identity
+    )
+    if checkpoint is None:
         raise InputError(f"{folder} holds no checkpoint yet; wait for the first rounds.")
-    return made, whole, found
+    return made, whole, checkpoint
 
 
-def template(method: Method, known: Recipe, whole: Form) -> Any:
-    return jax.jit(method.init)(Keys.of(known.seed).start(), example(whole, known.dtype))
+def template(method: Method, recipe: Recipe, whole: Form) -> Any:
+    return jax.jit(method.init)(Keys.of(recipe.seed).start(), example(whole, recipe.dtype))
 
 
 def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
@@ -97,13 +99,13 @@ def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
 
     False where clients keep something between rounds: it stays at the sites.
     """
-    made, whole, found = load_trained(folder, config, method)
+    made, whole, checkpoint = load_trained(folder, config, method)
     key = jax.random.key(0)
-    kept = jax.eval_shape(made.init_client, found.state[0], example(whole, np.float32), key)
+    kept = jax.eval_shape(made.init_client, checkpoint.state[0], example(whole, np.float32), key)
     if jax.tree.leaves(kept):
         return False
     store = from_clients(build_federation(config).existing)
-    save_checkpoint(RunFolder(out).checkpoint(method), found, run_identity(config, store))
+    save_checkpoint(RunFolder(out).checkpoint(method), checkpoint, run_identity(config, store))
     return True
 
 
@@ -117,7 +119,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     config = configuration.load_file(place / CONFIG)
     method = about["method"]
     config = replace(config, run=replace(config.run, methods=(method,)))
-    known, whole = recipe_of(config, method), to_form(about["data"])
+    recipe, whole = recipe_of(config, method), to_form(about["data"])
     own = site_federation(config, read_site_file(folder / SITE_FILE).data)
     measured = tuple(client for client in own.existing if client.test is not None)
     if not measured:
@@ -127,21 +129,23 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
         )
     numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
     own = replace(own, existing=measured, new=())
-    made = compressed(known.build(whole), about["encoding"])
-    state = states.load_tree(place / "state.safetensors", template(made, known, whole))
+    made = compressed(recipe.build(whole), about["encoding"])
+    state = states.load_tree(place / "state.safetensors", template(made, recipe, whole))
     state = to_device(state)
     started = datetime.now(UTC)
     groups = evaluate(
         made,
         state,
         own,
-        client_states=_kept(folder / "states" / place.name, made, state, whole, known, numbers),
+        client_states=_memories(
+            folder / "states" / place.name, made, state, whole, recipe, numbers
+        ),
         seed=config.seed,
-        dtype=known.dtype,
+        dtype=recipe.dtype,
         matrices_per_client=max(1, matrices(method, config, own)),
         clients_at_once=clients_at_once(method, config, own),
     )
-    groups = {name: found for name, found in groups.items() if found.rows}
+    groups = {name: group for name, group in groups.items() if group.rows}
     result = MethodResult({"title": TITLES[method], "rounds": about["rounds"]}, {}, groups)
     RunFolder(out).prepare(config)
     RunFolder(out).write(config, own, {method: result}, started)
@@ -150,8 +154,8 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
 
 def _model_folder(folder: Path, run: str | None) -> Path:
     """Return the folder of the run that is named, or of the newest."""
-    found = sorted((folder / "models").glob("*/model.json"), key=lambda path: path.stat().st_mtime)
-    chosen = [path.parent for path in found if run is None or path.parent.name == run]
+    models = sorted((folder / "models").glob("*/model.json"), key=lambda path: path.stat().st_mtime)
+    chosen = [path.parent for path in models if run is None or path.parent.name == run]
     if not chosen:
         raise InputError(
             f"{folder} holds no result of {'a run' if run is None else f'run {run}'}; results arrive "
@@ -160,12 +164,12 @@ def _model_folder(folder: Path, run: str | None) -> Path:
     return chosen[-1]
 
 
-def _kept(
-    folder: Path, method: Method, state: Any, whole: Form, known: Recipe, numbers: list[int]
+def _memories(
+    folder: Path, method: Method, state: Any, whole: Form, recipe: Recipe, numbers: list[int]
 ) -> Any:
     """Return what these clients kept, one row each; () where they keep nothing."""
-    key = jax.random.key(known.seed)
-    data = example(whole, known.dtype)
+    key = jax.random.key(recipe.seed)
+    data = example(whole, recipe.dtype)
     pattern = jax.eval_shape(method.init_client, state, data, key)
     if not jax.tree.leaves(pattern):
         return pattern

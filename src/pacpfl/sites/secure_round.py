@@ -144,23 +144,23 @@ class _Attempt:
         asked = sorted(sites)
         deadline = self.opening.terms.deadline
         self.sent += len(asked) * wire.size(params)
-        found: dict[str, bytes] = {}
+        messages: dict[str, bytes] = {}
         for reply in self.opening.exchange.ask(asked, params, text, deadline):
             site = reply.site
-            if site not in asked or site in found or site in self.refused:
+            if site not in asked or site in messages or site in self.refused:
                 continue
             try:
                 about = accepted(reply)
                 if (about.get("round"), about.get("step")) != (self.number, step):
                     raise Refused(f"it did not answer step {step} of round {self.number}")
-                found[site] = wire.to_messages(reply.params, (MESSAGE,), most)[MESSAGE]
+                messages[site] = wire.to_messages(reply.params, (MESSAGE,), most)[MESSAGE]
                 self.received += wire.size(reply.params)
                 count = about.get("traces")
                 self.traces = max(self.traces, count if type(count) is int else 0)
             except Refused as error:
                 self.refused[site] = str(error)
-        self.missing |= set(asked) - found.keys() - self.refused.keys()
-        return found
+        self.missing |= set(asked) - messages.keys() - self.refused.keys()
+        return messages
 
 
 def _broadcast(message: bytes) -> dict[str, np.ndarray]:

@@ -70,14 +70,14 @@ class SecureSite:
         if not isinstance(introductions, Mapping):
             raise Refused("nobody is introduced")
         try:
-            known = {
+            identities = {
                 str(peer): known_as(self._authority, str(peer), shown, self.run)
                 for peer, shown in introductions.items()
             }
         except SecureAggregationError as error:
             raise Refused(str(error)) from error
         # The server may ask to begin again, and still gets each attempt once.
-        self._member = Member(self.name, self._identity, known, last_rounds=self._last_rounds)
+        self._member = Member(self.name, self._identity, identities, last_rounds=self._last_rounds)
         self._client = None
         # A server that lies about what was abandoned could ask for sums that no ledger knows of.
         self._most_reveals = method.plan.rounds if isinstance(method, Private) else None

@@ -58,10 +58,10 @@ def serve(
 
 def _run(opening: Opening) -> Outcome:
     recipe, terms, folder = opening.recipe, opening.terms, opening.folder
-    said = opening.hello()
-    if len(said) < terms.needed:
-        return Outcome(terms.segment, 0, False, opening.too_few(len(said)))
-    first = next(iter(said.values()))
+    forms = opening.hello()
+    if len(forms) < terms.needed:
+        return Outcome(terms.segment, 0, False, opening.too_few(len(forms)))
+    first = next(iter(forms.values()))
     log = Log(folder / participation.FILE)
     try:
         saving = Saving(
@@ -73,7 +73,7 @@ def _run(opening: Opening) -> Outcome:
         )
         start = opening.initial(opening.build(first), first), ()
         training = Training(start, recipe.rounds, saving).resume()
-        cohort = AtSites(opening, training, said, log)
+        cohort = AtSites(opening, training, forms, log)
         if len(cohort.live) < terms.needed:
             return Outcome(terms.segment, training.done, False, opening.too_few(len(cohort.live)))
         with recipe.secrecy(cohort.form.clients, folder) as secrecy:
@@ -87,14 +87,14 @@ class AtSites:
     """A cohort of clients at sites: one round at a time, with those who answer."""
 
     def __init__(
-        self, opening: Opening, training: Training, said: dict[str, Form], log: Log
+        self, opening: Opening, training: Training, forms: dict[str, Form], log: Log
     ) -> None:
         """Give everybody a number, and have the sites build the method."""
         self.opening, self.training, self.log = opening, training, log
         self.recipe, self.terms = opening.recipe, opening.terms
         start = training.done
         record = participation.read(log.path, start) if start else participation.NO_RECORD
-        self.form, roster, live = opening.seat(said, record)
+        self.form, roster, live = opening.seat(forms, record)
         self.method = opening.build(self.form)
         self.shapes = shapes_of(self.method, training.states[0], self.form, self.recipe)
         self.secure: SecureRounds | None = None

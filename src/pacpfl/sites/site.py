@@ -186,8 +186,8 @@ class Site:
         asked: dict[str, Any] = {}
         try:
             about = wire.from_text(text)
-            known = ("task", "run", "round", "step", "method")
-            asked = {k: about[k] for k in known if k in about}
+            logged = ("task", "run", "round", "step", "method")
+            asked = {k: about[k] for k in logged if k in about}
             arrays, message = self._answer(params, about)
         except (Refused, InputError) as error:
             note_refusal(self.folder, str(error), asked)

@@ -62,12 +62,12 @@ class Terms(Settings):
 
 def read_terms(table: Any, origin: str) -> dict[str, Any]:
     """Read and check [run]: what of `Terms` people may set."""
-    known = [f.name for f in fields(Terms) if f.name not in ("run", "segment")]
+    names = [f.name for f in fields(Terms) if f.name not in ("run", "segment")]
     if not isinstance(table, dict):
         raise InputError(f"{origin}: run is a section; write [run] above its keys.")
     for name in table:
-        if name not in known:
-            raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(known)}.")
+        if name not in names:
+            raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(names)}.")
     read = {name: convert(Terms, name, value, f"{origin}: [run]") for name, value in table.items()}
     if read.get("secure") and read.get("encoding", "exact") != "exact":
         raise InputError(

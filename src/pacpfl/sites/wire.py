@@ -28,12 +28,12 @@ class Refused(ValueError):
 
 def to_wire(tree: Any, only: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Return the leaves of a pytree by name; `only` those named."""
-    found = {
+    arrays = {
         name: np.array(leaf, order="C")
         for name, leaf in _named(tree)
         if only is None or name in only
     }
-    return found or empty()
+    return arrays or empty()
 
 
 def empty() -> dict[str, np.ndarray]:
@@ -76,15 +76,15 @@ def to_messages(params: Any, names: Collection[str], most: int) -> dict[str, byt
     for name in params:
         if name not in names:
             raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
-    found = {}
+    read = {}
     for name in names:
         value = params.get(name)
         if type(value) is not np.ndarray or value.dtype != np.uint8 or value.ndim != 1:
             raise Refused(f"{name!r} is no plain array of bytes")
         if value.size > most:
             raise Refused(f"{name!r} has {value.size} bytes, and at most {most} are expected")
-        found[name] = value.tobytes()
-    return found
+        read[name] = value.tobytes()
+    return read
 
 
 def _checked(name: str, value: Any, pattern: Any) -> np.ndarray:
@@ -145,7 +145,7 @@ def to_form(value: Any) -> Form:
     try:
         features = tuple(value["features"])
         shape, sizes, classes = value["shape"], value["sizes"], value["classes"]
-        found = Form(
+        form = Form(
             features,
             value["target"],
             classes,
@@ -154,21 +154,21 @@ def to_form(value: Any) -> Form:
             None if sizes is None else tuple(sizes),
             value["later"],
         )
-        whole = [found.clients, *(found.shape or ()), *(found.sizes or ())]
+        whole = [form.clients, *(form.shape or ()), *(form.sizes or ())]
         whole += [] if classes is None else [classes]
         sound = (
-            type(found.later) is int
-            and 0 <= found.later <= found.clients
+            type(form.later) is int
+            and 0 <= form.later <= form.clients
             and all(type(number) is int and 0 < number < 2**31 for number in whole)
-            and all(isinstance(name, str) for name in (*features, found.target))
+            and all(isinstance(name, str) for name in (*features, form.target))
             and len(features) > 0
-            and (found.sizes is None or len(found.sizes) == found.clients)
+            and (form.sizes is None or len(form.sizes) == form.clients)
         )
     except (KeyError, TypeError) as error:
         raise Refused("the description of the data is incomplete") from error
     if not sound:
         raise Refused("the description of the data makes no sense")
-    return found
+    return form
 
 
 def same_major(mine: str, theirs: Any) -> None:
