@@ -19,6 +19,7 @@ from pacpfl.sites.limits import Limits, read_limits, read_site_file, write_site_
 from pacpfl.sites.segment import serve
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.wire import Refused
+from pacpfl.types import Form
 
 STORE = make_store((3, 5, 4))
 SHARES = {"a": range(0, 2), "b": range(2, 3)}
@@ -131,8 +132,7 @@ def test_a_request_that_makes_no_sense_is_refused(
 ) -> None:
     site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
     ask(site, task="hello", version=_version(), config="", method="toy")
-    form = {"clients": 3, "features": ["x0", "x1"], "target": "y", "classes": None, "shape": None,
-            "sizes": None}  # fmt: skip
+    form = Form(("x0", "x1"), clients=3)._asdict()
     ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
     state = {"value.value": np.zeros(2)}
     good = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
@@ -144,8 +144,7 @@ def test_a_request_that_makes_no_sense_is_refused(
 def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(tmp_path: Path) -> None:
     site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
     ask(site, task="hello", version=_version(), config="", method="toy")
-    form = {"clients": 3, "features": ["x0", "x1"], "target": "y", "classes": None, "shape": None,
-            "sizes": None}  # fmt: skip
+    form = Form(("x0", "x1"), clients=3)._asdict()
     ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
     good = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
     for bad, words in (

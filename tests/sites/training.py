@@ -162,7 +162,7 @@ def replayed(
     known = recipe_of(config, method)
 
     def build(n: int) -> Any:
-        return known.build(Federation("replay", everyone[:n]))
+        return known.build(Federation("replay", everyone[:n]).form)
 
     store = from_clients(everyone)
     state, _ = replay(build, store, record, seed=config.seed, dtype=np.float64)
