@@ -14,8 +14,8 @@ from pacpfl.client import ClientModel, shared_of_run
 from pacpfl.config import Config
 from pacpfl.data.tables.read import load_own
 from pacpfl.defaults import COMPILING, defaults, expected_seconds, reasons, scaling
+from pacpfl.own import propose
 from pacpfl.run import run
-from pacpfl.studies.own_data import guess
 from pacpfl.types import Form
 
 FEW_ROUNDS = {"rounds": 3}
@@ -116,7 +116,7 @@ def test_command_line_and_estimators_give_a_table_the_same_model(
     """The same configuration, and from the same training rows the same model to the bit."""
     path, frame = tmp_path / "table.csv", table(name)
     frame.to_csv(path, index=False)
-    config = guess(path).config
+    config = propose(path).config
     quick = replace(config.train, **FEW_ROUNDS)
     config = replace(config, train=quick, run=replace(config.run, methods=("pacpfl",)))
     run(config, tmp_path / "run")

@@ -45,15 +45,14 @@ def init(
 ) -> None:
     """Look at tables, write a configuration for them, and tell what was guessed and why."""
     from pacpfl import files
-    from pacpfl.studies.own_data import guess
-    from pacpfl.studies.own_toml import commented
+    from pacpfl.own import commented, propose
 
     if out.exists() and not force:
         raise InputError(
             f"{out} is there already; choose another --out, or replace it with --force."
         )
     with console.status(f"reading {folder}"):
-        found = guess(folder, target, client)
+        found = propose(folder, target, client)
     files.write(out, commented(found).encode())
     for sentence in found.words:
         print(f"- {sentence}")
@@ -63,7 +62,7 @@ def init(
 def check(source: Source = None, target: Target = None, client: ClientColumn = None) -> None:
     """Read all tables and try the configuration, before a long run does."""
     config = chosen(source, target, client, [])
-    from pacpfl.studies.own_check import examine
+    from pacpfl.own import examine
 
     with console.status("reading the tables"):
         sentences = examine(config)
@@ -131,10 +130,10 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
     from pacpfl import run as study
     from pacpfl.client import SHARED_NAME, shared_of_run
     from pacpfl.folder import RunFolder
+    from pacpfl.own import in_units, means, write_units
     from pacpfl.report.page import write_report
     from pacpfl.report.progress import watching
     from pacpfl.report.terminal import print_results
-    from pacpfl.studies import own_units
 
     if fresh:
         RunFolder(folder).clear()
@@ -148,13 +147,13 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
         if "pacpfl" in config.run.methods:
             (folder / SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
             shared_of_run(folder).save(folder / SHARED_NAME)
-        rows = own_units.in_units(config, results)
+        rows = in_units(config, results)
         if rows:
-            own_units.write_units(folder, rows, config.tables.target)
+            write_units(folder, rows, config.tables.target)
         page = write_report(folder)
     print_results(results)
     if rows:
-        print_units(config.tables.target, own_units.means(rows), results)
+        print_units(config.tables.target, means(rows), results)
     print(f"Report: {page}")
 
 
@@ -185,7 +184,7 @@ def chosen(
 ) -> Config:
     """Return the configuration of a file, or the one guessed from tables."""
     from pacpfl import config as configuration
-    from pacpfl.studies.own_data import guess
+    from pacpfl.own import propose
 
     path = source or DEFAULT
     if source is None and not path.is_file():
@@ -203,7 +202,7 @@ def chosen(
         settings = [*settings, *(f"{key}={name}" for key, name in given.items())]
     else:
         with console.status(f"reading {path}"):
-            found = guess(path, target, client)
+            found = propose(path, target, client)
         for sentence in found.words:
             console.print(f"- {sentence}", soft_wrap=True, markup=False)
         config = found.config

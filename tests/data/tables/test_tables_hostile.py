@@ -19,8 +19,7 @@ from pacpfl.data.tables.files import Table, open_tables
 from pacpfl.data.tables.read import Tables, load_own, load_tables
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
-from pacpfl.studies.own_data import guess
-from pacpfl.studies.own_toml import commented
+from pacpfl.own import commented, propose
 
 ROWS = 24
 GOOD = "x,kind,y\n" + "".join(f"{i},{'uv'[i % 2]},{3 * i % 7}.5\n" for i in range(ROWS))
@@ -86,21 +85,21 @@ def test_what_may_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_target_that_one_file_lacks_is_not_passed_over(folder: Path) -> None:
     (folder / "c.csv").write_text("x,kind\n" + "1,u\n" * 8)
-    refused(lambda: guess(folder), "c.csv has no column 'y'", "--target COLUMN")
-    assert guess(folder, "x").config.tables.target == "x"
+    refused(lambda: propose(folder), "c.csv has no column 'y'", "--target COLUMN")
+    assert propose(folder, "x").config.tables.target == "x"
     renamed = GOOD.replace("x,kind,y", "x,kind,load")
     for name in ("a", "b"):
         (folder / f"{name}.csv").write_text(renamed)
-    refused(lambda: guess(folder), "c.csv has no column 'load'")
+    refused(lambda: propose(folder), "c.csv has no column 'load'")
     (folder / "c.csv").write_text(GOOD.replace("x,kind,y", "X,Kind,Load"))
-    refused(lambda: guess(folder), "c.csv shares no column with", "X, Kind, Load")
+    refused(lambda: propose(folder), "c.csv shares no column with", "X, Kind, Load")
     (folder / "c.csv").write_text(renamed)
-    refused(lambda: guess(folder, "x", "x"), "--target and --client are both 'x'")
+    refused(lambda: propose(folder, "x", "x"), "--target and --client are both 'x'")
 
 
 def test_init_tells_which_files_it_does_not_read(folder: Path) -> None:
     (folder / "notes.xlsx").write_bytes(b"PK")
-    found = guess(folder)
+    found = propose(folder)
     assert "Not read, being no CSV or Parquet: notes.xlsx." in found.words[0]
     strange = found._replace(words=("Left out: two\nlines\x00.",))
     assert tomllib.loads(commented(strange))["tables"]["target"] == "y"
@@ -146,7 +145,7 @@ def test_dates_in_other_forms(tmp_path: Path) -> None:
             where = f"row {row}: column 'when' holds '{written}'"
             refused(lambda: load(path), where, "not written like 2024-05-31")
             refused(lambda: load(path, dates=("when",)), where)
-            assert any("not all written like" in w for w in guess(path, "y", "who").words)
+            assert any("not all written like" in w for w in propose(path, "y", "who").words)
     table(when=days, version=["1.2.3"] * ROWS).to_csv(path, index=False)
     found = load(path, dates=("when",), cycles=("month",)).federation.features
     assert found == ("z", "when month sin", "when month cos", "version=1.2.3")
@@ -155,7 +154,7 @@ def test_dates_in_other_forms(tmp_path: Path) -> None:
 
 def test_a_target_that_never_changes_is_no_target(tmp_path: Path) -> None:
     table(y=[3.0] * ROWS).to_csv(tmp_path / "t.csv", index=False)
-    refused(lambda: guess(tmp_path / "t.csv", "y", "who"), "'y' has the same value in every row")
+    refused(lambda: propose(tmp_path / "t.csv", "y", "who"), "'y' has the same value in every row")
 
 
 def test_rows_that_come_or_go_while_being_read(

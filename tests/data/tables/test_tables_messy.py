@@ -201,11 +201,11 @@ def test_whatever_stands_in_a_file_ends_well_or_in_a_sentence(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_whatever_bytes_a_file_holds_no_other_error_comes_out(content: bytes, folder: Path) -> None:
-    from pacpfl.studies.own_data import guess
+    from pacpfl.own import propose
 
     (folder / "c.csv").write_bytes(content)
     try:
-        found = guess(folder)
+        found = propose(folder)
     except InputError as error:
         assert "\n" not in str(error)
         return

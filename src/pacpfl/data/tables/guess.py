@@ -1,0 +1,309 @@
+"""A first look at people's own tables: which column is what, guessed, and why.
+
+Every guess is a sentence of its own, so that it can be read, doubted and changed in the file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_numbers
+from pacpfl.data.tables.files import ENDINGS, Table, open_tables
+from pacpfl.data.tables.scan import clients_of
+from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.tables.split import LEAST, TRAIN, WORDS, counts
+from pacpfl.errors import InputError
+from pacpfl.types import Form
+
+TARGETS = ("y", "target", "label", "class", "outcome", "output", "response", "price", "value")
+CLIENTS = (
+    *("client", "site", "group", "owner", "user", "house", "household", "hospital", "station"),
+    *("device", "store", "region", "sensor", "patient", "subject", "plant", "school"),
+)
+NUMBERS = ("id", "index", "row", "number", "unnamed: 0", "nr")  # columns that count rows
+
+
+class Guess(NamedTuple):
+    """What the tables seem to be, with one sentence for each guess."""
+
+    settings: TableSettings
+    form: Form  # of the federation that they will make
+    moments: np.ndarray  # [clients, 3]: count, sum and sum of squares of every client's targets
+    words: tuple[str, ...]
+
+
+@dataclass
+class _Look:
+    """One pass over everything, and another one when it is known whose the rows are."""
+
+    tables: Sequence[Table]
+    shared: list[str]  # columns that every table has
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+    moments: dict[str, np.ndarray] = field(default_factory=dict)  # by client, as in `Guess`
+
+    def __post_init__(self) -> None:
+        self.evidence = {name: Evidence(name) for name in self.shared}
+        for table in self.tables:
+            for chunk in table.chunks():
+                for evidence in self.evidence.values():
+                    evidence.add(chunk)
+
+    def count(self, client: str, target: str) -> None:
+        """Sum up the targets of each client."""
+        for table in self.tables:
+            for chunk in table.chunks():
+                own = clients_of(chunk, table, client)
+                y = np.nan_to_num(read_numbers(chunk.frame[target], chunk.decimal).values)
+                names, codes = np.unique(own.astype(str), return_inverse=True)
+                sums = [np.bincount(codes, y**power) for power in range(3)]
+                for name, more in zip(names.tolist(), np.stack(sums, axis=1), strict=True):
+                    self.moments[name] = self.moments.get(name, np.zeros(3)) + more
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The number of rows of each client."""
+        return {name: int(sums[0]) for name, sums in self.moments.items()}
+
+
+def guess(source: Path, target: str | None = None, client: str | None = None) -> Guess:
+    """Guess what the columns of a folder of tables mean, or of one table with a column of clients.
+
+    Parameters
+    ----------
+    source
+        The folder or the table.
+    target, client
+        The columns that hold the target and name the client, where the owner says so.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to learn from, or if a guess would be too bold.
+    """
+    tables = open_tables(source)
+    shared = [n for n in tables[0].columns if all(n in table.columns for table in tables)]
+    words = [_files_in_words(source, tables), *_odd_columns(tables, shared)]
+    if not shared:
+        raise InputError(_nothing_shared(tables))
+    _check_named(tables, shared, target, client)
+    look = _Look(tables, shared)
+    if client is None and len(tables) == 1:
+        client = guess_client(tables[0], target)
+        words.append(f"Column {client!r} names the client.")
+    if target is None:
+        refuse_hidden_target(tables, shared)
+    target, why = (target, "as you said") if target else guess_target(look, client)
+    words.append(f"The target is {target!r}: {why}.")
+    look.count(client or "", target)
+    return _settle(source, look, target, client or "", words)
+
+
+def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
+    odd = sorted({name for table in tables for name in table.columns} - set(shared))
+    if not odd:
+        return []
+    where = next(t for t in tables if any(n not in t.columns for n in odd))
+    lacking = next(n for n in odd if n not in where.columns)
+    return [
+        f"Not in every file, so not used: {_listed(odd)} ({Path(where.origin).name} has no {lacking})."
+    ]
+
+
+def _check_named(
+    tables: Sequence[Table], shared: Sequence[str], target: str | None, client: str | None
+) -> None:
+    if target is not None and target == client:
+        raise InputError(f"--target and --client are both {target!r}; name two columns.")
+    for name, what in ((target, "--target"), (client, "--client")):
+        if name is not None and name not in shared:
+            missing = next((t.origin for t in tables if name not in t.columns), "")
+            raise InputError(
+                f"{what} {name!r} is no column of {missing}; choose one of {', '.join(shared)}."
+            )
+
+
+def guess_client(table: Table, target: str | None) -> str:
+    """Return the column that is called as clients are, or raise where there is none."""
+    for name in table.columns:
+        if name.lower() in CLIENTS and name != target:
+            return name
+    raise InputError(
+        f"{table.origin} is one table; say which column names the client with --client COLUMN, one of "
+        f"{', '.join(n for n in table.columns if n != target)}."
+    )
+
+
+def refuse_hidden_target(tables: Sequence[Table], shared: Sequence[str]) -> None:
+    """Raise if the column that looks most like the target would be passed over for a file that lacks it."""
+    names = {name for table in tables for name in table.columns if name.lower() in TARGETS}
+    if any(name in shared for name in names):
+        return
+    last, _ = Counter(table.columns[-1] for table in tables).most_common(1)[0]
+    likely = min(names, default=last)
+    if likely not in shared:
+        lacking = next(table.origin for table in tables if likely not in table.columns)
+        raise InputError(
+            f"{lacking} has no column {likely!r}, which looks like the target elsewhere; add it, remove "
+            "the file, or name the target with --target COLUMN."
+        )
+
+
+def _nothing_shared(tables: Sequence[Table]) -> str:
+    first = tables[0]
+    other = next((t for t in tables if not set(t.columns) & set(first.columns)), tables[-1])
+    return (
+        f"{other.origin} shares no column with {first.origin} (it has {_listed(other.columns)}); give "
+        "both a first line with the same names."
+    )
+
+
+def guess_target(look: _Look, client: str | None) -> tuple[str, str]:
+    """Return the column that seems to be the target, and why."""
+    for name in look.shared:
+        if name.lower() in TARGETS and name != client:
+            return name, "it is called so"
+    for name in reversed(look.shared):
+        evidence = look.evidence[name]
+        usable = evidence.kind in ("number", "boolean", "category") and not _is_split(evidence)
+        if name != client and usable:
+            return name, "it is the last column; name another with --target"
+    raise InputError("No column can be the target; name one with --target COLUMN.")
+
+
+def _settle(source: Path, look: _Look, target: str, client: str, words: list[str]) -> Guess:
+    """Decide about all columns and rows, now that target and client are known."""
+    evidence = look.evidence
+    task = decide_task(evidence[target], "auto")
+    if evidence[target].constant:
+        raise InputError(
+            f"The target {target!r} has the same value in every row; choose another with --target."
+        )
+    kind = "classes" if task == "classes" else "numbers"
+    words.append(f"Task: {task}, because {target!r} holds {kind}.")
+    split_by = next((n for n in look.shared if _is_split(evidence[n]) and n != target), "")
+    others = [evidence[n] for n in look.shared if n not in (target, client, split_by)]
+    used = _useful(source, target, others, words)
+    missing = {n: evidence[n].missing for n in (*used, target) if evidence[n].missing}
+    if missing:
+        cells = ", ".join(f"{name!r} {count}" for name, count in missing.items())
+        words.append(f'Missing cells ({cells}): features get training medians, missing = "impute".')
+    if split_by:
+        words.append(f"Column {split_by!r} says which rows train and which measure.")
+    large = _large_enough(source, look.rows, words)
+    settings = TableSettings(
+        source=str(source),
+        client=client,
+        target=target,
+        task=task,
+        columns=tuple(used),
+        missing="impute" if missing else "error",
+        split="column" if split_by else "rows",
+        split_by=split_by,
+        small="leave" if len(large) < len(look.rows) else "error",
+    )
+    if split_by:
+        share = _training_share(evidence[split_by])
+        training = [max(1, round(rows * share)) for rows in large.values()]
+    else:
+        training = [rows - sum(counts(rows, settings)) for rows in large.values()]
+    rows = list(large.values())
+    words.append(
+        f"{len(rows)} clients with {min(rows)} to {max(rows)} rows (median {np.median(rows):g})."
+    )
+    width = sum(_width(evidence[name]) for name in used)
+    form = Form(
+        tuple(f"x{number}" for number in range(width)),
+        target,
+        _classes(evidence[target], task),
+        clients=len(large),
+        sizes=tuple(training),
+    )
+    moments = np.array([look.moments[name] for name in large])
+    return Guess(settings, form, moments, tuple(words))
+
+
+def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[str]) -> list[str]:
+    """Name the columns to learn from, and say why the others are not."""
+    reasons = {column.name: _useless(column) for column in columns}
+    for column in columns:
+        if not reasons[column.name]:
+            kind_for_learning(column)  # raises where rows disagree
+    ignored = {name: reason for name, reason in reasons.items() if reason}
+    used = [name for name in reasons if name not in ignored]
+    if not used:
+        why = "".join(f" ({name!r}: {reason})" for name, reason in list(ignored.items())[:1])
+        raise InputError(f"{source} has no column to learn {target!r} from{why}; add one.")
+    words.append(f"Learning from {len(used)} columns: {_listed(used)}.")
+    words += [f"Not used: {name!r}, {reason}." for name, reason in ignored.items()]
+    return used
+
+
+def _large_enough(source: Path, rows: Mapping[str, int], words: list[str]) -> dict[str, int]:
+    """Return the numbers of rows of the clients that have enough, and name the others."""
+    small = [name for name, count in rows.items() if count < 2 * LEAST]
+    if small:
+        words.append(f"Left out, having fewer than {2 * LEAST} rows: {_listed(small)}.")
+    if len(small) == len(rows):
+        raise InputError(f"No client of {source} has {2 * LEAST} rows; give each client more.")
+    return {name: count for name, count in rows.items() if name not in small}
+
+
+def _useless(evidence: Evidence) -> str:
+    """Return why a column is not learned from, or "" where it is."""
+    if evidence.kind == "empty":
+        return "it is empty"
+    if evidence.kind == "foreign":
+        return f"it holds {evidence.foreign}"
+    if evidence.kind == "text":
+        return "it holds too many different texts"
+    if evidence.kind == "date":
+        return "it holds dates (tables.dates would learn from their hour, weekday and month)"
+    if evidence.kind == "unclear":
+        return "it holds dates that are not all written like 2024-05-31"
+    if evidence.constant:
+        return "it has the same value everywhere"
+    name = evidence.name.lower()
+    if (name in NUMBERS or name.endswith("_id")) and evidence.whole and evidence.many_levels:
+        return "it numbers rows or things"
+    return ""
+
+
+def _is_split(evidence: Evidence) -> bool:
+    found = {word.lower() for word in evidence.words}
+    return evidence.kind == "category" and found <= set(WORDS) and {"train", "test"} <= found
+
+
+def _training_share(evidence: Evidence) -> float:
+    """Return the share of rows that a column of the words train, later and test lets train."""
+    train = sum(n for word, n in evidence.words.items() if WORDS[word.lower()] == TRAIN)
+    return train / evidence.rows
+
+
+def _width(evidence: Evidence) -> int:
+    return len(evidence.words) if evidence.kind == "category" else 1
+
+
+def _classes(evidence: Evidence, task: str) -> int | None:
+    return len(evidence.words) + len(evidence.levels) if task == "classes" else None
+
+
+def _files_in_words(source: Path, tables: Sequence[Table]) -> str:
+    if len(tables) == 1:
+        return f"{source} is one table."
+    others = [p.name for p in sorted(source.iterdir()) if p.is_file() and p.name[0] not in ".~"]
+    others = [name for name in others if Path(name).suffix.lower() not in ENDINGS]
+    unread = f" Not read, being no CSV or Parquet: {_listed(others)}." if others else ""
+    odd = [Path(t.origin).name for t in tables if t.delimiter != "," or t.decimal != "."]
+    more = f"; semicolons or decimal commas in {_listed(odd)}" if odd else ""
+    return f"{source} holds {len(tables)} tables, one for each client{more}.{unread}"
+
+
+def _listed(names: Sequence[str], most: int = 6) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
