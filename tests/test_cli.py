@@ -444,3 +444,9 @@ def test_a_disk_without_any_room_leaves_nothing(tmp_path: Path) -> None:
     ended = pacpfl(*arguments, folder=tmp_path, largest_file=100)
     assert_one_sentence(ended, str(Path("out") / "config.toml"))
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_help_loses_no_default_to_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """rich takes [words] for a style, and shows nothing."""
+    shown = called(capsys, "personalize", "--help").output + called(capsys, "fit", "--help").output
+    assert "(default: guessed)" in " ".join(shown.replace("│", " ").split())

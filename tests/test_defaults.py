@@ -11,7 +11,6 @@ import pytest
 
 from pacpfl import PACPFLClassifier, PACPFLRegressor
 from pacpfl.client import ClientModel, shared_of_run
-from pacpfl.config import Config
 from pacpfl.data.tables.read import load_own
 from pacpfl.defaults import COMPILING, defaults, expected_seconds, reasons, scaling
 from pacpfl.own import propose
@@ -141,8 +140,3 @@ def test_command_line_and_estimators_give_a_table_the_same_model(
     else:
         answers = estimator.predict(at, names), model.predict(at).mean
     np.testing.assert_array_equal(*answers)
-
-
-def test_a_configuration_without_tables_has_not_changed() -> None:
-    """What `defaults` chooses is no default of a key."""
-    assert Config().train.rounds == 1000

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FROM_THE_ROOT = {"contributing.md", "changelog.md"}  # scripts/site_pages.py
 # Modules that people use through commands, not from Python: they have no page in the reference.
-INSIDE = re.compile(r"pacpfl\.(cli\w*|(report|estimators|studies|sites)\.[\w.]+)")
+INSIDE = re.compile(r"pacpfl\.(cli[\w.]*|(report|estimators|studies|sites)\.[\w.]+)")
 
 
 class Loader(yaml.SafeLoader):

@@ -20,21 +20,21 @@ def certify(
         str | None,
         typer.Option(
             help="What is bounded: clipped-nll or clipped-squared; for classes zero-one, brier or "
-            "clipped-nll [clipped-nll; for classes zero-one].",
+            "clipped-nll (default: clipped-nll; for classes zero-one).",
             show_default=False,
         ),
     ] = None,
     limit: Annotated[
         float | None,
         typer.Option(
-            help="Where the loss is clipped [2 for clipped-nll, for classes ln(their number); 1 for "
-            "clipped-squared]."
+            help="Where the loss is clipped (default: 2 for clipped-nll, for classes ln(their number); 1 "
+            "for clipped-squared)."
         ),
     ] = None,
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="Privacy of the training towards existing clients [as recorded, or assumed]."
+            help="Privacy of the training towards existing clients (default: as recorded, or assumed)."
         ),
     ] = None,
     unit: Annotated[

@@ -24,7 +24,9 @@ Settings = Annotated[
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")]
-Out = Annotated[Path | None, typer.Option(help="The run folder [below runs/].", show_default=False)]
+Out = Annotated[
+    Path | None, typer.Option(help="The run folder (default: below runs/).", show_default=False)
+]
 
 
 def shipped(name: str) -> Config:

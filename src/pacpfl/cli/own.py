@@ -23,16 +23,18 @@ Source = Annotated[
     Path | None,
     typer.Argument(
         help="A configuration (TOML), or tables: a folder with one CSV or Parquet file for each client, "
-        "or one file [pacpfl.toml].",
+        "or one file (default: pacpfl.toml).",
         show_default=False,
     ),
 ]
 Target = Annotated[
-    str | None, typer.Option(help="The column to predict [guessed].", show_default=False)
+    str | None, typer.Option(help="The column to predict (default: guessed).", show_default=False)
 ]
 ClientColumn = Annotated[
     str | None,
-    typer.Option(help="The column that names the client [one file each].", show_default=False),
+    typer.Option(
+        help="The column that names the client (default: one file each).", show_default=False
+    ),
 ]
 
 
@@ -98,14 +100,15 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help=f"Which, with commas [{','.join(COMPARED)}; for classes {','.join(COMPARED_CLASSES)}].",
+            help=f"Which, with commas (default: {','.join(COMPARED)}; for classes "
+            f"{','.join(COMPARED_CLASSES)}).",
             show_default=False,
         ),
     ] = None,
     out: Out = None,
     fresh: Fresh = False,
 ) -> None:
-    """PAC-PFL against the usual alternatives on your tables: one table, one figure, and the report."""
+    """Compare PAC-PFL with the usual alternatives on your tables: a table, a figure, and the report."""
     from dataclasses import replace
 
     from pacpfl import config as configuration

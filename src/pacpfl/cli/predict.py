@@ -90,7 +90,8 @@ def update(
     model: Model,
     data: Table,
     out: Annotated[
-        Path | None, typer.Option(help="The new model [the same file].", show_default=False)
+        Path | None,
+        typer.Option(help="The new model (default: the same file).", show_default=False),
     ] = None,
     client: Name = None,
 ) -> None:

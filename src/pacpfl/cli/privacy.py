@@ -69,7 +69,7 @@ def number(value: float) -> str:
 
 
 def warn_of_earlier(folder: Path, console: Any) -> None:
-    """What --fresh means where the same data were released before: one sentence."""
+    """Say what --fresh means where the same data were released before."""
     from pacpfl.privacy.ledger import FILE, read_ledger
 
     runs = [run for run in read_ledger(folder / FILE) if run.released]

@@ -45,7 +45,9 @@ Epsilon = Annotated[
         show_default=False,
     ),
 ]
-Delta = Annotated[float | None, typer.Option(help="With --epsilon [1e-5].", show_default=False)]
+Delta = Annotated[
+    float | None, typer.Option(help="With --epsilon (default: 1e-5).", show_default=False)
+]
 Seed = Annotated[int | None, typer.Option(help="Of everything random.", show_default=False)]
 Track = Annotated[
     list[str] | None,

@@ -77,7 +77,7 @@ def status(
         Path | None, typer.Option("--run", help="A run folder.", show_default=False)
     ] = None,
 ) -> None:
-    """Who is connected, when the server last heard of them, and their part in a run."""
+    """Tell who is connected, when the server last heard of them, and their part in a run."""
     from rich.table import Table
 
     about = _ready(kit, "admin")
@@ -177,10 +177,11 @@ def start_site(
 def personalize_here(
     kit: Kit,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder [KIT/pacpfl/report].", show_default=False)
+        Path | None,
+        typer.Option(help="The run folder (default: KIT/pacpfl/report).", show_default=False),
     ] = None,
     run: Annotated[
-        str | None, typer.Option(help="Which run [the newest].", show_default=False)
+        str | None, typer.Option(help="Which run (default: the newest).", show_default=False)
     ] = None,
 ) -> None:
     """Make this site's own models from the last training's result, measure them, and write a report.
@@ -263,7 +264,7 @@ def run_across(
 
 
 def _once(watcher: Any, title: str) -> Callable[[str], None]:
-    """A stage is shown when it changes, not each time it is looked at."""
+    """Return a function that shows a stage when it changes, not each time it is looked at."""
     said = ""
 
     def stage(text: str) -> None:
@@ -280,7 +281,7 @@ def _say(text: str) -> None:
 
 
 def _ready(kit: Path, role: str) -> dict[str, Any]:
-    """What the kit is for; FLARE is there, and the certificate has not ended.
+    """Return what the kit is for; check that FLARE is there and that the certificate has not ended.
 
     An expired one ends every connection, with words of TLS that help nobody.
     """
@@ -312,7 +313,7 @@ def _added(out: Path) -> tuple[str, ...]:
 
 
 def add_to(app: typer.Typer) -> None:
-    """The three groups of commands, as `pacpfl` has them."""
+    """Add the three groups of commands."""
     app.add_typer(sites_app, name="sites")
     app.add_typer(server_app, name="server")
     app.add_typer(site_app, name="site")

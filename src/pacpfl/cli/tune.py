@@ -29,13 +29,15 @@ def tune(
     folds: Annotated[int, typer.Option(min=2, help="Parts of each client's samples.")] = 5,
     use_folds: Annotated[
         int | None,
-        typer.Option(min=1, help="Leave out only so many of them [all].", show_default=False),
+        typer.Option(
+            min=1, help="Leave out only so many of them (default: all).", show_default=False
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that work side by side.")] = 1,
     study: Annotated[
         Path | None,
         typer.Option(
-            help="Journal of all trials; the search goes on from it [OUT with .journal].",
+            help="Journal of all trials; the search goes on from it (default: OUT with .journal).",
             show_default=False,
         ),
     ] = None,
@@ -105,7 +107,7 @@ def tune(
 
 
 def _configuration(name: str, settings: list[str]) -> Config:
-    """A file, or a configuration that comes with the package."""
+    """Return the configuration of a file, or one that comes with the package."""
     from pacpfl import config as configuration
 
     if Path(name).is_file():

@@ -37,18 +37,11 @@ def predictions(
     theme: str = "auto",
     points: int = 200,
 ) -> Axes:
-    """What a client's model says along one feature, the others at the medians of its rows.
+    """Draw what a client's model predicts along one feature, the others at the medians of its rows.
 
     Of a number: mean, 50% and 90% intervals, and the client's rows. Of classes: their probabilities.
     """
-    known = estimator.clients_
-    if group is None:
-        if len(known) != 1:
-            raise InvalidInput(
-                f"There are {len(known)} clients; name one, such as group={known[0]!r}."
-            )
-        group = known[0]
-    group = estimator._known(group)
+    group = _group(estimator, group)
     column, label = _column(estimator, feature)
     own = estimator._owners[group].samples
     low, high = float(own.x[:, column].min()), float(own.x[:, column].max())
@@ -56,37 +49,46 @@ def predictions(
     line = np.linspace(low - margin, high + margin, points)
     inputs = np.tile(np.median(own.x, axis=0), (points, 1))
     inputs[:, column] = line
-    asked = _like_fitted(estimator, inputs)
-    groups = [group] * points
+    asked, groups = _like_fitted(estimator, inputs), [group] * points
     ax, colours = _prepare(ax, theme)
     if hasattr(estimator, "classes_"):
-        probabilities = estimator.predict_proba(asked, groups)
-        for number, name in enumerate(estimator.classes_):
-            ax.plot(
-                line,
-                probabilities[:, number],
-                color=colours[number % len(colours)],
-                linestyle=DASHES[number % len(DASHES)],
-                label=str(name),
-            )
+        _classes(ax, colours, estimator, line, estimator.predict_proba(asked, groups))
+        for number in range(len(estimator.classes_)):
             there = own.x[own.y == number, column]
             marks = np.full(len(there), -0.03 - 0.02 * number)
             ax.plot(there, marks, "|", color=colours[number % len(colours)])
-        ax.set_ylabel("probability")
     else:
         levels = [level for band in BANDS for level in band]
         quantiles = estimator.predict_quantiles(asked, levels, groups).T
-        for (lower, upper), below, above in zip(
-            BANDS, quantiles[::2], quantiles[1::2], strict=True
-        ):
-            words = f"{upper - lower:.0%} interval"
-            ax.fill_between(line, below, above, color=colours[0], alpha=0.22, lw=0, label=words)
-        ax.plot(line, estimator.predict(asked, groups), color=colours[0], label="mean")
+        _numbers(ax, colours, line, estimator.predict(asked, groups), quantiles)
         ax.plot(own.x[:, column], own.y, "o", ms=3.5, color=colours[1], label="rows")
-        ax.set_ylabel("target")
     ax.set_xlabel(label)
     ax.set_title(f"Client {group}", loc="left", fontsize="medium")
     return _finished(ax)
+
+
+def _classes(
+    ax: Axes, colours: tuple[str, ...], estimator: Any, line: np.ndarray, probabilities: np.ndarray
+) -> None:
+    for number, name in enumerate(estimator.classes_):
+        ax.plot(
+            line,
+            probabilities[:, number],
+            color=colours[number % len(colours)],
+            linestyle=DASHES[number % len(DASHES)],
+            label=str(name),
+        )
+    ax.set_ylabel("probability")
+
+
+def _numbers(
+    ax: Axes, colours: tuple[str, ...], line: np.ndarray, mean: np.ndarray, quantiles: np.ndarray
+) -> None:
+    for (lower, upper), below, above in zip(BANDS, quantiles[::2], quantiles[1::2], strict=True):
+        words = f"{upper - lower:.0%} interval"
+        ax.fill_between(line, below, above, color=colours[0], alpha=0.22, lw=0, label=words)
+    ax.plot(line, mean, color=colours[0], label="mean")
+    ax.set_ylabel("target")
 
 
 def calibration(
@@ -98,7 +100,7 @@ def calibration(
     ax: Axes | None = None,
     theme: str = "auto",
 ) -> Axes:
-    """How honest the uncertainty is, on rows that the model has not seen; the diagonal is perfect.
+    """Draw how honest the uncertainty is, on rows the model has not seen; the diagonal is perfect.
 
     Of a number: the share of targets below each predicted quantile. Of classes: the share of right
     answers against their predicted probability.
@@ -129,8 +131,20 @@ def calibration(
     return _finished(ax)
 
 
+def _group(estimator: FederatedEstimator, group: Any) -> Any:
+    """Return the client that is named, or the only one there is."""
+    known = estimator.clients_
+    if group is None and len(known) != 1:
+        raise InvalidInput(
+            f"There are {len(known)} clients; name one, such as group={known[0]!r}."
+            if known
+            else "There is no client yet; make one with personalize."
+        )
+    return estimator._known(known[0] if group is None else group)
+
+
 def _column(estimator: FederatedEstimator, feature: int | str) -> tuple[int, str]:
-    """Number and label of a feature that is given by number or name."""
+    """Return number and label of a feature that is given by number or name."""
     names = list(getattr(estimator, "feature_names_in_", []))
     if feature in names:
         return names.index(feature), str(feature)
