@@ -26,9 +26,9 @@ LEGEND = (
 FIRST = 10  # line of the first row
 
 
-def rows() -> list[str]:
+def rows(start: str = "2018-01-01 00:10") -> list[str]:
     """A year in the export's format; the numbers tell the hour they belong to."""
-    times = pd.date_range("2018-01-01 00:10", periods=8760, freq="h").strftime("%Y%m%d:%H%M")
+    times = pd.date_range(start, periods=8760, freq="h").strftime("%Y%m%d:%H%M")
     return [
         f"{time},{i % 24}.0,{i % 7}.5,0.0,{i % 50}.25,{i % 30 - 9}.75,{i % 5}.03,0.0"
         for i, time in enumerate(times)
@@ -184,3 +184,19 @@ def test_files_that_are_not_there_or_no_text(tmp_path: Path) -> None:
     assert "is no text" in refusal(tmp_path / "binary.csv")
     (tmp_path / "empty.csv").write_text("")
     assert "no line that begins" in refusal(tmp_path / "empty.csv")
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["2018-01-01 00:00", "2018-01-01 00:30", "2018-01-01 00:51", "2017-12-31 23:51"],
+)
+def test_satellites_pass_at_any_minute(write: Write, start: str) -> None:
+    """Over Tehran at nine minutes to the hour: the first stamp may lie in the year before."""
+    weather = read_pvgis_csv(write(rows(start)))
+    assert len(weather.times) == 8760 and str(weather.times[0]).startswith(start)
+    assert f"{weather.times[-1]:%M}" == start[-2:]
+
+
+@pytest.mark.parametrize("start", ["2018-01-01 01:10", "2017-12-31 22:51", "2018-01-02 00:10"])
+def test_a_year_that_is_shifted_is_not_whole(write: Write, start: str) -> None:
+    assert "whole years" in refusal(write(rows(start)))

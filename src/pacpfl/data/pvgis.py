@@ -122,7 +122,7 @@ def _times(path: Path, texts: tuple[str, ...], first: int) -> pd.DatetimeIndex:
             f"{path}, line {first + after}, column 'time': {texts[after]} follows {texts[before]}, and "
             f"every hour must be there once and in order; {AGAIN}."
         )
-    if not _whole_years(times):
+    if _covered_years(times) is None:
         raise InputError(
             f"{path}, line {first + len(times) - 1}, column 'time': the rows go from {texts[0]} to "
             f"{texts[-1]} and not through whole years, so some are missing; {AGAIN}."
@@ -130,12 +130,19 @@ def _times(path: Path, texts: tuple[str, ...], first: int) -> pd.DatetimeIndex:
     return times
 
 
-def _whole_years(times: pd.DatetimeIndex) -> bool:
-    start, end = times[0], times[-1]
-    return bool(
-        (start.month, start.day, start.hour) == (1, 1, 0)
-        and (end.month, end.day, end.hour) == (12, 31, 23)
-    )
+def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
+    """Return the first and the last of the years that the hours go through, or None if some lack.
+
+    A satellite passes when it passes: stamps may lie up to an hour before or after the full hour, in
+    Tehran at nine minutes to.
+    """
+    hour = pd.Timedelta(hours=1)
+    for year in (times[0].year, (times[0] + hour).year):
+        shift = times[0] - pd.Timestamp(year, 1, 1, tz="UTC")
+        end = times[-1] + hour - shift
+        if abs(shift) < hour and end == pd.Timestamp(end.year, 1, 1, tz="UTC"):
+            return year, int(end.year) - 1
+    return None
 
 
 def _values(path: Path, name: str, ours: str, texts: tuple[str, ...], first: int) -> np.ndarray:
@@ -213,8 +220,7 @@ def _ask(
             pd.DatetimeIndex(table.index),
             **{ours: table[theirs].to_numpy(dtype=float) for _, theirs, ours in COLUMNS},
         )
-        found = (int(weather.times[0].year), int(weather.times[-1].year))
-        if found != years or not _whole_years(weather.times):
+        if _covered_years(weather.times) != years:
             raise ValueError(f"it goes from {weather.times[0]} to {weather.times[-1]}")
     except (AttributeError, KeyError, TypeError, ValueError, InputError) as error:
         raise InputError(
