@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
 from pacpfl import files
+from pacpfl.report.measures import plus_minus
 from pacpfl.report.page import Drawn
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, INK, Look, as_png, as_svg, drawing, grid, panels, wrapped
 from reproduction.study_folder import Study, measure, read_study
 from reproduction.study_plots import draw
-from reproduction.study_tables import markdown, plus_minus, render
+from reproduction.study_tables import markdown, render
 
 MODE_LOOKS = {
     "gaussian": Look(COLOURS[0], "o", "-"),

@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from scipy import stats
 
 from pacpfl.report.folder import GROUPS
+from pacpfl.report.measures import plus_minus
 from pacpfl.report.page import Drawn
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import (
@@ -32,7 +33,6 @@ from reproduction.study_folder import (
     Study,
     measure,
 )
-from reproduction.study_tables import plus_minus
 
 BARS = {
     "interval": "95% interval over seeds",

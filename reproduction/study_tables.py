@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pacpfl.report.measures import Measure, number
+from pacpfl.report.measures import Measure, best, number, plus_minus
 from pacpfl.report.page import Drawn, environment, moment
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import (
@@ -40,11 +40,6 @@ class Row:
     seconds: str
 
 
-def plus_minus(mean: float, half: float, digits: int = 3) -> str:
-    known = math.isfinite(mean) and math.isfinite(half)
-    return number(mean, digits) + (f" \N{PLUS-MINUS SIGN} {number(half, digits)}" if known else "")
-
-
 def published(entry: Entry, digits: int = 3) -> str:
     """The paper's value with the two decimals it is printed with (or fewer, where the measure is shown
     with fewer), or more where it has more."""
@@ -75,9 +70,9 @@ def _row(study: Study, dataset: str, group: str, method: str) -> Row:
     cells = []
     for known in study.measures(dataset):
         entry = study.get(dataset, group, method, known.key)
-        best = method in best_methods(study, dataset, group, known)
+        winning = method in best_methods(study, dataset, group, known)
         text = plus_minus(entry.mean, entry.ci95, known.digits)
-        cells.append(Cell(text, entry.mean, published(entry, known.digits), best))
+        cells.append(Cell(text, entry.mean, published(entry, known.digits), winning))
     return Row(title, cells, number(entries[0].seconds, 1))
 
 
@@ -120,16 +115,9 @@ def overviews(study: Study) -> list[Overview]:
 
 
 def best_methods(study: Study, dataset: str, group: str, known: Measure) -> set[str]:
-    """The methods nearest to the ideal; several when they tie, none when there is no contest."""
-    distances = {
-        method: known.distance(mean)
-        for method in study.record["methods"]
-        if math.isfinite(mean := study.get(dataset, group, method, known.key).mean)
-    }
-    if len(distances) < 2 or not known.ranked:
-        return set()
-    least = min(distances.values())
-    return {method for method, distance in distances.items() if distance == least}
+    """Return the methods nearest to the ideal of a measure (`measures.best`)."""
+    methods = study.record["methods"]
+    return best({m: study.get(dataset, group, m, known.key).mean for m in methods}, known)
 
 
 def legend_of_tables(study: Study) -> str:

@@ -11,8 +11,9 @@ from pacpfl.run import Watcher
 from reproduction import polynomial
 from reproduction.table import rows
 from tests.conftest import programs, programs_compiled_once, programs_folder, x64
+from tests.report.reading import read_page
 
-__all__ = ["programs", "programs_compiled_once", "programs_folder", "x64"]
+__all__ = ["programs", "programs_compiled_once", "programs_folder", "read_page", "x64"]
 
 
 @pytest.fixture(scope="session")

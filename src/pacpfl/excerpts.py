@@ -26,19 +26,19 @@ SURE, DOUBTED, WRONG = range(3)  # kinds of answers
 
 
 def points_each(clients: int) -> int:
-    """How many test samples a client keeps when there are so many clients in all."""
+    """Return how many test samples a client keeps when there are so many clients in all."""
     return int(np.clip(BUDGET // max(clients, 1), FEWEST, POINTS))
 
 
 def spread(count: int, at_most: int) -> np.ndarray:
-    """Evenly spread places: all of them when there are few, the first and the last always."""
+    """Return evenly spread places: all of them when there are few, the first and the last always."""
     if count <= at_most:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, at_most).round().astype(int))
 
 
 def losses(client: Client, evaluation: Evaluation, index: int) -> np.ndarray:
-    """Of each test sample: the squared error, or whether it is named wrongly."""
+    """Return the loss on each test sample: the squared error, or whether it is classified wrongly."""
     assert client.test is not None
     if evaluation.log_probabilities:
         answers = np.asarray(evaluation.log_probabilities[index]).argmax(1)
@@ -49,7 +49,7 @@ def losses(client: Client, evaluation: Evaluation, index: int) -> np.ndarray:
 def gains(
     clients: Sequence[Client], main: Evaluation, others: dict[str, Evaluation]
 ) -> dict[str, np.ndarray]:
-    """METHOD -> [clients, 3]: n, sum and sum of squares of what the main method saves per test sample.
+    """Sum up what the main method saves on each test sample against every other method.
 
     Saved is the loss of METHOD less the loss of the main method on the same sample; n, sum and sum
     of squares are what a paired test needs.
@@ -67,7 +67,7 @@ def gains(
 def alone_evaluations(
     groups: dict[str, dict[str, Evaluation]], group: str
 ) -> dict[str, Evaluation]:
-    """Of the methods that go alone and served this group: what they reached."""
+    """Return the evaluations of the methods that go alone and served this group."""
     return {
         name: found[group] for name, found in groups.items() if name in ALONE and group in found
     }
@@ -80,7 +80,7 @@ def number_panels(
     others: dict[str, Evaluation],
     points: int,
 ) -> dict[str, np.ndarray]:
-    """`panels/GROUP/...` where the target is a number."""
+    """Return the arrays `panels/GROUP/...` where the target is a number."""
     kept: list[dict[str, np.ndarray]] = []
     for index, client in enumerate(clients[:CLIENTS]):
         assert client.test is not None
@@ -177,7 +177,7 @@ def examples(
     shape: tuple[int, ...],
     each: int = EACH,
 ) -> dict[str, np.ndarray]:
-    """Arrays `examples/GROUP/...` of docs/run-folder.md.
+    """Choose the test samples that are shown singly: the arrays `examples/GROUP/...`.
 
     Of the answers that are right, some from the surer half and the least sure ones; of those that are
     wrong, the surest. No sample is shown twice, and one without finite probabilities never.

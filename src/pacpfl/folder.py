@@ -161,12 +161,12 @@ class RunFolder:
 
 
 def metric_names(evaluation: Evaluation) -> tuple[str, ...]:
-    """What each client is measured by: depends on the task."""
+    """Return what each client is measured by, which depends on the task."""
     return CLASS_METRICS if evaluation.log_probabilities else METRICS
 
 
 def summarise(groups: dict[str, Evaluation]) -> dict[str, dict[str, dict[str, float]]]:
-    """group -> metric -> mean and half width of its 95% interval over clients.
+    """Return the mean of each metric and half the width of its 95% interval over clients, by group.
 
     Classification has one more: `ce`, the calibration error of all clients' predictions together.
     One client's few test samples, dealt to twenty bins, say little about calibration (`ce_own`).
@@ -186,7 +186,7 @@ def summarise(groups: dict[str, Evaluation]) -> dict[str, dict[str, dict[str, fl
 
 
 def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str:
-    """clients.csv: one row per client and method."""
+    """Return the text of clients.csv: one row per client and method."""
     members = max(
         (
             0 if e.responsibilities is None else e.responsibilities.shape[1]
@@ -223,7 +223,7 @@ def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str
 
 
 def main_method(results: dict[str, MethodResult]) -> MethodResult:
-    """The method the run is about, as the report has it: the first with particles, else the first."""
+    """Return the method the run is about: the first with particles, else the first."""
     everything = list(results.values())
     return next((r for r in everything if "particles" in r.about), everything[0])
 
@@ -231,7 +231,7 @@ def main_method(results: dict[str, MethodResult]) -> MethodResult:
 def figure_arrays(
     federation: Federation, results: dict[str, MethodResult]
 ) -> dict[str, np.ndarray]:
-    """What the report draws. Bands are shown for the best, middle and worst clients of a group."""
+    """Return what the report draws; bands only of the best, middle and worst clients of a group."""
     arrays: dict[str, np.ndarray] = {"calibration/levels": metrics.calibration_levels()}
     lead = main_method(results)
     learner = lead if lead.history else next((r for r in results.values() if r.history), lead)
@@ -262,7 +262,7 @@ def figure_arrays(
 def single_clients(
     federation: Federation, results: dict[str, MethodResult], group: str
 ) -> dict[str, np.ndarray]:
-    """What the page shows of each client of a group, and what the main method saves it."""
+    """Return what the page shows of each client of a group, and what the main method saves it."""
     lead = main_method(results)
     main, clients = lead.groups[group], federation.groups()[group]
     count = sum(len(federation.groups()[name]) for name in lead.groups)

@@ -21,7 +21,7 @@ COPIES = 4  # of the parameters: themselves, gradient, two moments of Adam
 
 
 def clients_at_once(name: str, config: Config, federation: Federation) -> int | None:
-    """None where the target is a number: then the engine decides by the kernel matrices."""
+    """Return how many clients to personalise at once; for targets that are numbers the engine decides."""
     if federation.classes is None:
         return None
     network = build_model(config, federation.form).network
@@ -34,7 +34,7 @@ def clients_at_once(name: str, config: Config, federation: Federation) -> int | 
 
 
 def _work(name: str, config: Config, samples: int) -> tuple[int, int, int]:
-    """Networks side by side at one client, passes through each, and rows in a pass."""
+    """Return networks side by side at one client, passes through each, and rows in a pass."""
     posterior, batch = config.posterior, None
     if name == "pacpfl":
         if posterior.adapt == "last":  # networks one after the other, in parts, without gradients
@@ -50,7 +50,7 @@ def _work(name: str, config: Config, samples: int) -> tuple[int, int, int]:
 
 
 def activations(network: Network) -> int:
-    """Numbers that one image leaves behind on its way through the network."""
+    """Count the numbers that one image leaves behind on its way through the network."""
     if isinstance(network, MLP):
         return sum(network.sizes)
     assert isinstance(network, CNN)

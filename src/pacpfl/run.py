@@ -50,7 +50,7 @@ class Watcher:
 
 
 def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, MethodResult]:
-    """Run every method of the configuration and write the folder; goes on where it was stopped."""
+    """Run every method of the configuration and write the folder; go on where it was stopped."""
     watcher = watcher or Watcher()
     federation = build_federation(config)
     store = from_clients(federation.existing, roomy=federation.classes is not None)
@@ -109,19 +109,8 @@ def run_method(
             )
         if not trained.finished:
             raise Interrupted(f"stopped after round {trained.rounds} of {config.train.rounds}")
-        about |= {
-            "rounds": trained.rounds,
-            "train_seconds": trained.seconds,
-            "compile_seconds": trained.compile_seconds,
-        }
-        if isinstance(method, Private):
-            about["privacy"] = describe_privacy(method, trained, config, folder)
-            bare = trained._replace(state=method.released(trained.state))
-            described, extra = describe(method.method, bare, config, federation)
-            about |= described
-        elif isinstance(method, PACPFL):
-            described, extra = describe(method, trained, config, federation)
-            about |= described
+        described, extra = describe_training(method, trained, config, federation, folder)
+        about |= described
     watcher.stage(f"{title}: personalising and measuring")
     if trained:
         state = trained.state
@@ -145,8 +134,26 @@ def run_method(
     return MethodResult(about, trained.history if trained else {}, groups, extra)
 
 
+def describe_training(
+    method: Method, trained: Trained, config: Config, federation: Federation, folder: Path | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what run.json says about any training, and arrays for the page."""
+    about: dict[str, Any] = {
+        "rounds": trained.rounds,
+        "train_seconds": trained.seconds,
+        "compile_seconds": trained.compile_seconds,
+    }
+    if isinstance(method, Private):
+        about["privacy"] = describe_privacy(method, trained, config, folder)
+        trained, method = trained._replace(state=method.released(trained.state)), method.method
+    if not isinstance(method, PACPFL):
+        return about, {}
+    described, extra = describe(method, trained, config, federation)
+    return about | described, extra
+
+
 def matrices(name: str, config: Config, federation: Federation) -> int:
-    """Kernel matrices that a client's update holds at once: decides how many clients go together."""
+    """Return how many kernel matrices a client's update holds: decides how many clients go together."""
     if federation.classes is not None:
         # One binary Gaussian process for each level of the tree of classes; networks have none.
         return (federation.classes - 1).bit_length() if name == "pfedgp" else 0
@@ -199,7 +206,7 @@ def _differences(method: PACPFL) -> Callable[..., tuple[jax.Array, jax.Array]]:
 
 
 def run_identity(config: Config, store: ClientStore) -> str:
-    """Names the configuration and the samples: a checkpoint serves only what it was made from.
+    """Name the configuration and the samples: a checkpoint serves only what it was made from.
 
     A private run's checkpoint does not name the samples: who knows all of them but one could try what
     the missing one is until the name fits.
@@ -210,7 +217,7 @@ def run_identity(config: Config, store: ClientStore) -> str:
 
 
 def digest(store: ClientStore) -> str:
-    """Names the training samples: a checkpoint serves only the data it was made from."""
+    """Name the training samples: a checkpoint serves only the data it was made from."""
     total = hashlib.sha256()
     for part in (store.x, store.y, store.offsets):
         for rows in row_blocks(len(part)):  # what lies on disk is never in memory as a whole

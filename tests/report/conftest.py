@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from folders import MakeRun, enlarge, make_run
-from reading import Element, Reader
+from reading import read_page
 
 from pacpfl.report import write_report
+
+__all__ = ["read_page"]
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +54,3 @@ def polynomial_page(polynomial: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("reports") / "polynomial"
     shutil.copytree(polynomial, folder)
     return write_report(folder)
-
-
-@pytest.fixture
-def read_page() -> Callable[[Path], Element]:
-    """The elements of a page."""
-    return lambda path: Reader(path.read_text(encoding="utf-8")).open[0]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
 
 
 @dataclass
@@ -66,3 +70,9 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.open[-1].children.append(data)
+
+
+@pytest.fixture
+def read_page() -> Callable[[Path], Element]:
+    """The elements of a page."""
+    return lambda path: Reader(path.read_text(encoding="utf-8")).open[0]

@@ -29,7 +29,7 @@ BOUND, TEST = COLOURS[0], COLOURS[1]
 
 
 def read_certificates(folder: Path, run: Run) -> dict[str, Any] | None:
-    """certificates.json, or None where there is none, or one of an earlier run in this folder."""
+    """Read certificates.json; None where there is none, or one of an earlier run in this folder."""
     path = folder / "certificates.json"
     if not path.is_file():
         return None
@@ -73,7 +73,7 @@ def certificate_exhibits(document: dict[str, Any] | None) -> Iterator[Exhibit]:
 
 
 def figure(document: dict[str, Any]) -> Figure:
-    """A panel for each group: empirical risk, bound and test risk, client by client."""
+    """Draw empirical risk, bound and test risk client by client, a panel for each group."""
     groups = list(document["groups"])
     drawing, axes = panels(len(groups), 1, 2.3 * len(groups) + 0.6, sharey=True)
     a, b = document["loss"]["a"], document["loss"]["b"]
@@ -127,7 +127,7 @@ def _draw_group(axis: Axes, rows: list[dict[str, Any]], largest: float) -> None:
 
 
 def page_part(document: dict[str, Any] | None) -> Markup:
-    """The words and tables above the figure. Everything that comes from the run is escaped."""
+    """Render the words and tables above the figure; everything that comes from the run is escaped."""
     if document is None:
         return Markup()
     titles = [

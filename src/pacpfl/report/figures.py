@@ -37,25 +37,25 @@ LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
 def thinned(count: int, at_most: int) -> np.ndarray:
-    """Evenly spread indices: all of them when there are few, the first and the last always."""
+    """Return evenly spread indices: all of them when there are few, the first and the last always."""
     if count <= at_most:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, at_most).round().astype(int))
 
 
 def finite(run: Run, method: str, group: str, measure: Measure) -> np.ndarray:
-    """What the clients of a group scored with a method, without the values nobody can draw."""
+    """Return what the clients of a group scored with a method, without values nobody can draw."""
     values: np.ndarray = run.rows(method, group)[measure.key].to_numpy(dtype=float)
     return values[np.isfinite(values)]
 
 
 def boxed(run: Run) -> tuple[Measure, ...]:
-    """The measures that every client has a value of, and that are worth a box."""
+    """Return the measures that every client has a value of, and that are worth a box."""
     return CLASS_BOXED if run.classification else BOXED
 
 
 def boxes(run: Run) -> Figure | None:
-    """One row per measure, one column per group, one box per method, one dot per client."""
+    """Draw one row per measure, one column per group, one box per method, one dot per client."""
     measures = [
         measure
         for measure in boxed(run)
@@ -112,7 +112,7 @@ def _draw_boxes(axis: Axes, columns: list[np.ndarray], styles: dict[str, Look]) 
 
 
 def _choose_scale(line: Sequence[Axes], run: Run, measure: Measure) -> None:
-    """A logarithmic axis where one method is so far off that the others would melt into a line."""
+    """Take a logarithmic axis where one method is so far off that the others would melt into a line."""
     columns = [finite(run, m, g, measure) for m in run.titles for g in run.groups]
     columns = [values for values in columns if values.size]
     if measure in (CE, ACCURACY):  # never above one: there is nothing to compress
@@ -139,7 +139,7 @@ def _choose_scale(line: Sequence[Axes], run: Run, measure: Measure) -> None:
 
 
 def calibration(run: Run) -> Figure | None:
-    """Observed frequency against level: mean over clients, and the middle half of them."""
+    """Draw observed frequency against level: mean over clients, and the middle half of them."""
     levels = run.arrays.get("calibration/levels")
     curves = {
         group: {
@@ -188,18 +188,18 @@ def _line_handle(look: Look, title: str, width: float) -> Line2D:
 
 
 def drawn_clients(run: Run, group: str) -> list[str]:
-    """The clients of a group whose predictions the run kept for drawing."""
+    """Return the clients of a group whose predictions the run kept for drawing."""
     return [name for name in run.names(group) if f"bands/{group}/{name}/quantiles" in run.arrays]
 
 
 def has_one_feature(run: Run, group: str, client: str) -> bool:
-    """Whether a drawn client can be drawn against its input."""
+    """Tell whether a drawn client can be drawn against its input."""
     inputs = run.arrays[f"bands/{group}/{client}/x"]
     return inputs.ndim == 1 or inputs.shape[1] == 1
 
 
 def bands(run: Run, group: str) -> Figure | None:
-    """What the main method predicts for a few clients, with 50, 90 and 95% bands.
+    """Draw what the main method predicts for a few clients, with 50, 90 and 95% bands.
 
     With one feature they are drawn against it, two clients side by side; with several against
     the index of the test sample, which needs the whole width.
@@ -296,7 +296,7 @@ def _draw_bands(axis: Axes, run: Run, key: str, styles: dict[str, Look]) -> list
 
 
 def reliability(run: Run) -> Figure | None:
-    """How often answers are right against how sure they are, all clients of a group together."""
+    """Draw how often answers are right against their confidence, all clients of a group together."""
     tables = {
         group: {
             method: table.sum(axis=0)
@@ -343,12 +343,12 @@ def reliability(run: Run) -> Figure | None:
 
 
 def class_name(number: int, classes: int) -> str:
-    """Digits by their digit, the 62 classes of EMNIST by their character, others by their number."""
+    """Return a digit for digits, a character for the 62 classes of EMNIST, else the number of the class."""
     return LETTERS[number] if classes in (10, len(LETTERS)) else str(number)
 
 
 def examples_of(run: Run, group: str) -> list[list[int]]:
-    """Places in the group's examples, one list for each of KINDS that has any."""
+    """Return places in the group's examples, one list for each of KINDS that has any."""
     kinds = run.arrays.get(f"examples/{group}/kind")
     if kinds is None:
         return []
@@ -357,7 +357,7 @@ def examples_of(run: Run, group: str) -> list[list[int]]:
 
 
 def examples(run: Run, group: str) -> Figure | None:
-    """Test samples with the classes the main method thinks likeliest, a row for each kind of answer."""
+    """Draw test samples with the likeliest classes, a row for each kind of answer."""
     rows = examples_of(run, group)
     if not rows:
         return None

@@ -41,58 +41,58 @@ class Run:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The methods of the run in their order, each with the name that people read."""
+        """Return the methods of the run in their order, each with the name that people read."""
         return {name: str(entry.get("title", name)) for name, entry in self.methods.items()}
 
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
-        """What run.json says about each method."""
+        """Return what run.json says about each method."""
         return dict(self.record["methods"])
 
     @property
     def main(self) -> str:
-        """The method the run is about: the first that learned particles, else the first."""
+        """Return the method the run is about: the first that learned particles, else the first."""
         with_particles = [name for name, entry in self.methods.items() if "particles" in entry]
         return with_particles[0] if with_particles else next(iter(self.methods))
 
     @cached_property
     def classification(self) -> bool:
-        """Whether the targets are classes, so that there are accuracies to show."""
+        """Tell whether the targets are classes, so that there are accuracies to show."""
         return bool(self.clients["accuracy"].notna().any())
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The columns of the table of methods; the first is what they are ranked by."""
+        """Return the columns of the table of methods; the first is what they are ranked by."""
         return CLASS_MEASURES if self.classification else MEASURES
 
     @property
     def groups(self) -> list[str]:
-        """The groups that have clients, existing ones first."""
+        """Return the groups that have clients, existing ones first."""
         present = set(self.clients["group"])
         return [group for group in GROUPS if group in present]
 
     def rows(self, method: str, group: str) -> pd.DataFrame:
-        """The clients of one group as one method served them, in the order of the file."""
+        """Return the clients of one group as one method served them, in the order of the file."""
         table = self.clients
         return table[(table["method"] == method) & (table["group"] == group)]
 
     def names(self, group: str) -> list[str]:
-        """The clients of a group, in the order in which the arrays list them."""
+        """Return the clients of a group, in the order in which the arrays list them."""
         table = self.clients
         return list(dict.fromkeys(table.loc[table["group"] == group, "client"]))
 
     def count(self, group: str) -> int:
-        """How many clients a group has; a strictly private run lists none of those it learned from."""
+        """Count the clients of a group; a strictly private run lists none of those it learned from."""
         recorded = self.record.get("clients", {}).get(group)
         return len(self.names(group)) if recorded is None else int(recorded)
 
     def kinds(self, group: str) -> list[str]:
-        """The true kind of each client of a group; empty where it is not known."""
+        """Return the true kind of each client of a group; empty where it is not known."""
         table = self.clients[self.clients["group"] == group].drop_duplicates("client")
         return list(table["kind"])
 
     def per_client(self, key: str, group: str) -> np.ndarray | None:
-        """The array `key/group`, which has one row per client of the group, if it was written."""
+        """Return the array `key/group`, one row per client of the group; None where it was not written."""
         values = self.arrays.get(f"{key}/{group}")
         if values is None:
             return None
@@ -130,7 +130,7 @@ def read_run(path: Path) -> Run:
 
 
 def _read_clients(path: Path) -> pd.DataFrame:
-    """Names are read as text: a client called "NA" or "007" keeps its name."""
+    """Read clients.csv, names as text: a client called "NA" or "007" keeps its name."""
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
     except FileNotFoundError:

@@ -28,7 +28,7 @@ class Exhibit:
 
 
 def exhibits(run: Run) -> Iterator[Exhibit]:
-    """The figures this run has material for, in the order of the page."""
+    """Yield the figures this run has material for, in the order of the page."""
     for name, section, title, draw, words in _catalogue(run):
         figure = draw()
         if figure is not None:
@@ -55,7 +55,7 @@ def _catalogue(run: Run) -> list[Entry]:
 
 
 def _of_numbers(run: Run) -> list[Entry]:
-    """Where the target is a number: levels kept, and bands."""
+    """List the figures of a target that is a number: levels kept, and bands."""
     entries: list[Entry] = [(
         "calibration", "calibration", "Promised and observed frequencies",
         lambda: figures.calibration(run), lambda: _calibration(run),
@@ -70,7 +70,7 @@ def _of_numbers(run: Run) -> list[Entry]:
 
 
 def _of_classes(run: Run) -> list[Entry]:
-    """Where the target is a class: how often sure answers are right, and single samples."""
+    """List the figures of a target that is a class: confidence, and single samples."""
     entries: list[Entry] = [(
         "reliability", "calibration", "Confidence and accuracy",
         lambda: figures.reliability(run), lambda: _reliability(run),
@@ -227,7 +227,7 @@ def _responsibilities(run: Run) -> tuple[str, str]:
 
 
 def _reliability(run: Run) -> tuple[str, str]:
-    """Caption, and what the figure shows for those who cannot see it."""
+    """Return the caption, and what the figure shows for those who cannot see it."""
     caption = (
         "Answers are grouped by the probability of the class they name. On the diagonal, answers given "
         "with 80% confidence are right eight times in ten; below it the method is over-confident, "

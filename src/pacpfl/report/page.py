@@ -50,7 +50,7 @@ class Drawn:
 
     @property
     def markup(self) -> Markup:
-        """The inline drawing; matplotlib has escaped every text in it."""
+        """Return the inline drawing; matplotlib has escaped every text in it."""
         return Markup(inline(self.svg, self.name, self.alternative))
 
 
@@ -84,7 +84,7 @@ def draw(run: Run, certificates: dict[str, Any] | None = None) -> list[Drawn]:
 
 
 def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = None) -> str:
-    """The page as text. Everything that comes from the run is escaped."""
+    """Return the page as text; everything that comes from the run is escaped."""
     script = "".join(packaged(f"{name}.js") for name in SCRIPTS)
     judged = judge(run)
     columns, rows, left_out = client_table(run, judged)
@@ -119,7 +119,7 @@ def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = N
 
 
 def environment() -> Environment:
-    """Templates of this package, in which every value is escaped and a missing one an error."""
+    """Load the templates of this package; every value is escaped and a missing one an error."""
     return Environment(
         loader=FunctionLoader(packaged),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -131,7 +131,7 @@ def packaged(name: str) -> str:
 
 
 def _about(run: Run) -> list[str]:
-    """The line under the title."""
+    """Return the parts of the line under the title."""
     counts = [f"{run.count(group)} {group}" for group in GROUPS if run.count(group)]
     parts = [" + ".join(counts) + " clients"]
     features = run.record.get("clients", {}).get("features")
@@ -145,7 +145,7 @@ def _about(run: Run) -> list[str]:
 
 
 def moment(value: Any) -> str:
-    """A date people read; what is no date stays as it is."""
+    """Return a date as people read it; what is no date stays as it is."""
     try:
         read = datetime.fromisoformat(str(value))
     except ValueError:
@@ -154,7 +154,7 @@ def moment(value: Any) -> str:
 
 
 def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Everything run.json says, in blocks of name and value."""
+    """Return everything run.json says, in blocks of name and value."""
     plain = {"methods", "versions", "clients"}
     blocks = [("Run", _pairs({k: v for k, v in run.record.items() if k not in plain}))]
     for key in ("clients", "versions"):

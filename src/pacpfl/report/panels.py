@@ -59,12 +59,12 @@ class Sources:
 
 
 def panel_measures(run: Run) -> tuple[Measure, ...]:
-    """The columns of the table inside a panel; the first is the one methods are compared by."""
+    """Return the columns of the table inside a panel; the first is the one methods are compared by."""
     return (ACCURACY, *OF_A_CLASS_CLIENT) if run.classification else (RSMSE, CE, NLL, COVERAGE_90)
 
 
 def panel_data(run: Run, judged: list[Judgement]) -> dict[str, Any]:
-    """All that the panels are drawn from."""
+    """Collect all that the panels are drawn from."""
     styles, methods = looks(list(run.titles)), list(run.titles)
     alone = going_alone(run)
     record = run.record.get("clients", {})
@@ -151,7 +151,7 @@ def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) ->
 
 
 def offsets(run: Run, group: str) -> dict[str, np.ndarray]:
-    """Where each client begins: in the arrays of test samples, and of those it learned from."""
+    """Return where each client begins in the arrays of test samples and of training samples."""
     found = {}
     clients = len(run.names(group))
     for key in ("offsets", "train_offsets"):
@@ -170,7 +170,7 @@ def offsets(run: Run, group: str) -> dict[str, np.ndarray]:
 def bands(
     run: Run, client: Judgement, alone: str | None, places: dict[str, np.ndarray]
 ) -> dict[str, Any] | None:
-    """What was predicted, what came true, and what it was learned from, on one pair of axes."""
+    """Pack what was predicted, what came true, and what it was learned from, on one pair of axes."""
     found = _stored(run, client, alone, places) or _drawn(run, client, alone)
     if found is None:
         return None
@@ -212,7 +212,7 @@ def _heights(found: dict[str, np.ndarray]) -> tuple[float, float]:
 def _stored(
     run: Run, client: Judgement, alone: str | None, places: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray] | None:
-    """From `panels/GROUP`, which has every client."""
+    """Look up a client in `panels/GROUP`, which has every client."""
     parts = {key: slice(*values[client.place : client.place + 2]) for key, values in places.items()}
     if "offsets" not in parts or parts["offsets"].start == parts["offsets"].stop:
         return None
@@ -231,7 +231,7 @@ def _stored(
 
 
 def _drawn(run: Run, client: Judgement, alone: str | None) -> dict[str, np.ndarray] | None:
-    """From `bands/GROUP/CLIENT`: older runs kept a few clients only, with all their test samples."""
+    """Look up a client in `bands/GROUP/CLIENT`: older runs kept a few, with all their test samples."""
     key = f"bands/{client.group}/{client.name}"
     if f"{key}/quantiles" not in run.arrays:
         return None
@@ -255,13 +255,13 @@ def _drawn(run: Run, client: Judgement, alone: str | None) -> dict[str, np.ndarr
 
 
 def calibration(client: Judgement, tables: dict[str, np.ndarray]) -> list[str] | None:
-    """Observed frequency at each level, for each method in `tables` (method -> clients x levels)."""
+    """Pack the observed frequency at each level, for each method in `tables`."""
     curves = [pack(values[client.place], 0.0, 1.0) for values in tables.values()]
     return curves or None
 
 
 def reliability(table: np.ndarray) -> list[list[float]]:
-    """[answers, right, mean confidence] for each of BINS bins of confidence that holds any."""
+    """Return [answers, right, mean confidence] for each of BINS bins of confidence that holds any."""
     merged = table.reshape(BINS, -1, 3).sum(axis=1)
     return [
         [int(count), int(np.rint(right)), round(float(sure / count), 4)]
@@ -271,7 +271,7 @@ def reliability(table: np.ndarray) -> list[list[float]]:
 
 
 def wrong_answers(run: Run, group: str) -> dict[int, list[dict[str, Any]]]:
-    """Place of a client -> its surest wrong answers, each with its image."""
+    """Return the surest wrong answers of each client (by its place), each with its image."""
     place = f"panels/{group}/errors"
     if f"{place}/images" not in run.arrays:
         return {}
@@ -292,7 +292,7 @@ def wrong_answers(run: Run, group: str) -> dict[int, list[dict[str, Any]]]:
 
 
 def pack(values: np.ndarray, low: float, high: float) -> str:
-    """Each value as its step from `low` (0) to `high` (STEPS), written with two letters."""
+    """Write each value as its step from `low` (0) to `high` (STEPS), with two letters."""
     values = np.asarray(values, float).reshape(-1)
     known = np.isfinite(values)
     width = high - low if high > low else 1.0
@@ -302,19 +302,19 @@ def pack(values: np.ndarray, low: float, high: float) -> str:
 
 
 def pack_image(image: np.ndarray) -> str:
-    """A byte image with one letter for each pixel, 64 shades from its darkest to its brightest."""
+    """Write a byte image with one letter for each pixel, 64 shades from darkest to brightest."""
     brightest = max(int(image.max(initial=0)), 1)
     return LETTERS[np.rint(63.0 * image / brightest).astype(int).reshape(-1)].tobytes().decode()
 
 
 def limits(*values: np.ndarray) -> tuple[float, float]:
-    """The lowest and the highest finite value; (0, 1) where there is none."""
+    """Return the lowest and the highest finite value; (0, 1) where there is none."""
     together = np.concatenate([np.asarray(part, float).reshape(-1) for part in values])
     together = together[np.isfinite(together)]
     return (float(together.min()), float(together.max())) if together.size else (0.0, 1.0)
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element."""
+    """Return JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

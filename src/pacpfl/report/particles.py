@@ -27,12 +27,12 @@ STRONGEST = 0.55  # opacity of a full tile: text in ink stays readable on it, in
 
 
 def blocks(values: np.ndarray, at_most: int) -> list[np.ndarray]:
-    """Consecutive rounds in at most so many blocks of nearly equal length."""
+    """Split consecutive rounds into at most so many blocks of nearly equal length."""
     return np.array_split(values, min(at_most, len(values)))
 
 
 def training(run: Run) -> Figure | None:
-    """Log evidence per sample against the round, with the particles' diversity below."""
+    """Draw the log evidence per sample against the round, with the particles' diversity below."""
     parts = [
         ("curve/log_evidence", "log evidence\nper sample"),
         ("curve/diversity", "diversity of\nthe particles"),
@@ -56,7 +56,7 @@ def training(run: Run) -> Figure | None:
 
 
 def _draw_curve(axis: Axes, values: np.ndarray, colour: str) -> None:
-    """The mean of every block of rounds, and between which values the rounds of it lie."""
+    """Draw the mean of every block of rounds, and the range in which its rounds lie."""
     numbers = blocks(np.arange(1, len(values) + 1), BLOCKS)
     parts = [part[np.isfinite(part)] for part in blocks(values, BLOCKS)]
     kept = [(n.mean(), p.min(), p.mean(), p.max()) for n, p in zip(numbers, parts, strict=True)
@@ -78,7 +78,7 @@ def _draw_curve(axis: Axes, values: np.ndarray, colour: str) -> None:
 
 
 def diversity(run: Run) -> Figure | None:
-    """How far apart the predictions of every two particles are."""
+    """Draw how far apart the predictions of every two particles are."""
     pairwise = run.arrays.get("diversity/pairwise")
     if pairwise is None or len(pairwise) < 2:
         return None
@@ -107,7 +107,7 @@ def diversity(run: Run) -> Figure | None:
 
 
 def _tiles(axis: Axes, strengths: np.ndarray) -> None:
-    """One tile per entry of a matrix of numbers in [0, 1]: the stronger the fuller."""
+    """Draw one tile per entry of a matrix of numbers in [0, 1]: the stronger the fuller."""
     for (row, column), strength in np.ndenumerate(strengths):
         full = STRONGEST * float(np.clip(np.nan_to_num(strength), 0, 1))
         axis.add_patch(
@@ -129,7 +129,7 @@ def _tiles(axis: Axes, strengths: np.ndarray) -> None:
 
 
 def weights(run: Run) -> Figure | None:
-    """The weight of every particle in the posterior of every client."""
+    """Draw the weight of every particle in the posterior of every client."""
     values = {g: w for g in run.groups if (w := run.per_client("weights", g)) is not None}
     if not values or next(iter(values.values())).shape[1] < 2:
         return None
@@ -137,7 +137,7 @@ def weights(run: Run) -> Figure | None:
 
 
 def responsibilities(run: Run) -> Figure | None:
-    """Which component of a mixture prior explains each client, beside its true kind."""
+    """Draw which component of a mixture prior explains each client, beside its true kind."""
     values = {g: r for g in run.groups if (r := run.per_client("responsibilities", g)) is not None}
     if not values or next(iter(values.values())).shape[1] < 2:
         return None
@@ -145,7 +145,7 @@ def responsibilities(run: Run) -> Figure | None:
 
 
 def _per_client(run: Run, values: dict[str, np.ndarray], what: str, with_kinds: bool) -> Figure:
-    """A row of tiles per particle or component, a column per client, a panel per group."""
+    """Draw a row of tiles per particle or component, a column per client, a panel per group."""
     rows = next(iter(values.values())).shape[1]
     heights = []
     for group in values:
@@ -189,7 +189,7 @@ def _per_client(run: Run, values: dict[str, np.ndarray], what: str, with_kinds: 
 
 
 def _mean_beside(axis: Axes, matrix: np.ndarray) -> None:
-    """The average of every row, at its right end."""
+    """Write the average of every row at its right end."""
     if matrix.shape[1] > 16:
         return
     side = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": 8}

@@ -30,7 +30,7 @@ def houses_over_days(
     start: pd.Timestamp | None = None,
     days: int = DAYS,
 ) -> Figure:
-    """One line for each house over whole days from `start` (or the record's first of June) on."""
+    """Draw one line for each house over whole days from `start` (or the record's first of June) on."""
     local = weather.local
     first = _first_of_june(weather) if start is None else start.normalize()
     shown = np.flatnonzero((local >= first) & (local < first + pd.Timedelta(days=days)))

@@ -89,7 +89,7 @@ def headline(run: Run) -> list[tuple[str, str]]:
 
 
 def participants(run: Run) -> str:
-    """Who learned, from how much data, and who came later."""
+    """Say who learned, from how much data, and who came later."""
     samples = run.record.get("clients", {}).get("samples", {})
     each = ""
     if {"min", "median", "max"} <= set(samples):
@@ -106,7 +106,7 @@ def participants(run: Run) -> str:
 
 
 def diversity(entry: Mapping[str, Any]) -> str:
-    """Whether the particles of a method differ; `entry` is its part of run.json."""
+    """Say whether the particles of a method differ; `entry` is its part of run.json."""
     count, facts = entry.get("particles"), entry.get("diversity") or {}
     if count is None:
         return ""
@@ -125,7 +125,7 @@ def diversity(entry: Mapping[str, Any]) -> str:
 
 
 def skipped(entry: Mapping[str, Any]) -> str:
-    """How many training steps were left out because a gradient was not finite."""
+    """Say how many training steps were left out because a gradient was not finite."""
     if "skipped_steps" not in entry:
         return ""
     count = int(entry["skipped_steps"])
@@ -137,7 +137,7 @@ def skipped(entry: Mapping[str, Any]) -> str:
 
 
 def privacy(entry: Mapping[str, Any]) -> str:
-    """The epsilon of a private run, never without its delta and neighbours; or why there is none."""
+    """Say the epsilon of a private run, never without its delta and neighbours; or why there is none."""
     facts = entry.get("privacy")
     if not facts:
         return ""
@@ -164,14 +164,14 @@ def privacy(entry: Mapping[str, Any]) -> str:
 
 
 def guarantee(facts: Mapping[str, Any]) -> str:
-    """An epsilon with its delta, with who counts as a neighbour, and how it was accounted for."""
+    """Say an epsilon with its delta, with who counts as a neighbour, and how it was accounted for."""
     delta = "delta = 0" if facts["delta"] == 0 else f"delta = {facts['delta']:.3g}"
     change = NEIGHBOURS[facts["unit"], facts["adjacency"]]
     return f"epsilon = {facts['epsilon']:.4g}, {delta} ({change}; {facts['accountant']})"
 
 
 def winner(run: Run, group: str) -> str:
-    """Which method is the most accurate, by how much, and whether that could be chance."""
+    """Say which method is the most accurate, by how much, and whether that could be chance."""
     found, lead = contest(run, group), run.measures[0]
     if found is None:
         return ""
@@ -201,7 +201,7 @@ def _ahead(paired: Comparison) -> str:
 
 
 def band_calibration(run: Run) -> str:
-    """Whether the 90% bands of the main method hold what they promise."""
+    """Say whether the 90% bands of the main method contain what they promise."""
     covered = {g: mean_of(run, run.main, g, COVERAGE_90.key) for g in run.groups}
     covered = {group: share for group, share in covered.items() if np.isfinite(share)}
     if not covered:
@@ -219,7 +219,7 @@ def band_calibration(run: Run) -> str:
 
 
 def class_calibration(run: Run) -> str:
-    """Whether the main method is right as often as it says."""
+    """Say whether the main method is right as often as it is confident."""
     found = {g: confidence_and_accuracy(run, run.main, g) for g in run.groups}
     pairs = {group: pair for group, pair in found.items() if pair is not None}
     if not pairs:
@@ -240,7 +240,7 @@ def class_calibration(run: Run) -> str:
 
 
 def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
-    """How many clients should not rely on their bands or probabilities."""
+    """Say how many clients should not rely on their bands or probabilities."""
     flagged = sum(client.overconfident for client in judged)
     if not flagged:
         return ""
@@ -256,7 +256,7 @@ def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
 
 
 def whom_it_helps(run: Run, judged: list[Judgement]) -> list[str]:
-    """How many clients are better off than alone, by how much, who loses most, and is it chance."""
+    """Say how many clients are better off than alone, by how much, who loses most, and if it is chance."""
     alone, lead = going_alone(run), run.measures[0]
     if alone is None:
         return [how_to_compare(run)] if "particles" in run.methods[run.main] else []
@@ -289,7 +289,7 @@ def whom_it_helps(run: Run, judged: list[Judgement]) -> list[str]:
 
 
 def how_to_compare(run: Run) -> str:
-    """What to do so that the page can tell whom federating helps."""
+    """Say what to do so that the page can tell whom federating helps."""
     names = ", ".join(f'"{name}"' for name in [*run.titles, "vanilla"])
     return (
         "No method that goes alone was run, so this page cannot tell whom federating helps. Run the "
@@ -325,7 +325,7 @@ def _status(run: Run) -> Iterator[Caution]:
 
 
 def _not_private(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
-    """A run with noise for privacy that is marked as not private (run.json, `privacy`)."""
+    """Warn of a run with noise for privacy that is marked as not private (run.json, `privacy`)."""
     facts = entry.get("privacy") or {}
     if facts.get("private") is False:
         advice = (
@@ -363,7 +363,7 @@ def _training(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
 
 
 def _confident_groups(run: Run, method: str) -> Iterator[Caution]:
-    """Groups for which a method is much more confident than it is right."""
+    """Warn of groups for which a method is much more confident than it is right."""
     for group in run.groups:
         sure, right = confidence_and_accuracy(run, method, group) or (0.0, 0.0)
         if sure - right > CALIBRATED_WITHIN:
@@ -378,7 +378,7 @@ def _confident_groups(run: Run, method: str) -> Iterator[Caution]:
 
 
 def _confident_clients(run: Run, method: str) -> Iterator[Caution]:
-    """Clients whose uncertainty is too small, by a test corrected for how many there are."""
+    """Warn of clients whose uncertainty is too small, by a test corrected for their number."""
     rows = run.clients[run.clients["method"] == method]
     shown = ACCURACY.key if run.classification else COVERAGE_90.key
     flagged = rows[overconfident(run, method)].sort_values(shown, kind="stable")
@@ -410,7 +410,7 @@ def _confident_clients(run: Run, method: str) -> Iterator[Caution]:
 
 
 def _better_alone(run: Run, judged: list[Judgement]) -> Iterator[Caution]:
-    """Groups that lose on average, and clients that lose beyond chance."""
+    """Warn of groups that lose on average, and of clients that lose beyond chance."""
     alone = going_alone(run)
     if alone is None:
         return
@@ -470,7 +470,7 @@ def about_client(
     coverage: float,
     weights: np.ndarray | None,
 ) -> list[str]:
-    """What one would say about a client in passing.
+    """Say what one would say about a client in passing.
 
     `leads` has the first measure of every method; `answers` is the client's table of confidences,
     `coverage` that of its 90% band, and `weights` are those of its particles.
@@ -506,7 +506,7 @@ def about_client(
 
 
 def gain_of_client(run: Run, client: Judgement, leads: Mapping[str, float]) -> str:
-    """What federating did for one client."""
+    """Say what federating did for one client."""
     alone, lead = going_alone(run), run.measures[0]
     if alone is None:
         return "What federating did for it is not known: no method that goes alone was run."
@@ -528,7 +528,7 @@ def gain_of_client(run: Run, client: Judgement, leads: Mapping[str, float]) -> s
 
 
 def client_warnings(run: Run, client: Judgement, coverage: float) -> list[str]:
-    """What to be careful about with this client; the tests are those of the warnings on top."""
+    """Say what to be careful about with this client; the tests are those of the warnings on top."""
     overconfident = (
         "It is over-confident: fewer of its answers are right than their confidence says, by more "
         "than chance would explain."
@@ -548,7 +548,7 @@ def client_warnings(run: Run, client: Judgement, coverage: float) -> list[str]:
 
 
 def notes(client: Judgement) -> tuple[str, ...]:
-    """What to be careful about with this client, in a word or two each."""
+    """Return what to be careful about with this client, in a word or two each."""
     found = {
         "over-confident": client.overconfident,
         "better alone": client.verdict == "hurt",
@@ -561,7 +561,7 @@ def notes(client: Judgement) -> tuple[str, ...]:
 
 
 def certificates(document: Mapping[str, Any]) -> list[str]:
-    """What is guaranteed to whom."""
+    """Say what is guaranteed to whom."""
     largest, found = document["loss"]["b"], []
     for group, facts in document["groups"].items():
         text = (
@@ -627,7 +627,7 @@ def verdict(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 
 
 def conditions(document: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Each condition once, with whom it concerns and, where it differs, for how many of them.
+    """List each condition once, with whom it concerns and, where it differs, for how many of them.
 
     Where reasons differ from client to client, that of the first client is given.
     """

@@ -13,7 +13,7 @@ LEVEL = 0.05  # chance that any client at all is named wrongly, all tests of one
 
 
 def holm(p_values: np.ndarray, level: float = LEVEL) -> np.ndarray:
-    """Which hypotheses fall when `level` is to hold for all of them together (Holm's procedure).
+    """Return which hypotheses fall when `level` holds for all of them together (Holm's procedure).
 
     Sorted, the i-th smallest of n is compared with level / (n - i + 1), until one stands. NaN: not
     tested, and not counted.
@@ -29,7 +29,7 @@ def holm(p_values: np.ndarray, level: float = LEVEL) -> np.ndarray:
 
 
 def too_few_inside(shares: np.ndarray, counts: np.ndarray, promised: float) -> np.ndarray:
-    """P(at most so many of n test points lie inside | each does with probability `promised`).
+    """Return P(at most so many of n test points lie inside | each does with probability `promised`).
 
     The binomial distribution, exactly; NaN where the share is not known.
     """
@@ -41,7 +41,7 @@ def too_few_inside(shares: np.ndarray, counts: np.ndarray, promised: float) -> n
 
 
 def surer_than_right(table: np.ndarray) -> float:
-    """P(at most so many answers are right | each is right as often as its confidence says).
+    """Return P(at most so many answers are right | each is right as often as its confidence says).
 
     `table` is [bins, 3]: answers, right ones, sum of confidences. The number of right answers is a
     sum of binomials, one for each bin with its mean confidence: spread over a bin the confidences
@@ -58,14 +58,14 @@ def surer_than_right(table: np.ndarray) -> float:
 
 
 def binomial(count: int, share: float) -> np.ndarray:
-    """P(k of n), k = 0..n."""
+    """Return P(k of n), k = 0..n."""
     k = np.arange(count + 1)
     ways = special.gammaln(count + 1) - special.gammaln(k + 1) - special.gammaln(count - k + 1)
     return np.exp(ways + special.xlogy(k, share) + special.xlog1py(count - k, -share))
 
 
 def paired_difference(count: float, total: float, squares: float) -> float:
-    """Two-sided p-value of Student's paired test, from n, sum and sum of squares of the differences."""
+    """Return the two-sided p-value of Student's paired test, from n, sum and sum of squares."""
     if not np.isfinite([count, total, squares]).all() or count < 2:
         return float("nan")
     mean = total / count
@@ -76,7 +76,7 @@ def paired_difference(count: float, total: float, squares: float) -> float:
 
 
 def paired_answers(total: float, squares: float) -> float:
-    """Two-sided exact sign test of differences that are -1, 0 or 1 (McNemar's exact test).
+    """Return the two-sided p-value of the exact sign test of differences -1, 0 or 1 (McNemar's).
 
     `squares` is how often the two methods disagree, `total` how often more the one is right.
     """

@@ -78,7 +78,7 @@ class Look:
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """A look for each method: the known ones have their own, others take what is left."""
+    """Give each method a look: the known ones have their own, others take what is left."""
     taken = {name: KNOWN_METHODS.index(name) for name in methods if name in KNOWN_METHODS}
     free = iter(
         number for number in range(len(methods) + len(taken)) if number not in taken.values()
@@ -96,7 +96,7 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Inside, figures are made and saved in the report's style, whatever the user has set."""
+    """Make and save figures inside this block in the report's style, whatever the user has set."""
     with warnings.catch_warnings(), matplotlib.rc_context():
         # A name in a script the bundled font lacks shows boxes in the PNG, and fine in the page.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
@@ -106,19 +106,19 @@ def drawing() -> Iterator[None]:
 
 
 def panels(rows: int, columns: int, height: float, **options: object) -> tuple[Figure, list[Axes]]:
-    """A figure of the report's width with its axes in reading order."""
+    """Make a figure of the report's width, with its axes in reading order."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
     return figure, list(grid.flat)
 
 
 def grid(axes: Axes, axis: str = "both") -> None:
-    """Faint lines that guide the eye and survive both themes."""
+    """Draw faint lines that guide the eye and survive both themes."""
     axes.grid(True, axis=axis, color=INK, alpha=0.12, linewidth=0.6)  # type: ignore[arg-type]
 
 
 def short(name: str, length: int = 28) -> str:
-    """A name that fits on an axis: one line, and cut where it is too long."""
+    """Shorten a name so that it fits on an axis: one line, cut where it is too long."""
     line = " ".join(name.split())
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     return line if len(line) <= length else line[: length - 1] + "\N{HORIZONTAL ELLIPSIS}"
@@ -129,7 +129,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 def as_png(figure: Figure) -> bytes:
-    """The figure on white, without the date or the program's name inside."""
+    """Return the figure on white, without the date or the program's name inside."""
     target = io.BytesIO()
     figure.savefig(target, format="png", dpi=200, facecolor="white", metadata={"Software": None})
     # What is saved after it looks the same: finding the places again takes as long as drawing.
@@ -138,7 +138,7 @@ def as_png(figure: Figure) -> bytes:
 
 
 def as_svg(figure: Figure) -> str:
-    """The figure on nothing, the same text for the same numbers."""
+    """Return the figure on nothing, the same text for the same numbers."""
     target = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(target, format="svg", metadata=nothing)
@@ -172,7 +172,7 @@ def inline(svg: str, name: str, alternative: str) -> str:
 
 
 def _slim(tag: str) -> str:
-    """A tag with hundredths of a point, which nobody sees, and without turns by nothing."""
+    """Round a tag to hundredths of a point, which nobody sees, and drop turns by nothing."""
     tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href", "href")
     tag = re.sub(r' transform="rotate\(-?0 [^"]*\)"', "", tag)
     return re.sub(r"\s+", " ", tag)

@@ -48,7 +48,7 @@ class MethodRow:
 
 
 def shown_measures(run: Run) -> list[Measure]:
-    """The measures at least one method has for at least one group."""
+    """Return the measures that at least one method has for at least one group."""
     return [
         measure
         for measure in run.measures
@@ -61,7 +61,7 @@ def shown_measures(run: Run) -> list[Measure]:
 
 
 def method_table(run: Run) -> dict[str, list[MethodRow]]:
-    """Group -> one row per method; cells read "mean +- half width", the best is noted as such."""
+    """Return one row per method for each group; cells read "mean ± half width", the best is marked."""
     return {
         group: [
             MethodRow(
@@ -92,7 +92,7 @@ def best_methods(run: Run, group: str, measure: Measure) -> set[str]:
 def client_table(
     run: Run, judged: list[Judgement] | None = None
 ) -> tuple[list[Column], list[ClientRow], int]:
-    """Columns, rows, and how many clients were left out because there are too many.
+    """Return columns, rows, and how many clients were left out because there are too many.
 
     One row per client: who it is, what it reached with the main method and alone, what federating
     gained it, and what the main method says about its own doubt. Other methods are in its panel.
@@ -145,7 +145,7 @@ def client_table(
 
 
 def client_link(client: Judgement) -> str:
-    """The end of the page's address that opens a client's panel."""
+    """Return the end of the page's address that opens a client's panel."""
     return f"#client={quote(client.group, safe='')}/{quote(client.name, safe='')}"
 
 
@@ -163,7 +163,7 @@ def _decimal(value: float) -> Cell:
 
 
 def _gain(run: Run, value: float) -> Cell:
-    """With its sign: what was saved, in per cent of the error or in points of accuracy."""
+    """Return a gain with its sign: in per cent of the error, or in points of accuracy."""
     if not math.isfinite(value):
         return Cell(number(math.nan))
     text = number(100 * abs(value), 1 if run.classification else 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,11 +23,16 @@ def print_results(results: Mapping[str, MethodResult]) -> None:
     every = [measured for groups in tables.values() for measured in groups.values()]
     classes = any(ACCURACY.key in measured for measured in every)
     shown = (ACCURACY, CE, NLL, BRIER) if classes else (RSMSE, CE, NLL, COVERAGE_90)
-    table = Table(title="Mean over clients \N{PLUS-MINUS SIGN} 95% interval", title_justify="left")
+    table = Table(
+        title="Mean over clients \N{PLUS-MINUS SIGN} 95% interval",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("method")
     table.add_column("clients")
     for measure in shown:
-        table.add_column(measure.title, justify="right")
+        table.add_column(measure.title, justify="right", no_wrap=True)
     for title, groups in tables.items():
         for group, measured in groups.items():
             cells = (measured[measure.key] for measure in shown)

@@ -25,7 +25,7 @@ from pacpfl.run import Watcher
 
 class Tracker(Protocol):
     def numbers(self, values: Mapping[str, float], step: int) -> None:
-        """Values by name, as they are after so many rounds."""
+        """Record values by name, as they are after so many rounds."""
         ...
 
     def close(self, complete: bool) -> None: ...
@@ -88,7 +88,7 @@ class Tracked:
     complete: bool = False
 
     def finish(self, results: Mapping[str, MethodResult]) -> None:
-        """The metrics of all methods, at the round in which each ended."""
+        """Record the metrics of all methods, at the round in which each ended."""
         for result in results.values():
             title, step = result.about["title"], int(result.about.get("rounds", 0))
             values = {
@@ -100,7 +100,7 @@ class Tracked:
         self.complete = True
 
     def tell(self, values: Mapping[str, float], step: int) -> None:
-        """What is no number is left out; names get underscores, which both programs keep as they are."""
+        """Record the finite values; names get underscores for spaces, which both programs keep."""
         finite = {
             name.replace(" ", "_"): value for name, value in values.items() if math.isfinite(value)
         }
@@ -112,7 +112,7 @@ class Tracked:
 def tracked(
     names: Sequence[str], out: Path, config: Config, watcher: Watcher | None = None
 ) -> Iterator[Tracked]:
-    """`Tracked.watcher` does all that `watcher` does, and tells the trackers of these names."""
+    """Put trackers behind a watcher: `Tracked.watcher` does all that it does, and tells them."""
     before = watcher or Watcher()
     trackers = [open_tracker(name, out, config) for name in dict.fromkeys(names)]
     title = ""
@@ -161,7 +161,7 @@ def open_tracker(name: str, out: Path, config: Config) -> Tracker:
 
 
 def changed(config: Config) -> dict[str, Any]:
-    """The keys whose values are not the defaults, the seed, and the name of the data."""
+    """Return the keys whose values are not the defaults, the seed, and the name of the data."""
     differing: dict[str, Any] = {"seed": config.seed, "data.name": config.data.name}
     for section in fields(config):
         part, usual = getattr(config, section.name), section.default
