@@ -20,12 +20,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from local_sites import Local, federation_of, recipe_for, record_of
+from local_sites import RUN, Local, final, make_sites, recipe_for, record_of, run_segment
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.simulate import train
 from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
@@ -56,13 +55,12 @@ from pacpfl.sites.secure_terms import (
     propose,
     to_rows,
 )
-from pacpfl.sites.segment import CHECKPOINT, serve
+from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.site import Site
-from pacpfl.sites.terms import Outcome, Terms, give_order, read_terms
+from pacpfl.sites.terms import Outcome, Terms, read_terms
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Data, Samples
 
-RUN = "0123abcd"
 ROUNDS = 5
 SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
 FOUR = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 4), "d": range(4, 5)}
@@ -124,29 +122,6 @@ def authority() -> Authority:
     return Authority()
 
 
-class Net(Local):
-    """`forge` changes a request on its way to one site, as a lying server would send it."""
-
-    def __init__(self, sites: dict[str, Site], **hooks: Any) -> None:
-        self.forge: Callable[..., Any] = hooks.pop("forge", lambda site, about, params: None)
-        super().__init__(sites, **hooks)
-
-    def ask(
-        self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
-    ) -> list[Reply]:
-        replies = []
-        self.asked.append((wire.from_text(text), list(sites), params))
-        for site in reversed(sites):
-            about = wire.from_text(text)
-            sent = {name: value.copy() for name, value in params.items()}
-            self.forge(site, about, sent)
-            reply = Reply(site, *self.by_name[site].answer(sent, wire.to_text(about)))
-            spoilt = self.spoil(site, about, reply)
-            if spoilt is not None:
-                replies.append(spoilt)
-        return replies
-
-
 def secure_sites(
     folder: Path,
     store: ClientStore,
@@ -155,36 +130,13 @@ def secure_sites(
     authority: Authority,
     limits: dict[str, Limits] | None = None,
 ) -> dict[str, Site]:
-    made = {}
-    for name, chosen in shares.items():
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        own = federation_of(store, chosen)
-        made[name] = Site(
-            name,
-            place,
-            (limits or {}).get(name, Limits()),
-            lambda text, method, own=own: (recipe, own),
-            authority.passport(name),
-        )
-    return made
+    return make_sites(folder, store, shares, recipe, limits, authority.passport)
 
 
 def run_secure(
     net: Local, recipe: Recipe, folder: Path, authority: Authority, segment: int = 1, **terms: Any
 ) -> Outcome:
-    folder.mkdir(parents=True, exist_ok=True)
-    give_order(folder, segment)
-    wanted = Terms(RUN, segment, **({"secure": True} | terms))
-    return serve(net, recipe, "", wanted, folder, authority.pem)
-
-
-def final(folder: Path, method: Any, width: int = 2) -> Any:
-    example = Data(np.zeros((1, width)), np.zeros(1), np.ones(1, bool))
-    template = jax.jit(method.init)(jax.random.key(0), example)
-    found = load_checkpoint(folder / CHECKPOINT, (template, ()), "a run")
-    assert found is not None
-    return found.state[0]
+    return run_segment(net, recipe, folder, segment, authority.pem, **({"secure": True} | terms))
 
 
 def assert_near(one: Any, two: Any, tolerance: float = CLOSE) -> None:
@@ -211,7 +163,7 @@ def by_hand(store: ClientStore, record: participation.Record) -> Any:
 
 
 def assert_by_hand(folder: Path, store: ClientStore) -> None:
-    assert_near(final(folder, StatelessToy()), by_hand(store, record_of(folder)))
+    assert_near(final(folder, StatelessToy())[1], by_hand(store, record_of(folder)))
 
 
 def clients_of(folder: Path) -> list[tuple[int, ...]]:
@@ -250,15 +202,15 @@ def test_a_secure_run_is_the_simulators_run(
         return reply
 
     recipe = recipe_for(lambda n: method, ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=listen)
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=listen)
     with jax.disable_jit(False):
         outcome = run_secure(net, recipe, tmp_path / "run", authority)
         assert outcome.finished, outcome
         expected = train(method, store, rounds=ROUNDS, seed=7, dtype=np.float64).state
         record = record_of(tmp_path / "run")
         again, _ = replay(lambda n: method, store, record, seed=7, dtype=np.float64)
-    assert_near(final(tmp_path / "run", method), expected)
-    assert_near(final(tmp_path / "run", method), again)
+    assert_near(final(tmp_path / "run", method)[1], expected)
+    assert_near(final(tmp_path / "run", method)[1], again)
     assert [about["step"] for about, _, _ in net.asked if "step" in about] == [*STEPS] * ROUNDS
     for reply in said:
         assert set(reply.params) <= {"message", "nothing"}
@@ -274,7 +226,7 @@ def test_a_site_that_drops_out_is_left_out_of_the_sum_or_is_in_it(
     """Three of four sites are enough: masks of one that dies are recovered."""
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
     sites = secure_sites(tmp_path, store, FOUR, recipe, authority)
-    net = Net(sites, spoil=dies("b", step))
+    net = Local(sites, spoil=dies("b", step))
     assert run_secure(net, recipe, tmp_path / "run", authority).finished
     with_b, without = (0, 1, 2, 3, 4), (0, 1, 3, 4)
     in_sum = step in ("agree", "reveal")
@@ -291,7 +243,7 @@ def test_a_round_with_too_few_survivors_is_abandoned_and_repeated(
 ) -> None:
     """All of three sites are needed; among two, both."""
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", step))
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", step))
     assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4)] * 2 + [(0, 1, 3, 4)] * 3
     assert_by_hand(tmp_path / "run", store)
@@ -304,11 +256,11 @@ def test_below_the_quorum_the_segment_ends(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", "mask"))
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", "mask"))
     outcome = run_secure(net, recipe, tmp_path / "run", authority, quorum=3)
     assert (outcome.finished, outcome.rounds, outcome.fatal) == (False, 2, False)
     assert "2 sites are ready, and 3 are needed" in outcome.reason
-    again = Net(secure_sites(tmp_path, store, SHARES, recipe, authority))
+    again = Local(secure_sites(tmp_path, store, SHARES, recipe, authority))
     assert run_secure(again, recipe, tmp_path / "run", authority, 2, quorum=3).finished
     assert_by_hand(tmp_path / "run", store)
 
@@ -318,7 +270,7 @@ def test_one_site_alone_has_no_secure_round(
 ) -> None:
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
     sites = secure_sites(tmp_path, store, {"a": range(0, 2)}, recipe, authority)
-    outcome = run_secure(Net(sites), recipe, tmp_path / "run", authority)
+    outcome = run_secure(Local(sites), recipe, tmp_path / "run", authority)
     assert not outcome.finished and "1 sites are ready, and 2 are needed" in outcome.reason
 
 
@@ -335,7 +287,7 @@ def test_an_update_without_a_place_on_the_grid_stays_at_its_site(
     samples[2] = Samples(np.full_like(samples[2].x, value), samples[2].y)
     store = from_samples(samples)
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, FOUR, recipe, authority))
+    net = Local(secure_sites(tmp_path, store, FOUR, recipe, authority))
     assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * ROUNDS
     reasons = refusals(tmp_path, "b")
@@ -371,7 +323,7 @@ def test_a_malformed_message_changes_nothing(
         return reply
 
     recipe = recipe_for(lambda n: StatelessToy(), 17)
-    net = Net(secure_sites(tmp_path, store, FOUR, recipe, authority), spoil=spoil)
+    net = Local(secure_sites(tmp_path, store, FOUR, recipe, authority), spoil=spoil)
     assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4), (0, 1, 2, 3)] * 8 + [(0, 1, 2, 3, 4)]
     assert_by_hand(tmp_path / "run", store)
@@ -389,7 +341,7 @@ def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
             sites["b"]._secure._values += 2**60  # type: ignore[union-attr]
         return reply
 
-    outcome = run_secure(Net(sites, spoil=spoil), recipe, tmp_path / "run", authority)
+    outcome = run_secure(Local(sites, spoil=spoil), recipe, tmp_path / "run", authority)
     assert (outcome.finished, outcome.rounds) == (False, 2)
     assert "out of the range" in outcome.reason
 
@@ -397,7 +349,7 @@ def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
 # A server that lies.
 
 
-def begin_by_hand(net: Net, authority: Authority, recipe: Recipe) -> SecureRounds:
+def begin_by_hand(net: Local, authority: Authority, recipe: Recipe) -> SecureRounds:
     """A server's objects, to ask single steps with."""
     opening = SimpleNamespace(
         exchange=net,
@@ -413,10 +365,10 @@ def begin_by_hand(net: Net, authority: Authority, recipe: Recipe) -> SecureRound
 
 
 @pytest.fixture
-def begun(store: ClientStore, tmp_path: Path, authority: Authority) -> tuple[Net, SecureRounds]:
+def begun(store: ClientStore, tmp_path: Path, authority: Authority) -> tuple[Local, SecureRounds]:
     """Sites after `begin`, and a server that has not asked for a round yet."""
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority))
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority))
     net.spoil = lambda site, about, reply: None if about["task"] == "secure" else reply
     run_secure(net, recipe, tmp_path / "run", authority)
     net.spoil = lambda site, about, reply: reply
@@ -432,7 +384,7 @@ def ask_round(rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
     )
 
 
-def test_by_hand_a_round_works(begun: tuple[Net, SecureRounds]) -> None:
+def test_by_hand_a_round_works(begun: tuple[Local, SecureRounds]) -> None:
     found = ask_round(begun[1])
     assert found.total is not None and found.survivors == ("a", "b", "c")
 
@@ -500,7 +452,7 @@ def no_inbox(site: str, about: Any, params: Any) -> None:
     ],
 )
 def test_a_lying_server_gets_nothing(
-    step: str, change: Any, words: str, begun: tuple[Net, SecureRounds], tmp_path: Path
+    step: str, change: Any, words: str, begun: tuple[Local, SecureRounds], tmp_path: Path
 ) -> None:
     net, rounds = begun
     net.forge = forged(change, step)
@@ -521,7 +473,7 @@ def test_a_lying_server_gets_nothing(
 
 
 def test_a_round_cannot_be_asked_for_in_the_open(
-    begun: tuple[Net, SecureRounds], tmp_path: Path
+    begun: tuple[Local, SecureRounds], tmp_path: Path
 ) -> None:
     net, _ = begun
     request = {"task": "train", "run": RUN, "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
@@ -532,7 +484,7 @@ def test_a_round_cannot_be_asked_for_in_the_open(
     assert any("secure rounds only" in reason for reason in refusals(tmp_path, "a"))
 
 
-def test_an_attempt_is_answered_once(begun: tuple[Net, SecureRounds]) -> None:
+def test_an_attempt_is_answered_once(begun: tuple[Local, SecureRounds]) -> None:
     """A server that asks for the same numbers again, for the last step twice, or to begin anew."""
     net, rounds = begun
     assert ask_round(rounds).total is not None
@@ -582,7 +534,7 @@ def test_swapped_keys_are_refused_before_the_first_round(
             about["introductions"]["b"] = swapped
 
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority), forge=forge)
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), forge=forge)
     outcome = run_secure(net, recipe, tmp_path / "run", authority)
     assert not outcome.finished and outcome.rounds == 0
     assert any(words[kind] in reason for reason in refusals(tmp_path, "a"))
@@ -596,7 +548,7 @@ def test_a_site_with_a_bad_certificate_does_not_hold_up_the_others(
     sites = secure_sites(tmp_path, store, FOUR, recipe, authority)
     sites["d"]._passport = authority.passport("d", days=-1.0)
     sites["c"]._passport = None
-    net = Net(sites)
+    net = Local(sites)
     assert run_secure(net, recipe, tmp_path / "run", authority).finished
     assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b"}
     assert any("d was refused" in n and "not valid now" in n for n in net.notes)
@@ -635,7 +587,7 @@ def test_a_passport_lies_in_the_kit(authority: Authority, tmp_path: Path) -> Non
 def test_a_site_can_require_it(store: ClientStore, tmp_path: Path, authority: Authority) -> None:
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
     limits = {"a": Limits(secure=True)}
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority, limits))
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority, limits))
     assert run_secure(net, recipe, tmp_path / "open", authority, secure=False).finished
     assert {seat.site for seat in record_of(tmp_path / "open").roster} == {"b", "c"}
     assert ["secure aggregation is required here" in r for r in refusals(tmp_path, "a")] == [True]
@@ -685,7 +637,7 @@ def test_a_method_that_needs_more_than_the_sum_is_refused(
     for method, right in ((Greedy(), False), (Counted(), True), (Toy(), True)):
         recipe = recipe_for(lambda n, method=method: method, 1)
         folder = tmp_path / type(method).__name__
-        net = Net(secure_sites(folder, store, SHARES, recipe, authority))
+        net = Local(secure_sites(folder, store, SHARES, recipe, authority))
         outcome = run_secure(net, recipe, folder / "run", authority)
         assert (outcome.finished, outcome.fatal) == (right, not right)
         assert right or "one by one" in outcome.reason
@@ -695,7 +647,7 @@ def test_sampled_clients_are_refused(
     store: ClientStore, tmp_path: Path, authority: Authority
 ) -> None:
     recipe = recipe_for(lambda n: StatelessToy(), ROUNDS, clients_per_round=2)
-    net = Net(secure_sites(tmp_path, store, SHARES, recipe, authority))
+    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority))
     outcome = run_secure(net, recipe, tmp_path / "run", authority)
     assert outcome.fatal and "all clients take part" in outcome.reason
 
@@ -890,7 +842,9 @@ def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
     """Site b dies while the first round is revealed: that round counts, though nothing came of it."""
     method = private(rounds=3)
     recipe = private_opened(method, 3)
-    net = Net(secure_sites(tmp_path, tiny, SHARES, recipe, authority), spoil=dies("b", "reveal", 0))
+    net = Local(
+        secure_sites(tmp_path, tiny, SHARES, recipe, authority), spoil=dies("b", "reveal", 0)
+    )
     released: list[int] = []
 
     def note_ledger(site: str, about: Any, params: Any) -> None:
@@ -904,17 +858,17 @@ def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
     assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * 2
     counts = [json.loads((tmp_path / site / "revealed.json").read_text()) for site in "abc"]
     assert counts == [{RUN: 3}, {RUN: 1}, {RUN: 3}]
-    state = final(tmp_path / "run", method)
+    state = final(tmp_path / "run", method)[1]
     assert np.isfinite(state.inner.particles).all() and state.round == 2
     _asks_for_more(net, recipe, tmp_path, authority)
 
 
-def _asks_for_more(net: Net, recipe: Recipe, folder: Path, authority: Authority) -> None:
+def _asks_for_more(net: Local, recipe: Recipe, folder: Path, authority: Authority) -> None:
     """A server that has lost its ledger is refused by the sites themselves, also by new processes."""
     (folder / "run" / FILE).unlink()
     (folder / "run" / CHECKPOINT).unlink()
     sites = secure_sites(folder, make_store((3, 5, 2, 4, 5), seed=4), SHARES, recipe, authority)
-    outcome = run_secure(Net(sites), recipe, folder / "run", authority, 2)
+    outcome = run_secure(Local(sites), recipe, folder / "run", authority, 2)
     assert not outcome.finished
     assert "budget of this run is for 3 rounds" in outcome.reason
 
@@ -932,7 +886,7 @@ def test_a_server_cannot_loosen_the_clip(
     for secure in (True, False):
         folder = tmp_path / str(secure)
         recipe = private_opened(method, 1)
-        net = Net(secure_sites(folder, tiny, SHARES, recipe, authority), forge=forge)
+        net = Local(secure_sites(folder, tiny, SHARES, recipe, authority), forge=forge)
         assert run_secure(net, recipe, folder / "run", authority, secure=secure).finished
         assert clients_of(folder / "run") == [(2, 3, 4)]
         assert (

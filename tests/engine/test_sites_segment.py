@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from local_sites import Crash, Local, make_sites, recipe_for, record_of, run_segment
+from local_sites import (
+    Crash,
+    Local,
+    assert_close,
+    final,
+    make_sites,
+    recipe_for,
+    record_of,
+    run_segment,
+)
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.simulate import train
 from pacpfl.engine.training import Saving
 from pacpfl.methods.base import Method
@@ -25,11 +32,9 @@ from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.transforms import Compressed
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.sites import participation
-from pacpfl.sites.opening import FORM
 from pacpfl.sites.runs import replay
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import give_order, read_outcome
-from pacpfl.types import Data
 
 LENGTHS = (3, 5, 2, 4, 5)
 SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
@@ -74,22 +79,6 @@ METHODS = {
     "counting": lambda n: Counting(n),
     "int8": lambda n: Compressed(Toy(), "int8"),
 }
-
-
-def final(folder: Path, method: Method) -> tuple[int, Any]:
-    width = len(json.loads((folder / FORM).read_text())["form"]["features"])
-    example = Data(jnp.zeros((1, width)), jnp.zeros(1), jnp.ones(1, bool))
-    template = jax.jit(method.init)(jax.random.key(0), example)
-    found = load_checkpoint(folder / CHECKPOINT, (template, ()), "a run")
-    assert found is not None
-    return found.round, found.state[0]
-
-
-def assert_close(one: Any, two: Any, tolerance: float = 1e-11) -> None:
-    leaves, others = jax.tree.leaves(one), jax.tree.leaves(two)
-    assert len(leaves) == len(others) > 0
-    for a, b in zip(leaves, others, strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
 
 
 def assert_replayed(folder: Path, store: ClientStore, build: Any, rounds: int = ROUNDS) -> None:
