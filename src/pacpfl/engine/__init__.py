@@ -1,1 +1,1 @@
-"""Where methods run."""
+"""Where methods run: `simulate.train` plays rounds in this process, for `training`'s loop."""

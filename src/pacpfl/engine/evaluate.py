@@ -53,6 +53,26 @@ def evaluate(
 
     Clients are personalised together, block by block. New clients have no state of their own from
     training: they start like a client in the first round (`init_client`).
+
+    Parameters
+    ----------
+    method, state, client_states
+        What was trained, and the states after the last round.
+    federation
+        The clients; each needs two test samples at least.
+    seed
+        The training's own: models that are drawn use keys of it.
+    dtype
+        Of samples and models.
+    matrices_per_client
+        Kernel matrices that a client's model holds at once: decides how many clients go together.
+    clients_at_once
+        How many go together, where somebody knows better.
+
+    Returns
+    -------
+    dict
+        By group, "existing" and "new"; groups without clients are left out.
     """
     groups = {name: clients for name, clients in federation.groups().items() if clients}
     for clients in groups.values():
