@@ -28,13 +28,13 @@ from benchmarks.results import Sheet, from_table, write_results
 from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
+from pacpfl.engine.compiled import make_call
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.simulate import (
+from pacpfl.engine.rounds import (
     choose_clients,
     divide,
     hold,
     initial_client_states,
-    make_call,
     point_round,
     stack_rounds,
     to_device,

@@ -12,8 +12,9 @@ import optax
 
 from benchmarks.problem import Problem
 from pacpfl.data.store import from_samples
+from pacpfl.engine.compiled import make_call
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.simulate import divide, gather_round, make_call, stack_rounds, to_device
+from pacpfl.engine.rounds import divide, gather_round, stack_rounds, to_device
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Samples

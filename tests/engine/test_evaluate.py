@@ -16,7 +16,7 @@ from scipy.special import log_softmax
 from toys import CentralToy, Toy, ToyState
 
 from pacpfl.engine.evaluate import Evaluation, agree, evaluate
-from pacpfl.engine.simulate import divide
+from pacpfl.engine.rounds import divide
 from pacpfl.errors import InputError
 from pacpfl.folder import summarise
 from pacpfl.types import Client, Data, Federation, Probabilities, Samples

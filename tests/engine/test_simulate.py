@@ -23,7 +23,7 @@ from pacpfl.data.store import ClientStore
 from pacpfl.engine import simulate
 from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import choose_clients, divide
+from pacpfl.engine.rounds import choose_clients, divide, initial_client_states
 from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving
 from pacpfl.errors import InputError
@@ -87,7 +87,7 @@ def assert_close_tree(one: Any, two: Any, **tolerance: float) -> None:
 def first_memories(method: Any, store: ClientStore) -> Any:
     """What clients keep before the first round: a run of which nobody was chosen but one."""
     state = method.init(jax.random.fold_in(jax.random.key(7), 0), own_rows(store, 0))
-    return simulate.initial_client_states(method, state, store, Keys.of(7), np.float64)
+    return initial_client_states(method, state, store, Keys.of(7), np.float64)
 
 
 @pytest.mark.parametrize("c", [5, 2])
@@ -198,7 +198,8 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, sys.argv[1])
 from toys import Toy, make_store
-from pacpfl.engine.simulate import divide, train
+from pacpfl.engine.rounds import divide
+from pacpfl.engine.simulate import train
 layout = divide(5, 5, 1, 8)
 assert layout.devices == 2 and layout.slots == 6, layout
 for c in (5, 2):
