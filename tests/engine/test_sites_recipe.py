@@ -101,8 +101,8 @@ def test_the_projects_file(tmp_path: Path) -> None:
         (("[server]", "[server]\nport = 0"), "no port"),
         (('name = "houses"', 'admin = "me"'), "no address"),
         (("[server]", "[server"), "not valid TOML"),
-        (("[server]", "[run]\nquorum = 0\n[server]"), "makes no sense"),
-        (("[server]", '[run]\nencoding = "int4"\n[server]'), "makes no sense"),
+        (("[server]", "[run]\nquorum = 0\n[server]"), "at least 1"),
+        (("[server]", '[run]\nencoding = "int4"\n[server]'), "is not one of exact"),
         (("[server]", "[run]\nsegment = 3\n[server]"), "no key 'segment'"),
     ):
         path.write_text(good.replace(*change))
