@@ -39,7 +39,7 @@ from pacpfl.engine.rounds import (
     stack_rounds,
     to_device,
 )
-from pacpfl.studies.build import build_method
+from pacpfl.methods.registry import build_method
 from pacpfl.types import Client, Federation, Samples
 
 FEDAVG = "FedAvg, 5 local steps"

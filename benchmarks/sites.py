@@ -30,6 +30,7 @@ from benchmarks.measure import ROOT
 from benchmarks.results import Sheet, sheet_lines, to_json
 from pacpfl import config as configuration
 from pacpfl import files
+from pacpfl.build import build_federation
 from pacpfl.cli.common import shipped
 from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
@@ -37,7 +38,6 @@ from pacpfl.sites import participation
 from pacpfl.sites.kits import ABOUT, Project, provision
 from pacpfl.sites.session import Console
 from pacpfl.sites.supervisor import Unreachable
-from pacpfl.studies.build import build_federation
 
 ADMIN = "admin@bench.org"
 MEDIAN_GOAL, TOTAL_GOAL = 0.3, 180.0  # seconds

@@ -21,11 +21,11 @@ import numpy as np
 
 from benchmarks.harness import describe_machine
 from benchmarks.results import Sheet, write_results
+from pacpfl.build import build_federation
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.build import build_federation
 from reproduction.classification import DATASETS, cell_config
 
 METHODS = ("fedavg", "pacpfl")

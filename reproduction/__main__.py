@@ -107,7 +107,7 @@ def _study(
     from pacpfl.report.progress import counting
 
     runtime.configure()
-    from pacpfl.studies.build import load_weather
+    from pacpfl.build import load_weather
     from reproduction import ablation, fortnights, regression, regression_summary, table
     from reproduction.outcomes import Progress, read_outcomes, run_cells
     from reproduction.study import write_study

@@ -16,11 +16,11 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
+from pacpfl.build import build_federation
 from pacpfl.config import Config, load, override
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.build import build_federation
 from pacpfl.tune.workers import work
 from pacpfl.types import Federation
 from reproduction.outcomes import (

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pacpfl.studies.build import CLASSIFIERS
+from pacpfl.methods.registry import entry
 from reproduction.classification import DATASETS, PUBLISHED, ROWS
 from reproduction.outcomes import Kept, boxes
 from reproduction.table import rows
 
 # The paper's names of the two that know no federation, too.
-TITLES = {row: CLASSIFIERS[row].title for row in ROWS} | {
+TITLES = {row: entry(row).class_title or entry(row).title for row in ROWS} | {
     "vanilla": "BNN per client (Vanilla)",
     "pooled": "One BNN for all (Pooled)",
 }

@@ -33,7 +33,7 @@ def reproduce_privacy(
     from pacpfl.report.progress import counting
 
     runtime.configure()
-    from pacpfl.studies.build import load_weather
+    from pacpfl.build import load_weather
     from reproduction import privacy_study, privacy_summary, regression
     from reproduction.cli_classification import without_folders
     from reproduction.outcomes import Progress, read_outcomes

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.build import build_federation
 from pacpfl.tune.spaces import identity
 from pacpfl.tune.workers import work
 from pacpfl.types import Federation

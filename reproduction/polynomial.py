@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from pacpfl.build import build_federation
 from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Interrupted, Watcher, run_method
-from pacpfl.studies.build import build_federation
 from pacpfl.types import Federation
 from reproduction.table import Outcome, Published, rows
 

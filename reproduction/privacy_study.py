@@ -22,13 +22,13 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+from pacpfl.build import build_federation
 from pacpfl.config import SECTIONS, Config, load, override
 from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.data.store import from_clients
 from pacpfl.errors import InputError
 from pacpfl.folder import summarise
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.build import build_federation
 from pacpfl.tune.workers import work
 from pacpfl.types import Federation
 from reproduction import outcomes

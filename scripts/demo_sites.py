@@ -19,9 +19,9 @@ import sys
 import time
 from pathlib import Path
 
+from pacpfl.build import build_federation
 from pacpfl.cli.common import shipped
 from pacpfl.data.site_folder import write_client_file
-from pacpfl.studies.build import build_federation
 
 SITES = ("east", "north", "west")
 ADMIN = "kits/admin@demo.org"

@@ -19,8 +19,8 @@ from pacpfl.data.standardize import Scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.errors import InputError
 from pacpfl.files import save_arrays
+from pacpfl.methods.models import build_prior
 from pacpfl.priors.gp import GPPrior
-from pacpfl.studies.build import build_prior
 
 pytestmark = pytest.mark.usefixtures("programs")
 

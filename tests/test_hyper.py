@@ -72,32 +72,6 @@ def test_samples_follow_the_hyper_prior(prior: hyper.HyperPrior) -> None:
     np.testing.assert_array_equal(draws, hyper.sample(jax.random.key(0), prior, 4000))
 
 
-def test_tau_by_hand() -> None:
-    """lambda = 10, beta = 5, n = 4, n_2 = 2, upsilon = 1/2: 10 / (10 + 5 * 4 * 2.5) = 1/6."""
-    assert hyper.tau_from_lambda(10, 5, 4, 2, 0.5) == pytest.approx(1 / 6, rel=1e-14)
-    assert hyper.lambda_from_tau(1 / 6, 5, 4, 2, 0.5) == pytest.approx(10, rel=1e-12)
-    default = 24 / (24 + 10 * 24 * (24 + 1e-4))
-    assert hyper.tau_from_lambda(24, 10, 24, 24) == pytest.approx(default, rel=1e-14)
-
-
-@pytest.mark.parametrize("tau", [1e-6, 0.01, 0.5, 0.999])
-@pytest.mark.parametrize(("beta", "n", "n_2"), [(10.0, 24, 24), (0.5, 1, 0), (150.0, 7, 3)])
-def test_tau_and_lambda_are_inverse(tau: float, beta: float, n: int, n_2: int) -> None:
-    lambda_ = hyper.lambda_from_tau(tau, beta, n, n_2)
-    assert hyper.tau_from_lambda(lambda_, beta, n, n_2) == pytest.approx(tau, rel=1e-12)
-
-
-def test_no_finite_lambda_gives_tau_of_one() -> None:
-    assert hyper.lambda_from_tau(1.0, 10, 24, 24) == math.inf
-    assert hyper.tau_from_lambda(1e12, 10, 24, 24) == pytest.approx(1, abs=1e-7)
-
-
-def test_condition_of_the_server_bound() -> None:
-    assert hyper.lambda_condition(24.001, 24, 1e-4)
-    assert not hyper.lambda_condition(24.0001, 24, 1e-4 + 1e-9)
-    assert not hyper.lambda_condition(24.0, 24)
-
-
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan])
 def test_a_hyper_prior_needs_a_positive_spread(std: float) -> None:
     with pytest.raises(InputError, match="must be positive"):

@@ -37,6 +37,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"engine"}),
     frozenset(
         {
+            "build",
             "certify",
             "client",
             "config",
@@ -45,6 +46,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "folder",
             "memory",
             "own",
+            "rules",
             "run",
             "studies",
             "trained",

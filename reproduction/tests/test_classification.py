@@ -14,19 +14,20 @@ import numpy as np
 import pytest
 
 from pacpfl import memory
-from pacpfl.config import CLASS_METHODS, Config, identity, override
+from pacpfl.build import build_federation
+from pacpfl.config import Config, identity, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.excerpts import DOUBTED, SURE, WRONG, examples
 from pacpfl.likelihoods import Categorical, Gaussian
+from pacpfl.methods.models import build_model
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.registry import build_method, entry
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.networks import CNN, MLP
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method, entry
-from pacpfl.studies.build_networks import build_model
 from pacpfl.types import Client, Data, Federation, Probabilities, Samples
 from reproduction import classification, table
 from reproduction.classification import DATASETS, PUBLISHED, ROWS, cells, run_cell, run_cells
@@ -123,14 +124,11 @@ def test_a_name_means_another_model_where_the_target_is_a_class() -> None:
     assert isinstance(theirs, PACPFL) and isinstance(theirs.prior, GPPrior)
     assert build_model(config, numbers.form).likelihood == Gaussian(1.0)
     for name in ("vanilla", "pooled"):
-        assert "BNN" in entry(name, classes.form).title
-        assert "GP" in entry(name, numbers.form).title
+        assert "BNN" in entry(name).title_for(classes.form)
+        assert "GP" in entry(name).title_for(numbers.form)
         assert type(build_method(name, config, classes.form)) is not type(
             build_method(name, config, numbers.form)
         )
-    assert set(CLASSIFIERS) == set(CLASS_METHODS)
-    for name, found in CLASSIFIERS.items():
-        assert found.rounds == METHODS[name].rounds
 
 
 @pytest.mark.parametrize("name", ["ridge", "ard", "vanilla-deep", "pooled-deep"])

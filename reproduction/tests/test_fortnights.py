@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pacpfl.build import build_federation, load_weather
 from pacpfl.config import override
-from pacpfl.studies.build import build_federation, load_weather
 from pacpfl.tune.spaces import ROWS
 from reproduction import fortnights, table
 from reproduction.outcomes import Kept

@@ -17,7 +17,7 @@ import pytest
 from matplotlib import cbook
 from scipy import stats
 
-from pacpfl.config import METHODS, Config, RunSettings, override
+from pacpfl.config import Config, RunSettings, override
 from pacpfl.data.polynomial import polynomial, true_predictive
 from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
@@ -25,6 +25,7 @@ from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import METRICS, MethodResult
+from pacpfl.methods.registry import named
 from pacpfl.metrics import LEVELS
 from pacpfl.run import run
 from pacpfl.tune.spaces import ROWS, prepare
@@ -74,7 +75,7 @@ def test_every_method_meets_the_same_data_on_every_data_set():
     seen: dict[tuple[str, int], Any] = {}
     for cell in cells:
         config = cell.config
-        assert cell.method == ROWS[cell.name].method and cell.method in METHODS
+        assert cell.method == ROWS[cell.name].method and cell.method in named()
         data = (config.data, config.pv)
         assert seen.setdefault((cell.dataset, config.seed), data) == data
         assert config.pv.weather == "weather.csv"

@@ -31,9 +31,9 @@ from pacpfl.data.tables.settings import TableSettings
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.files import damaged, load_arrays, save_arrays
+from pacpfl.methods.models import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
-from pacpfl.studies.build import build_prior
 from pacpfl.trained import load_run
 from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
 

@@ -11,10 +11,12 @@ import json
 import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pacpfl.data.settings import CLASSIFICATION, DataSettings, ImageSettings, PVSettings
+from pacpfl import rules
+from pacpfl.data.settings import DataSettings, ImageSettings, PVSettings
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.maml import MAMLSettings
@@ -23,6 +25,7 @@ from pacpfl.methods.network import LocalTraining
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.pfedbayes import PFedBayesSettings
 from pacpfl.methods.pfedgp_classify import PFedGPSettings
+from pacpfl.methods.registry import entry
 from pacpfl.methods.vanilla import AloneSettings
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.bnn import BNNSettings
@@ -66,15 +69,7 @@ class Config:
     run: RunSettings = RunSettings()
 
 
-METHODS = (
-    *("pacpfl", "pfedgp", "pfedbayes", "mtl", "maml", "fedavg"),
-    *("vanilla", "vanilla-deep", "pooled", "pooled-deep", "ridge", "ard"),
-)
-# Their results depend on all clients' data, without noise.
-TOGETHER = (*METHODS[1:6], "pooled", "pooled-deep")
-CLASS_METHODS = (*METHODS[:6], "vanilla", "pooled")
-# Symbols of the paper that people will look for under their own name.
-SYMBOLS = {"beta": "train.temperature, which is beta / m_i"}
+DATA = ("data", "pv", "images", "tables")
 SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
 
 
@@ -173,93 +168,22 @@ def identity(config: Config, sections: Iterable[str] | None = None, **more: Any)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def method_identity(config: Config, method: str, **more: Any) -> str:
+    """Return the name of a method's results: what other methods are set to does not change it."""
+    return identity(config, (*DATA, *entry(method).settings), method=method, **more)
+
+
 def check(config: Config, origin: str) -> None:
-    """What no single key can tell."""
-    train = config.train
-    if train.tau is not None and train.lambda_ is not None:
-        raise InputError(f"{origin}: tau and lambda say the same thing; give one of them.")
-    if config.data.samples < 2 and config.data.name not in (*("femnist", "emnist", "tables"),):
-        raise InputError(f"{origin}: samples = {config.data.samples} is too few; give at least 2.")
-    if config.data.name in CLASSIFICATION and config.data.standardize != "none":
-        raise InputError(
-            f"{origin}: the labels of {config.data.name} cannot be standardised; leave standardize out."
-        )
-    own = config.data.name == "tables"  # how many clients there are, the files tell
-    if not own and (train.clients_per_round or 0) > config.data.clients:
-        raise InputError(
-            f"{origin}: clients_per_round = {train.clients_per_round} is more than the "
-            f"{config.data.clients} clients there are."
-        )
-    if own and not (config.tables.source and config.tables.target):
-        raise InputError(
-            f"{origin}: tables need a source (file or folder) and a target (column); pacpfl init FOLDER "
-            "writes both."
-        )
-    if not config.run.methods:
-        raise InputError(f"{origin}: methods is empty; name at least one of {', '.join(METHODS)}.")
-    for name in config.run.methods:
-        if name not in METHODS:
-            raise InputError(f"{origin}: there is no method {name!r}{nearest(name, METHODS)}")
-        if config.data.name in CLASSIFICATION and name not in CLASS_METHODS:
-            raise InputError(
-                f"{origin}: {name} is not made for classes, which {config.data.name} has; choose "
-                f"among {', '.join(CLASS_METHODS)}."
-            )
-    if len(config.network.filters) != 2:
-        raise InputError(
-            f"{origin}: filters = {list(config.network.filters)} must name the channels of two "
-            "convolutions, such as [32, 64]."
-        )
-    check_privacy(config, origin)
+    """Check the rules that involve several keys.
 
-
-def check_privacy(config: Config, origin: str) -> None:
-    """What no single key of [privacy] can tell."""
-    privacy = config.privacy
-    if privacy.mode == "none":
-        if privacy.epsilon is not None:
-            raise InputError(
-                f"{origin}: privacy.epsilon = {privacy.epsilon} protects nobody without a mode; set "
-                "privacy.mode to gaussian or laplace."
-            )
-        return
-    if privacy.epsilon is None:
-        raise InputError(
-            f"{origin}: privacy.mode = {privacy.mode} needs a budget; set privacy.epsilon."
-        )
-    if "pacpfl" not in config.run.methods:
-        raise InputError(
-            f"{origin}: privacy.mode = {privacy.mode} is for the method pacpfl, which is not among "
-            "the methods; add it."
-        )
-    if privacy.clip_quantile is not None and (privacy.mode, privacy.unit) != ("gaussian", "client"):
-        raise InputError(
-            f"{origin}: privacy.clip_quantile is accounted for mode gaussian and unit client only; "
-            "leave it out."
-        )
-    if config.data.standardize == "global":
-        raise InputError(
-            f"{origin}: standardize = global uses all clients' data without noise, which no budget "
-            "covers; choose client or none."
-        )
-    if config.data.name == "tables" and config.tables.missing == "impute":
-        raise InputError(
-            f"{origin}: missing = impute uses the medians of all clients' rows without noise, which no "
-            "budget covers; set tables.missing to drop, or privacy.mode to none."
-        )
-    if not privacy.strict:
-        return
-    shared = [name for name in config.run.methods if name in TOGETHER]
-    if shared:
-        raise InputError(
-            f"{origin}: privacy.strict releases nothing that is not accounted for, but "
-            f"{', '.join(shared)} would learn from all clients without noise; leave them out of "
-            "run.methods."
-        )
-    if config.data.name != "tables" and config.data.new_clients == 0:
-        raise InputError(
-            f"{origin}: privacy.strict measures new clients only, and there are none; set new_clients."
-        )
+    Raises
+    ------
+    InputError
+        With the first thing that is wrong; `origin` says where it was written.
+    """
+    parts = (getattr(config, section) for section in SECTIONS)
+    for problem in chain(*(part.problems() for part in parts), rules.problems(config)):
+        raise InputError(f"{origin}: {problem}")
 
 
 def _with(config: Config, name: str, value: Any, origin: str) -> Config:
@@ -290,9 +214,17 @@ def _find(name: str, origin: str) -> tuple[str, str]:
     if found:
         choices = " or ".join(f"{section}.{name}" for section, _ in found)
         raise InputError(f"{origin}: {name} could be {choices}; write one of them.")
-    symbol = SYMBOLS.get(name.removeprefix("train."))
-    hint = f"; give {symbol}." if symbol else nearest(name, known)
-    raise InputError(f"{origin}: there is no key {name!r}{hint}")
+    raise InputError(f"{origin}: there is no key {name!r}{_symbol(name) or nearest(name, known)}")
+
+
+def _symbol(name: str) -> str:
+    """Return where a symbol of the paper is found that people look for under its own name."""
+    for section, part in SECTIONS.items():
+        for f in fields(part):
+            symbol = f.metadata.get("symbol", "")
+            if symbol and symbol.split()[0] == name.removeprefix(f"{section}."):
+                return f"; give {section}.{f.name}, which is {symbol}."
+    return ""
 
 
 def _help(owner: type, name: str) -> str:

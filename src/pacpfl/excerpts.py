@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pacpfl.engine.evaluate import Evaluation
-from pacpfl.studies.alone import ALONE
+from pacpfl.methods.registry import named
 from pacpfl.types import Client, Samples
 
 POINTS = 120  # test samples kept of one client,
@@ -69,7 +69,9 @@ def alone_evaluations(
 ) -> dict[str, Evaluation]:
     """Return the evaluations of the methods that go alone and served this group."""
     return {
-        name: found[group] for name, found in groups.items() if name in ALONE and group in found
+        name: found[group]
+        for name, found in groups.items()
+        if name in named(learns="alone") and group in found
     }
 
 

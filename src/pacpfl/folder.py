@@ -16,10 +16,11 @@ from safetensors.numpy import load_file, save
 
 from pacpfl import __version__, excerpts, files, metrics
 from pacpfl import config as configuration
-from pacpfl.config import METHODS, Config
+from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.methods.registry import entries
 from pacpfl.privacy.ledger import FILE as LEDGER
 from pacpfl.privacy.ledger import start_over
 from pacpfl.types import Client, Federation
@@ -67,7 +68,7 @@ class RunFolder:
         """
         for name in FILES:
             (self.path / name).unlink(missing_ok=True)
-        for method in METHODS:
+        for method in entries():
             self.checkpoint(method).unlink(missing_ok=True)
         start_over(self.ledger)
 

@@ -1,7 +1,8 @@
 """The hyper-prior, and the optimal hyper-posterior it leads to (paper, corollary on Q*).
 
 ln Q*(phi) = ln P(phi) + tau sum_i ln Z_beta(P_phi, S_i) + const,
-tau = lambda / (lambda + beta n (n_2 + upsilon)),   where lambda > n_2 + upsilon.
+
+where tau follows from the lambda of the server-level bound (`bounds.tau_from_lambda`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pacpfl.errors import InputError
-
-UPSILON = 1e-4  # the paper's choice
 
 
 class Block(NamedTuple):
@@ -76,19 +75,3 @@ def posterior_log_density(
 ) -> Float[Array, ""]:
     """ln Q*(phi) up to the constant ln Z^S."""
     return log_density(prior, phi) + tau * jnp.sum(log_evidences)
-
-
-def tau_from_lambda(
-    lambda_: float, beta: float, n: int, n_2: int, upsilon: float = UPSILON
-) -> float:
-    return lambda_ / (lambda_ + beta * n * (n_2 + upsilon))
-
-
-def lambda_from_tau(tau: float, beta: float, n: int, n_2: int, upsilon: float = UPSILON) -> float:
-    """The lambda that gives this tau; infinite for tau >= 1, which no finite lambda reaches."""
-    return tau * beta * n * (n_2 + upsilon) / (1 - tau) if tau < 1 else math.inf
-
-
-def lambda_condition(lambda_: float, n_2: int, upsilon: float = UPSILON) -> bool:
-    """What the server-level theorem asks for: lambda > n_2 + upsilon."""
-    return lambda_ > n_2 + upsilon

@@ -10,8 +10,9 @@ from __future__ import annotations
 import jax
 
 from pacpfl.config import Config
-from pacpfl.priors.networks import CNN, MLP, ROWS, Network
-from pacpfl.studies.build_networks import build_model
+from pacpfl.methods.models import build_model
+from pacpfl.methods.registry import entry
+from pacpfl.priors.networks import CNN, MLP, Network
 from pacpfl.types import Federation
 
 ROOM = {"cpu": 2**30}  # bytes
@@ -26,27 +27,12 @@ def clients_at_once(name: str, config: Config, federation: Federation) -> int | 
         return None
     network = build_model(config, federation.form).network
     rows = max(len(c.personal) for group in federation.groups().values() for c in group)
-    side_by_side, passes, rows = _work(name, config, rows)
+    held = entry(name).memory(config, federation.form)
+    passes, rows = GRADIENT if held.gradients else 1, min(rows, held.rows or rows)
     itemsize = 8 if config.run.precision == "float64" else 4
-    floats = side_by_side * (passes * rows * activations(network) + COPIES * network.size)
+    floats = held.networks * (passes * rows * activations(network) + COPIES * network.size)
     room = ROOM.get(jax.default_backend(), ROOM_ACCELERATOR)
     return max(1, room // (itemsize * floats))
-
-
-def _work(name: str, config: Config, samples: int) -> tuple[int, int, int]:
-    """Return networks side by side at one client, passes through each, and rows in a pass."""
-    posterior, batch = config.posterior, None
-    if name == "pacpfl":
-        if posterior.adapt == "last":  # networks one after the other, in parts, without gradients
-            return config.train.particles, 1, min(samples, ROWS)
-        networks, batch = config.train.particles * posterior.networks, posterior.batch
-    elif name in ("vanilla", "pooled"):
-        networks, batch = config.alone.networks, config.alone.batch
-    else:
-        networks = 1
-        if name in ("mtl", "pfedbayes"):
-            batch = config.local.batch
-    return networks, GRADIENT, min(samples, batch or samples)
 
 
 def activations(network: Network) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl import files, metrics
+from pacpfl.build import build_federation
 from pacpfl.config import Config, dump
 from pacpfl.data.standardize import fit_scalers
 from pacpfl.data.tables.columns import describe
@@ -20,7 +21,7 @@ from pacpfl.data.tables.read import load_own
 from pacpfl.defaults import LARGEST, defaults, expected_seconds, in_words, reasons, scaling
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult
-from pacpfl.studies.build import build_federation, build_method
+from pacpfl.methods.registry import build_method
 from pacpfl.types import Federation
 
 FEW = 10  # training rows below which a client leans on the others

@@ -16,6 +16,7 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl import svgd
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients, release, row_blocks
 from pacpfl.engine.cache import compiled_once
@@ -25,11 +26,11 @@ from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving
 from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.memory import clients_at_once
-from pacpfl.methods.ard import ARD
 from pacpfl.methods.base import Method
+from pacpfl.methods.models import temperatures
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
-from pacpfl.studies.build import build_federation, build_method, entry, temperatures
+from pacpfl.methods.registry import build_method, entry
 from pacpfl.studies.protect import describe_privacy, plan_of, protect, secrecy
 from pacpfl.types import Federation
 
@@ -87,13 +88,15 @@ def run_method(
     folder = saving.path.parent if saving is not None else None
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     began = time.monotonic()
-    title, in_rounds, _ = entry(name, federation.form)
+    form, found = federation.form, entry(name)
+    title = found.title_for(form)
+    held = found.memory(config, form)
     about: dict[str, Any] = {"title": title}
     trained = None
     extra: dict[str, np.ndarray] = {}
-    if in_rounds:
+    if found.in_rounds:
         watcher.stage(f"{title}: training")
-        with nullcontext() if plan is None else secrecy(plan, config, folder) as held:
+        with nullcontext() if plan is None else secrecy(plan, config, folder) as secret:
             trained = train(
                 method,
                 store,
@@ -101,11 +104,11 @@ def run_method(
                 clients_per_round=config.train.clients_per_round,
                 seed=config.seed,
                 dtype=dtype,
-                matrices_per_client=matrices(name, config, federation),
+                matrices_per_client=held.matrices,
                 saving=saving,
                 progress=watcher.progress,
                 stop=watcher.stop,
-                secrecy=held,
+                secrecy=secret,
             )
         if not trained.finished:
             raise Interrupted(f"stopped after round {trained.rounds} of {config.train.rounds}")
@@ -123,7 +126,7 @@ def run_method(
         client_states=trained.client_states if trained else (),
         seed=config.seed,
         dtype=dtype,
-        matrices_per_client=max(1, matrices(name, config, federation)),
+        matrices_per_client=max(1, held.matrices),
         clients_at_once=clients_at_once(name, config, federation),
     )
     if config.privacy.mode != "none" and config.privacy.strict:
@@ -150,18 +153,6 @@ def describe_training(
         return about, {}
     described, extra = describe(method, trained, config, federation)
     return about | described, extra
-
-
-def matrices(name: str, config: Config, federation: Federation) -> int:
-    """Return how many kernel matrices a client's update holds: decides how many clients go together."""
-    if federation.classes is not None:
-        # One binary Gaussian process for each level of the tree of classes; networks have none.
-        return (federation.classes - 1).bit_length() if name == "pfedgp" else 0
-    if name == "pacpfl":
-        return config.train.particles * config.prior.members
-    if name == "ard":
-        return ARD.starts
-    return config.prior.members if name == "pfedgp" else 0
 
 
 def describe(

@@ -36,6 +36,7 @@ def key(
     most: float | None = None,
     choices: tuple[str, ...] = (),
     parts: Collection[str] = (),
+    symbol: str = "",
 ) -> Any:
     """Declare a field of a record of settings, with the rules that its value obeys.
 
@@ -51,9 +52,12 @@ def key(
         The words it may be.
     parts
         The words whose sums it may be, such as "linear+mlp"; a table may grow later.
+    symbol
+        A symbol of the paper that people look for in its place, and how it follows: "beta / m_i".
     """
-    rules = {"least": least, "above": above, "most": most, "choices": choices, "parts": parts}
-    given = {name: rule for name, rule in rules.items() if rule not in (None, ())}
+    bounds = {"least": least, "above": above, "most": most}
+    words = {"choices": choices, "parts": parts, "symbol": symbol}
+    given = {name: rule for name, rule in (bounds | words).items() if rule not in (None, (), "")}
     return field(default=default, metadata={"help": help, **given})
 
 
@@ -66,6 +70,10 @@ class Settings:
             if value is not f.default:
                 checked = convert(type(self), f.name, value, type(self).__name__)
                 object.__setattr__(self, f.name, checked)
+
+    def problems(self) -> Iterable[str]:
+        """Return what is wrong with several keys together, as sentences."""
+        return ()
 
 
 def convert(owner: type, name: str, value: Any, origin: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import from_clients
 from pacpfl.engine.checkpoint import load_checkpoint
@@ -17,9 +18,9 @@ from pacpfl.engine.rounds import first_client, to_device
 from pacpfl.errors import InputError
 from pacpfl.folder import AGAIN, RunFolder
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.registry import build_method
 from pacpfl.privacy.ledger import RunRecord, read_ledger
 from pacpfl.run import run_identity
-from pacpfl.studies.build import build_federation, build_method
 from pacpfl.studies.protect import plan_of, protect
 from pacpfl.types import Federation
 

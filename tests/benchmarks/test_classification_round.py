@@ -15,7 +15,7 @@ from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.studies.build import build_method
+from pacpfl.methods.registry import build_method
 
 TINY = Sizes(
     clients=4, per_round=2, samples=3, particles=2, side=8, classes=3, filters=(2, 2), hidden=4

@@ -21,7 +21,6 @@ from finite_world import (
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from pacpfl import hyper
 from pacpfl.bounds import (
     ServerPremises,
     lambda_from_tau,
@@ -150,12 +149,17 @@ def test_the_optimal_hyper_posterior_attains_the_minimum(
     assert least - 1e-12 <= found.fun <= least + 1e-7
 
 
-def test_tau_and_lambda_are_inverse_and_agree_with_the_training_code() -> None:
+def test_tau_by_hand() -> None:
+    """lambda = 10, beta = 5, n = 4, n_2 = 2, upsilon = 1/2: 10 / (10 + 5 * 4 * 2.5) = 1/6."""
+    assert tau_from_lambda(10, [5] * 4, 2, 0.5) == pytest.approx(1 / 6, rel=1e-14)
+    assert lambda_from_tau(1 / 6, [5] * 4, 2, 0.5) == pytest.approx(10, rel=1e-12)
+
+
+def test_tau_and_lambda_are_inverse() -> None:
     betas = (2.0, 5.0, 3.5)
     for lambda_ in (0.3, 4.0, 1e5):
         tau = tau_from_lambda(lambda_, betas, 2, 0.01)
         assert lambda_from_tau(tau, betas, 2, 0.01) == pytest.approx(lambda_, rel=1e-9)
-        assert tau == pytest.approx(hyper.tau_from_lambda(lambda_, 3.5, 3, 2, 0.01), rel=1e-12)
     assert tau_from_lambda(math.inf, betas, 2) == 1.0
     assert lambda_from_tau(1.0, betas, 2) == math.inf
 

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from pacpfl import config as configuration
+from pacpfl.build import build_federation
 from pacpfl.certify import average, networks
 from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
@@ -26,7 +27,6 @@ from pacpfl.priors.networks import NetworkSettings
 from pacpfl.report.sentences import certificates
 from pacpfl.report.terminal import print_certificates
 from pacpfl.run import run
-from pacpfl.studies.build import build_federation
 
 CONFIG = Config(
     data=DataSettings(name="digits", clients=2, new_clients=2, samples=20),

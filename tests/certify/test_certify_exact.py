@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 
 from pacpfl import hyper
 from pacpfl.bounds import gaussian_process_kl, particle_cloud_kl, privacy_cost, sampling_epsilon
+from pacpfl.build import build_federation
 from pacpfl.certify import gaussian_processes as tempered
 from pacpfl.certify.average import certify_average
 from pacpfl.certify.clients import NATS, beta_grid, tightest
@@ -29,9 +30,9 @@ from pacpfl.certify.gaussian_processes import (
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.registry import build_pacpfl
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Data, Federation
 

@@ -199,7 +199,7 @@ def test_the_reference_is_complete(site):
     """Functions by their docstrings, every command, every key of the configuration."""
     learning = fetched((site / "reference" / "learning.html").read_text(encoding="utf-8"))
     assert {
-        "pacpfl.hyper.tau_from_lambda",
+        "pacpfl.hyper.posterior_log_density",
         "pacpfl.methods.pacpfl.PACPFL.client_update",
     } <= learning.ids
     commands = fetched((site / "reference" / "command-line.html").read_text(encoding="utf-8")).ids

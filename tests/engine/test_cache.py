@@ -10,9 +10,10 @@ import pytest
 from toys import StatelessToy, make_store
 
 from pacpfl import config
+from pacpfl.build import build_federation
 from pacpfl.engine.cache import PROGRAMS, compiled_once
 from pacpfl.engine.simulate import train
-from pacpfl.studies.build import CLASSIFIERS, METHODS, build_federation, build_method
+from pacpfl.methods.registry import build_method, named
 
 TRACED: list[str] = []
 
@@ -49,7 +50,8 @@ SMALL = ["clients=3", "new_clients=1", "test_samples=4"]
 
 
 @pytest.mark.parametrize(
-    ("data", "name"), [("polynomial", n) for n in METHODS] + [("digits", n) for n in CLASSIFIERS]
+    ("data", "name"),
+    [("polynomial", n) for n in named("numbers")] + [("digits", n) for n in named("classes")],
 )
 def test_methods_of_two_seeds_are_equal(data: str, name: str) -> None:
     made = []

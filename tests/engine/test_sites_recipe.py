@@ -8,16 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private
+from pacpfl.methods.registry import build_method
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.sites.kits import Project, read_project
 from pacpfl.sites.recipe import recipe_of, site_federation
-from pacpfl.studies.build import build_federation, build_method
 from pacpfl.types import Form
 
 CONFIG = Config(data=DataSettings(clients=5, samples=8))

@@ -16,17 +16,18 @@ from safetensors import safe_open
 
 from pacpfl import cli
 from pacpfl import config as configuration
+from pacpfl.build import build_federation
 from pacpfl.config import Config, RunSettings, identity, load, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.folder import RunFolder
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.registry import build_pacpfl
 from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.accounting import epsilon_spent
 from pacpfl.privacy.ledger import FILE, read_ledger
 from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
-from pacpfl.studies.build import build_federation, build_pacpfl
 from pacpfl.studies.protect import plan_of, protect
 
 ROUNDS = 8

@@ -29,13 +29,13 @@ from training import (
     wait_for,
 )
 
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.sites.kits import provision, read_project
 from pacpfl.sites.runs import prepare_run
 from pacpfl.sites.session import Console
 from pacpfl.sites.supervisor import Care, Unreachable, supervise
-from pacpfl.studies.build import build_federation
 from pacpfl.types import Federation
 
 __all__ = ["Deployment", "Running", "difference", "settings", "simulated", "wait_for"]

@@ -12,13 +12,14 @@ import pytest
 from training import difference, settings, simulated
 
 from pacpfl import config as configuration
+from pacpfl.build import build_federation
+from pacpfl.methods.registry import named
 from pacpfl.sites.limits import Limits
 from pacpfl.sites.recipe import read_recipe, recipe_of
 from pacpfl.sites.runs import load_trained, prepare_run
 from pacpfl.sites.segment import serve
 from pacpfl.sites.site import Site
 from pacpfl.sites.terms import Terms
-from pacpfl.studies.build import METHODS, build_federation
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from local_sites import Local
@@ -26,7 +27,7 @@ from local_sites import Local
 ROUNDS = 3
 
 
-@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if entry.rounds])
+@pytest.mark.parametrize("method", named(learns="in rounds"))
 def test_it_is_the_simulators_run(method: str, tmp_path: Path) -> None:
     config = settings(ROUNDS, method)
     federation = build_federation(config)
@@ -56,9 +57,9 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     """With a noise seed, a private run across sites is the simulator's, too."""
     from pacpfl.data.store import from_clients
     from pacpfl.engine.simulate import train
+    from pacpfl.methods.registry import build_method
     from pacpfl.privacy.ledger import FILE, read_ledger
     from pacpfl.privacy.settings import PrivacySettings
-    from pacpfl.studies.build import build_method
     from pacpfl.studies.protect import plan_of, protect, secrecy
 
     privacy = PrivacySettings(mode="gaussian", epsilon=5.0, noise_seed=4, sampling="all")

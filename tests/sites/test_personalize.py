@@ -12,6 +12,7 @@ from training import settings
 
 from pacpfl import config as configuration
 from pacpfl import run as study
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.errors import InputError
@@ -22,7 +23,6 @@ from pacpfl.sites.runs import hand_over, personalize_site, prepare_run
 from pacpfl.sites.segment import serve
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.trainer import make_site
-from pacpfl.studies.build import build_federation
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from local_sites import Local

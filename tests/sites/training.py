@@ -18,13 +18,13 @@ from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.registry import build_method
 from pacpfl.priors.gp import GPSettings
 from pacpfl.sites import participation
 from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.runs import load_trained, replay
 from pacpfl.sites.supervisor import Callbacks
 from pacpfl.sites.terms import Outcome
-from pacpfl.studies.build import build_method
 from pacpfl.types import Client, Federation
 
 CHECKPOINT = 5  # rounds between two

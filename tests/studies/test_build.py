@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pacpfl.config import Config, override
-from pacpfl.studies.build import build_pacpfl, temperatures
+from pacpfl.methods.models import temperatures
+from pacpfl.methods.registry import build_pacpfl
 from pacpfl.types import Client, Federation, Samples
 
 

@@ -16,11 +16,11 @@ import pytest
 from patience import patience
 
 from pacpfl import config as configuration
-from pacpfl.config import METHODS, Config, override
+from pacpfl.config import Config, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.studies.build import build_method
+from pacpfl.methods.registry import build_method, named
 from pacpfl.tune import search as tune
 from pacpfl.tune import spaces
 from pacpfl.tune.crossval import Score
@@ -66,7 +66,7 @@ def test_every_section_of_the_configuration_is_relevant_or_not():
 
 
 def test_every_space_is_that_of_a_method():
-    assert set(SPACES) <= set(METHODS)
+    assert set(SPACES) <= set(named())
     assert {name for name, space in SPACES.items() if not space} == {"ridge", "ard"}
 
 

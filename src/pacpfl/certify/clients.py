@@ -23,7 +23,7 @@ from pacpfl.bounds.entropy import participation_margin
 from pacpfl.bounds.losses import LossRange
 from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.studies.build import temperatures
+from pacpfl.methods.models import temperatures
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Federation
 

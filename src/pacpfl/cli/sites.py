@@ -228,20 +228,20 @@ def run_across(
     if kit is None:
         raise InputError("Across sites, name the administrator's kit with --kit.")
     about = _ready(kit, "admin")
+    from pacpfl.methods.registry import entry
     from pacpfl.run import Interrupted
     from pacpfl.sites.runs import hand_over, prepare_run
     from pacpfl.sites.session import Console as Line
     from pacpfl.sites.supervisor import Callbacks, Care, Stopped, supervise
     from pacpfl.sites.terms import Terms
-    from pacpfl.studies.build import METHODS
 
     terms = about.get("terms", {})
     if fresh and (folder / "sites").exists():
         shutil.rmtree(folder / "sites")
     handed = []
     for method in config.run.methods:
-        title, in_rounds, _ = METHODS[method]
-        if not in_rounds:
+        title = entry(method).title
+        if not entry(method).in_rounds:
             handed.append(method)
             continue
         place, name = prepare_run(folder, config, method, terms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pacpfl.settings import Settings, key
@@ -24,6 +25,12 @@ class DataSettings(Settings):
         "scale features and target by training rows: none, those of each client, or of all (global)",
         choices=("none", "client", "global"),
     )
+
+    def problems(self) -> Iterator[str]:
+        if self.samples < 2 and self.name not in ("femnist", "emnist", "tables"):
+            yield f"samples = {self.samples} is too few; give at least 2."
+        if self.name in CLASSIFICATION and self.standardize != "none":
+            yield f"the labels of {self.name} cannot be standardised; leave standardize out."
 
 
 @dataclass(frozen=True)

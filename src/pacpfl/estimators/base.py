@@ -38,10 +38,10 @@ from pacpfl.estimators.settings import (
     parameters_of,
     seed_from,
 )
+from pacpfl.methods.registry import build_pacpfl
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.report.progress import training_bar
-from pacpfl.studies.build import build_pacpfl
 from pacpfl.types import Client, Federation, Samples
 
 KEPT = 128  # models of clients in memory; the others are made again when they are asked for

@@ -21,6 +21,7 @@ Where this departs from the printed algorithm, and why:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
@@ -57,7 +58,10 @@ class TrainSettings(Settings):
     lambda_: float | None = key(None, "instead of tau: lambda of the server bound", above=0)
     upsilon: float = key(1e-4, "small constant of the server bound", above=0)
     temperature: float = key(
-        1.0, "how much of an independent sample each one counts; beta_i is this times m_i", above=0
+        1.0,
+        "how much of an independent sample each one counts; beta_i is this times m_i",
+        above=0,
+        symbol="beta / m_i",
     )
     clients_per_round: int | None = key(None, "c: clients per round; unset: all", least=1)
     batch: int | None = key(None, "b: samples per client and round; unset: all", least=1)
@@ -78,6 +82,10 @@ class TrainSettings(Settings):
     schedule: str = key(
         "cosine", "of the step size over the rounds", choices=("constant", "cosine", "exponential")
     )
+
+    def problems(self) -> Iterator[str]:
+        if self.tau is not None and self.lambda_ is not None:
+            yield "tau and lambda say the same thing; give one of them."
 
 
 # Optimisers hold functions, which equal nothing but themselves. They are kept, so that methods of runs

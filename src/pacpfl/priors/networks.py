@@ -7,7 +7,7 @@ a network is taken apart: how its parameters divide into layers, and what its la
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -34,6 +34,13 @@ class NetworkSettings(Settings):
     activation: str = key("tanh", "of its hidden layers (mlp)", choices=("tanh", "relu"))
     filters: tuple[int, ...] = key((32, 64), "channels of its two convolutions (cnn)", least=1)
     hidden: int = key(512, "neurons of its dense layer (cnn)", least=1)
+
+    def problems(self) -> Iterator[str]:
+        if len(self.filters) != 2:
+            yield (
+                f"filters = {list(self.filters)} must name the channels of two convolutions, such as "
+                "[32, 64]."
+            )
 
 
 class Network(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pacpfl.settings import Settings, key
@@ -41,3 +42,18 @@ class PrivacySettings(Settings):
     noise_seed: int | None = key(
         None, "repeatable noise, for tests; the run is NOT PRIVATE then", least=0
     )
+
+    def problems(self) -> Iterator[str]:
+        if self.mode == "none":
+            if self.epsilon is not None:
+                yield (
+                    f"privacy.epsilon = {self.epsilon} protects nobody without a mode; set "
+                    "privacy.mode to gaussian or laplace."
+                )
+        elif self.epsilon is None:
+            yield f"privacy.mode = {self.mode} needs a budget; set privacy.epsilon."
+        elif self.clip_quantile is not None and (self.mode, self.unit) != ("gaussian", "client"):
+            yield (
+                "privacy.clip_quantile is accounted for mode gaussian and unit client only; leave it "
+                "out."
+            )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit  # scipy.stats takes half a second to import
 
+from pacpfl.methods.registry import named
 from pacpfl.report.folder import Run
 from pacpfl.report.significance import (
     holm,
@@ -17,7 +18,6 @@ from pacpfl.report.significance import (
     surer_than_right,
     too_few_inside,
 )
-from pacpfl.studies.alone import ALONE
 
 PROMISED = 0.9  # of the band whose coverage is tested
 FEW_SAMPLES = 8  # fewer leave nearly everything to the prior
@@ -170,9 +170,9 @@ def going_alone(run: Run) -> str | None:
     make beforehand.
     """
     lead = run.measures[0]
-    means = {}
+    means, alone = {}, named(learns="alone")
     for method in run.titles:
-        if method in ALONE and method != run.main:
+        if method in alone and method != run.main:
             values = run.clients.loc[run.clients["method"] == method, lead.key]
             distances = [lead.distance(value) for value in values if np.isfinite(value)]
             if distances:

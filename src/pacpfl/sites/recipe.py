@@ -18,7 +18,7 @@ from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.studies.build import METHODS, build_method
+from pacpfl.methods.registry import build_method, named
 from pacpfl.studies.protect import plan_of, protect, secrecy
 from pacpfl.types import Federation, Form
 
@@ -46,8 +46,8 @@ def read_recipe(text: str, method: str) -> Recipe:
 
 
 def recipe_of(config: Config, method: str) -> Recipe:
-    if method not in METHODS or not METHODS[method].rounds:
-        able = ", ".join(name for name, entry in METHODS.items() if entry.rounds)
+    if method not in named(learns="in rounds"):
+        able = ", ".join(named(learns="in rounds"))
         raise InputError(f"{method} does not learn in rounds; across sites there are {able}.")
     if config.data.standardize == "global":
         raise InputError(

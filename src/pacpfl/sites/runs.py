@@ -16,6 +16,7 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl import files
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -34,8 +35,9 @@ from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
+from pacpfl.methods.registry import entry
 from pacpfl.methods.transforms import compressed
-from pacpfl.run import matrices, run_identity
+from pacpfl.run import run_identity
 from pacpfl.sites import states
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
@@ -45,7 +47,6 @@ from pacpfl.sites.recipe import Recipe, recipe_of, site_federation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.wire import to_form
-from pacpfl.studies.build import TITLES, build_federation
 from pacpfl.types import Form
 
 TERMS, CONFIG = "terms.json", "config.toml"
@@ -142,11 +143,11 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
         ),
         seed=config.seed,
         dtype=recipe.dtype,
-        matrices_per_client=max(1, matrices(method, config, own)),
+        matrices_per_client=max(1, entry(method).memory(config, own.form).matrices),
         clients_at_once=clients_at_once(method, config, own),
     )
     groups = {name: group for name, group in groups.items() if group.rows}
-    result = MethodResult({"title": TITLES[method], "rounds": about["rounds"]}, {}, groups)
+    result = MethodResult({"title": entry(method).title, "rounds": about["rounds"]}, {}, groups)
     RunFolder(out).prepare(config)
     RunFolder(out).write(config, own, {method: result}, started)
     return {method: result}

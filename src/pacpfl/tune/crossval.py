@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl import metrics
+from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.check import check_federation
 from pacpfl.data.standardize import fit_scalers, standardize
@@ -30,7 +31,6 @@ from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.run import Watcher, run_method
-from pacpfl.studies.build import build_federation
 from pacpfl.types import Client, Federation, Samples
 
 

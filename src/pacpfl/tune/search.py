@@ -20,7 +20,7 @@ from pacpfl.config import Config
 from pacpfl.data.tables.read import stamp
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.studies.build import TITLES
+from pacpfl.methods.registry import entry
 from pacpfl.tune import spaces
 from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds, raw_federation
 from pacpfl.tune.spaces import Space
@@ -104,7 +104,7 @@ def tune(
     A trial that fails, or whose score is not finite, is kept as failed and counts. None: no trial
     has ended well so far.
     """
-    title = TITLES[search.method]
+    title = entry(search.method).title
     if search.method not in spaces.spaces_for(search.config):
         named = ", ".join(spaces.CLASS_SPACES)
         raise InputError(f"{title} is not tuned on classes; these are: {named}.")
@@ -218,7 +218,7 @@ def tuned_toml(search: Search, found: Found, command: str) -> str:
     which = f"all {used}" if used == search.folds else f"{used} of {search.folds}"
     numbers = [f"{_TITLES[n]} {value:.4f}" for n, value in found.score._asdict().items()]
     head = [
-        f"# {TITLES[search.method]}, found by:",
+        f"# {entry(search.method).title}, found by:",
         f"#   {command}",
         f"# The best of {found.trials} trials ({found.failed} failed) by cross-validation on training "
         "data only,",

@@ -1,0 +1,289 @@
+"""Every method by its name: what it is called, made of, made for, and what it depends on.
+
+A method of somebody else's package stands here, too, if its distribution names an `Entry` in the group
+of entry points `pacpfl.methods`:
+
+    [project.entry-points."pacpfl.methods"]
+    mean = "their_package:ENTRY"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Literal, NamedTuple
+
+from pacpfl.errors import InputError
+from pacpfl.methods import models
+from pacpfl.methods.ard import ARD
+from pacpfl.methods.base import Method
+from pacpfl.methods.fedavg import FedAvg
+from pacpfl.methods.maml import MAML
+from pacpfl.methods.models import Sections
+from pacpfl.methods.mtl import MTL
+from pacpfl.methods.pacpfl import PACPFL, build_optimizer
+from pacpfl.methods.pfedbayes import PFedBayes
+from pacpfl.methods.pfedgp import PFedGP
+from pacpfl.methods.pfedgp_classify import PFedGPClassify
+from pacpfl.methods.pooled import Pooled
+from pacpfl.methods.ridge import Ridge
+from pacpfl.methods.vanilla import Vanilla
+from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
+from pacpfl.priors.networks import ROWS
+from pacpfl.settings import nearest
+from pacpfl.types import Form
+
+GROUP = "pacpfl.methods"
+Task = Literal["numbers", "classes"]
+BOTH: frozenset[Task] = frozenset({"numbers", "classes"})
+NUMBERS: frozenset[Task] = frozenset({"numbers"})
+
+
+class Memory(NamedTuple):
+    """What one client's work holds at once: from it follows how many clients go together."""
+
+    matrices: int = 0  # kernel matrices
+    networks: int = 1  # side by side, when the client's own model is made
+    gradients: bool = True  # of those networks
+    rows: int | None = None  # that pass through them at once; None: all
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All that the package knows of a method beside its functions.
+
+    Parameters
+    ----------
+    name
+        How configurations, folders and reports name it.
+    title
+        What people call it; `class_title`, if it is another model where the target is a class.
+    build
+        From the configuration and the form of the federation to the method.
+    tasks
+        What the target may be.
+    learns
+        In rounds, at each client alone, or from everybody's data in one place.
+    releases
+        What of the clients' data leaves them: `nothing`, what a privacy budget accounts for
+        (`accounted`), or more than that. Who does not say releases more: `privacy.strict` refuses it.
+    settings
+        The sections of the configuration that its results depend on, beside those of the data.
+    memory
+        What one client's work holds at once.
+    """
+
+    name: str
+    title: str
+    build: Callable[[Sections, Form], Method]
+    tasks: frozenset[Task] = BOTH
+    learns: Literal["in rounds", "alone", "from pooled data"] = "in rounds"
+    releases: Literal["nothing", "accounted", "more"] = "more"
+    settings: tuple[str, ...] = ()
+    class_title: str = ""
+    memory: Callable[[Sections, Form], Memory] = lambda config, form: Memory()
+
+    @property
+    def in_rounds(self) -> bool:
+        return self.learns == "in rounds"
+
+    def title_for(self, form: Form) -> str:
+        """Return what people call the model that it is for this target."""
+        return self.title if form.classes is None else self.class_title or self.title
+
+
+def entry(name: str) -> Entry:
+    """Return the method of this name.
+
+    Raises
+    ------
+    InputError
+        If there is none; the nearest name is told.
+    """
+    known = entries()
+    if name not in known:
+        raise InputError(f"there is no method {name!r}{nearest(name, known)}")
+    return known[name]
+
+
+def named(task: Task | None = None, learns: str | None = None) -> tuple[str, ...]:
+    """Return the names of the methods for this task that learn in this way; None: whichever."""
+    return tuple(
+        name
+        for name, one in entries().items()
+        if (task is None or task in one.tasks) and learns in (None, one.learns)
+    )
+
+
+def build_method(name: str, config: Sections, form: Form) -> Method:
+    """Return the method of this name for a federation of this form."""
+    found, task = entry(name), task_of(form)
+    if task not in found.tasks:
+        raise InputError(
+            f"{name} is not made for {task}, which the target is; choose among "
+            f"{', '.join(named(task))}."
+        )
+    return found.build(config, form)
+
+
+def task_of(form: Form) -> Task:
+    return "numbers" if form.classes is None else "classes"
+
+
+@cache
+def entries() -> Mapping[str, Entry]:
+    """Return all methods by name: ours, then those of other packages."""
+    ours = {one.name: one for one in OURS}
+    return ours | {one.name: one for one in _others(ours)}
+
+
+def _others(ours: Mapping[str, Entry]) -> Iterator[Entry]:
+    for point in entry_points(group=GROUP):
+        place = f"The entry point {point.name} = {point.value!r} in {GROUP}"
+        try:
+            found = point.load()
+        except Exception as error:
+            raise InputError(
+                f"{place} cannot be loaded ({error}); mend or remove the package that brings it."
+            ) from error
+        if not isinstance(found, Entry):
+            raise InputError(f"{place} is a {type(found).__name__}; let it name an Entry.")
+        if point.name in ours:
+            raise InputError(f"{place} takes the name of a method of pacpfl; choose another name.")
+        if found.releases == "accounted":
+            raise InputError(
+                f"{place} says that a budget accounts for it: that of pacpfl alone is."
+            )
+        yield replace(found, name=point.name)
+
+
+def build_pacpfl(config: Sections, form: Form) -> PACPFL:
+    tau = models.temperatures(config, form)["tau"]
+    return PACPFL(
+        models.build_prior(config, form),
+        form.clients,
+        build_optimizer(config.train),
+        replace(config.train, tau=tau, lambda_=None),
+        config.personal.weights,
+    )
+
+
+def _pacpfl_memory(config: Sections, form: Form) -> Memory:
+    k, posterior = config.train.particles, config.posterior
+    if form.classes is None:
+        return Memory(k * config.prior.members)
+    if posterior.adapt == "last":  # networks one after the other, in parts, without gradients
+        return Memory(networks=k, gradients=False, rows=ROWS)
+    return Memory(networks=k * posterior.networks, rows=posterior.batch)
+
+
+def _pfedgp(config: Sections, form: Form) -> Method:
+    optimizer = build_optimizer(config.train)
+    if form.classes is None:
+        return PFedGP(models.build_prior(config, form), optimizer, batch=config.train.batch)
+    network = models.build_network(config, form, config.pfedgp.features)
+    return PFedGPClassify(network, form.classes, optimizer, config.pfedgp)
+
+
+def _pfedgp_memory(config: Sections, form: Form) -> Memory:
+    if form.classes is None:
+        return Memory(config.prior.members)
+    # One binary Gaussian process for each level of the tree of classes.
+    return Memory((form.classes - 1).bit_length())
+
+
+def _pfedbayes(config: Sections, form: Form) -> PFedBayes:
+    return PFedBayes(models.build_model(config, form), config.local, config.pfedbayes)
+
+
+def _mtl(config: Sections, form: Form) -> MTL:
+    return MTL(models.build_model(config, form), form.clients, config.local, config.mtl)
+
+
+def _maml(config: Sections, form: Form) -> MAML:
+    return MAML(
+        models.build_model(config, form),
+        config.maml,
+        config.train.batch,
+        server_optimizer=build_optimizer(config.train),
+    )
+
+
+def _fedavg(config: Sections, form: Form) -> FedAvg:
+    return FedAvg(models.build_model(config, form), config.local)
+
+
+def _vanilla(config: Sections, form: Form) -> Method:
+    if form.classes is None:
+        return Vanilla(models.simple_prior(config, form), config.alone)
+    return VanillaBNN(models.vague_prior(config, form))
+
+
+def _pooled(config: Sections, form: Form) -> Method:
+    if form.classes is None:
+        return Pooled(models.simple_prior(config, form), config.alone)
+    return PooledBNN(models.vague_prior(config, form))
+
+
+def _local_memory(config: Sections, form: Form) -> Memory:
+    return Memory(rows=config.local.batch)
+
+
+def _alone_memory(config: Sections, form: Form) -> Memory:
+    return Memory(networks=config.alone.networks, rows=config.alone.batch)
+
+
+OURS = (
+    Entry(
+        "pacpfl", "PAC-PFL", build_pacpfl,
+        releases="accounted",
+        settings=("prior", "network", "train", "bnn", "posterior", "personal", "privacy"),
+        memory=_pacpfl_memory,
+    ),
+    Entry(
+        "pfedgp", "pFedGP", _pfedgp,
+        settings=("prior", "network", "train", "pfedgp"), memory=_pfedgp_memory,
+    ),
+    Entry(
+        "pfedbayes", "pFedBayes", _pfedbayes,
+        settings=("network", "train", "local", "pfedbayes"), memory=_local_memory,
+    ),
+    Entry(
+        "mtl", "MTL", _mtl, settings=("network", "train", "local", "mtl"), memory=_local_memory
+    ),
+    Entry("maml", "MAML", _maml, settings=("network", "train", "maml")),
+    Entry("fedavg", "FedAvg", _fedavg, settings=("network", "train", "local")),
+    Entry(
+        "vanilla", "GP per client", _vanilla,
+        learns="alone", releases="nothing",
+        settings=("prior", "network", "alone"),
+        class_title="BNN per client", memory=_alone_memory,
+    ),
+    Entry(
+        "vanilla-deep", "Deep GP per client",
+        lambda config, form: Vanilla(models.build_prior(config, form), config.alone),
+        tasks=NUMBERS, learns="alone", releases="nothing", settings=("prior", "alone"),
+    ),
+    Entry(
+        "pooled", "Pooled GP", _pooled,
+        learns="from pooled data",
+        settings=("prior", "network", "alone"),
+        class_title="Pooled BNN", memory=_alone_memory,
+    ),
+    Entry(
+        "pooled-deep", "Pooled deep GP",
+        lambda config, form: Pooled(models.build_prior(config, form), config.alone),
+        tasks=NUMBERS, learns="from pooled data", settings=("prior", "alone"),
+    ),
+    Entry(
+        "ridge", "Ridge per client", lambda config, form: Ridge(),
+        tasks=NUMBERS, learns="alone", releases="nothing",
+    ),
+    Entry(
+        "ard", "ARD-GP per client", lambda config, form: ARD(),
+        tasks=NUMBERS, learns="alone", releases="nothing",
+        memory=lambda config, form: Memory(ARD.starts),
+    ),
+)  # fmt: skip

@@ -1,0 +1,248 @@
+"""What every registered method promises, ours and those of other packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pacpfl import config as configuration
+from pacpfl.config import Config, method_identity, override
+from pacpfl.errors import InputError
+from pacpfl.methods.registry import build_method, entries, entry, named
+from pacpfl.types import Data, Form, Probabilities
+
+SMALL = ["particles=2", "data.clients=3", "network.widths=[4]", "prior.mean_widths=[3]",
+         "prior.kernel_widths=[3]", "alone.steps=3", "train.rounds=4"]  # fmt: skip
+CONFIG = override(Config(), SMALL)
+FORMS = {
+    "numbers": Form(("a", "b"), clients=3, sizes=(6, 6, 6)),
+    "classes": Form(("a", "b"), classes=3, clients=3, sizes=(6, 6, 6)),
+}
+CASES = [(task, name) for task in FORMS for name in named(task)]  # type: ignore[arg-type]
+every_case = pytest.mark.parametrize(("task", "name"), CASES)
+KEY = jax.random.key(0)
+
+
+def make_data(task: str, dtype: Any = jnp.float32) -> Data:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 3, 6) if task == "classes" else random.normal(size=6)
+    x = random.normal(size=(6, 2))
+    return Data(jnp.asarray(x, dtype), jnp.asarray(y, dtype), jnp.arange(6) < 5)
+
+
+@every_case
+def test_equal_settings_make_equal_methods(task: str, name: str) -> None:
+    """The engine passes methods as static arguments: equal ones are compiled once."""
+    one, two = (build_method(name, override(CONFIG, [f"seed={s}"]), FORMS[task]) for s in (1, 2))
+    assert one == two and hash(one) == hash(two)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_a_round_keeps_shapes_and_precision_and_ends_in_a_prediction(
+    task: str, name: str, dtype: Any
+) -> None:
+    method = build_method(name, CONFIG, FORMS[task])
+
+    def one_round(data: Data) -> Any:
+        state = method.init(KEY, data)
+        own = method.init_client(state, data, KEY)
+        update, after = method.client_update(state, own, data, KEY)
+        updates = jax.tree.map(lambda a: a[None], update)
+        moved = method.server_update(state, updates, jnp.ones(1, dtype), KEY)
+        curves = method.diagnostics(state, updates, jnp.ones(1, dtype))
+        said = method.personalize(moved, after, data, KEY)(data.x[:4])
+        return (state, own), (moved, after), said, curves
+
+    with jax.enable_x64(True):
+        before, after, said, curves = jax.eval_shape(one_round, make_data(task, dtype))
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
+        lambda a: (a.shape, a.dtype), after
+    )
+    assert all(curve.shape == () for curve in curves.values())
+    assert isinstance(said, Probabilities) == (task == "classes")
+    leaves = jax.tree.leaves(said)
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(dtype)}
+
+
+def test_every_entry_names_sections_that_are_there() -> None:
+    sections = {f.name for f in fields(Config) if is_dataclass(f.default)}
+    for name, one in entries().items():
+        assert one.name == name and one.tasks and set(one.settings) <= sections
+
+
+@every_case
+def test_what_a_method_is_built_from_is_in_its_identity(task: str, name: str) -> None:
+    """A section that changes the method changes the name of its results; others do not."""
+    changes = {
+        "prior": "prior.kernel_widths=[7]", "network": "network.widths=[7]",
+        "local": "local.steps=9", "mtl": "mtl.coupling=3", "maml": "maml.inner_steps=3",
+        "bnn": "bnn.draws=3", "pfedbayes": "pfedbayes.zeta=3", "pfedgp": "pfedgp.features=9",
+        "alone": "alone.steps=7", "posterior": "posterior.steps=7", "train": "learning_rate=0.5",
+        "personal": "weights=stacking",
+    }  # fmt: skip
+    base, before = build_method(name, CONFIG, FORMS[task]), method_identity(CONFIG, name)
+    for section, change in changes.items():
+        config = override(CONFIG, [change])
+        if build_method(name, config, FORMS[task]) != base:
+            assert section in entry(name).settings, section
+        other = method_identity(config, name) != before
+        assert other == (section in entry(name).settings), section
+
+
+def test_who_releases_what() -> None:
+    """Strict privacy lets through who goes alone, and the one whose sums get noise."""
+    assert {n for n, e in entries().items() if e.releases == "nothing"} == set(
+        named(learns="alone")
+    )
+    assert [n for n, e in entries().items() if e.releases == "accounted"] == ["pacpfl"]
+    strict = ["privacy.mode=gaussian", "epsilon=4", "privacy.strict=true"]
+    for name in entries():
+        settings = [*strict, f'methods=["pacpfl", "{name}"]']
+        if entry(name).releases == "more":
+            with pytest.raises(InputError, match=f"privacy.strict .*{name} would learn"):
+                override(Config(), settings)
+        else:
+            override(Config(), settings)
+
+
+def test_a_method_for_numbers_is_refused_for_classes() -> None:
+    for name in set(named("numbers")) - set(named("classes")):
+        with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
+            build_method(name, CONFIG, FORMS["classes"])
+    with pytest.raises(InputError, match="no method 'pacpfi'; did you mean 'pacpfl'"):
+        entry("pacpfi")
+
+
+FOREIGN = '''
+"""A method of another package: everybody predicts with its own mean."""
+from dataclasses import dataclass
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from pacpfl.methods.registry import Entry
+from pacpfl.types import Prediction
+
+
+class Constant(eqx.Module):
+    mean: object
+    std: object
+
+    def __call__(self, x):
+        ones = jnp.ones((1, len(x)), x.dtype)
+        return Prediction(jnp.ones(1, x.dtype), self.mean * ones, self.std * ones)
+
+
+@dataclass(frozen=True)
+class Mean:
+    central: ClassVar[bool] = False
+    averages: ClassVar[bool] = True
+
+    def init(self, key, example):
+        return jnp.zeros((), example.x.dtype)
+
+    def init_client(self, state, data, key):
+        return ()
+
+    def client_update(self, state, client_state, data, key):
+        return jnp.where(data.mask, data.y, 0).sum() / data.mask.sum(), ()
+
+    def server_update(self, state, updates, weights, key):
+        return (weights * updates).sum() / weights.sum()
+
+    def personalize(self, state, client_state, data, key):
+        return Constant(state, jnp.ones((), data.x.dtype))
+
+    def diagnostics(self, state, updates, weights):
+        return {"mean": state}
+
+
+ENTRY = Entry("mean", "Mean of all", lambda config, form: Mean(), tasks=frozenset({"numbers"}))
+LOUD = Entry("loud", "Loud", lambda config, form: Mean(), releases="accounted")
+'''
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A folder with a distribution that brings a method."""
+    (tmp_path / "their_package.py").write_text(FOREIGN, encoding="utf-8")
+    about = tmp_path / "their_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[pacpfl.methods]\nmean = their_package:ENTRY\n")
+    return tmp_path
+
+
+def pacpfl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.run(
+        [sys.executable, "-m", "pacpfl", *words],
+        capture_output=True, text=True, timeout=400, cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
+
+
+def test_a_method_of_another_package_runs_and_is_reported(foreign: Path) -> None:
+    settings = ["data.clients=3", "data.new_clients=2", "train.rounds=5", "test_samples=4"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = pacpfl(
+        foreign, "run", "polynomial", "--out", "out", *words, "--set", 'methods=["mean", "ridge"]'
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    record = json.loads((foreign / "out" / "run.json").read_text())
+    assert record["methods"]["mean"]["title"] == "Mean of all"
+    assert record["methods"]["mean"]["rounds"] == 5
+    metrics = json.loads((foreign / "out" / "metrics.json").read_text())
+    assert "mean" in json.dumps(metrics)
+
+
+def test_a_method_that_does_not_say_what_it_releases_is_refused_by_strict_privacy(
+    foreign: Path,
+) -> None:
+    strict = ["privacy.mode=gaussian", "epsilon=4", "privacy.strict=true"]
+    words = [word for setting in strict for word in ("--set", setting)]
+    done = pacpfl(
+        foreign, "run", "polynomial", "--out", "out", *words, "--set", 'methods=["pacpfl", "mean"]'
+    )
+    assert done.returncode == 2
+    assert "mean would learn from all clients without noise" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mean = their_package:LOUD", "accounts for it"),
+        ("pacpfl = their_package:ENTRY", "takes the name of a method"),
+        ("mean = their_package:NOTHING", "cannot be loaded"),
+        ("mean = their_package:FOREIGN_IS_NO_ENTRY", "cannot be loaded"),
+        ("mean = their_package:Mean", "let it name an Entry"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_named(
+    foreign: Path, line: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = foreign / "their_package-1.0.dist-info"
+    (about / "entry_points.txt").write_text(f"[pacpfl.methods]\n{line}\n")
+    monkeypatch.syspath_prepend(str(foreign))
+    entries.cache_clear()
+    try:
+        with pytest.raises(InputError, match=f"{line.split(' = ')[0]}.*{words}"):
+            configuration.load("", "my.toml")
+    finally:
+        monkeypatch.undo()
+        entries.cache_clear()
+        sys.modules.pop("their_package", None)
