@@ -26,8 +26,9 @@ from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
-from reproduction.classification import DATASETS, cell_config
+from reproduction.study import cell_config, read_study
 
+STUDY = read_study("classification")
 METHODS = ("fedavg", "pacpfl")
 COLUMNS = (
     "data", "method", "rounds", "seconds", "times FedAvg's", "first call s", "accuracy %", "CE",
@@ -77,7 +78,7 @@ def train_all(dataset: str, path: Path, seed: int, rounds: int | None) -> dict[s
     """Every method's training on one data set, clients who join later left out."""
     configs = {}
     for method in METHODS:
-        config = cell_config(dataset, method, path, seed)
+        config = cell_config(STUDY, dataset, method, seed, images=path)
         config = replace(config, data=replace(config.data, new_clients=0))
         if rounds is not None:
             config = replace(config, train=replace(config.train, rounds=rounds))
@@ -105,7 +106,7 @@ def sheet(title: str, seeds: Sequence[int], found: Mapping[str, Sequence[Any]]) 
             about = [run[method].about for run in runs]
             rows.append(
                 (
-                    DATASETS[dataset],
+                    STUDY.datasets[dataset].title,
                     about[0]["title"],
                     about[0]["rounds"],
                     float(np.mean(seconds[method])),

@@ -36,14 +36,14 @@ from pacpfl.report.style import COLOURS, INK, MARKERS, as_png, drawing, grid, pa
 from pacpfl.run import Watcher, run_method
 from pacpfl.tune.spaces import ROWS
 from pacpfl.types import Federation
-from reproduction.fortnights import HOURS
-from reproduction.regression import cell_config
+from reproduction.study import cell_config, read_study
 from scripts.reference_years import two_years
 
 COLUMNS: dict[Panels, str] = {"S": "pv-s-150-first", "EW": "pv-ew-150-first"}
 METHODS = ("pacpfl", "ridge", "fedavg")
 STARTS = (0, 230, 460)  # hours of the summer before a fortnight begins
 HOUSES, SEED = 24, 0
+HOURS = 150  # of a fortnight
 GOAL = 0.06  # calibration error that the regression study wants
 
 
@@ -81,7 +81,7 @@ def fortnight(summer: Federation, start: int) -> Federation:
 def measure(federation: Federation, panels: Panels, method: str) -> dict[str, float]:
     """RSMSE, CE and NLL with the settings of the regression table."""
     config = override(
-        cell_config(COLUMNS[panels], method, "synthetic", SEED),
+        cell_config(read_study("regression"), COLUMNS[panels], method, SEED),
         [f"data.clients={len(federation.existing)}", "data.new_clients=0"],
     )
     scaled = standardize(federation, config.data.standardize)

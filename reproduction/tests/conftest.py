@@ -1,15 +1,13 @@
-"""Fixtures of the package's tests, and the Polynomial study with five seeds."""
+"""Fixtures of the package's tests, made-up outcomes, and the Polynomial study with five seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
-from pacpfl.cli.common import shipped
-from pacpfl.run import Watcher
-from reproduction import polynomial
-from reproduction.table import rows
+from reproduction.study import Outcome, cells, read_study, run_cell
+from reproduction.table import Table
 from tests.conftest import programs, programs_compiled_once, programs_folder, x64
 from tests.report.reading import read_page
 
@@ -17,16 +15,31 @@ __all__ = ["programs", "programs_compiled_once", "programs_folder", "read_page",
 
 
 @pytest.fixture(scope="session")
-def polynomial_table() -> Callable[..., dict[tuple[str, str, str, str], float]]:
-    """Means over five seeds, by dataset, group, method and metric, of some methods on one data set."""
+def polynomial_table() -> Callable[[str, tuple[str, ...]], Table]:
+    """Some rows of the Polynomial study on one data set, run with five seeds."""
 
-    def run(dataset: str, methods: tuple[str, ...]) -> dict[tuple[str, str, str, str], float]:
-        suite = {dataset: {name: polynomial.SUITE[dataset][name] for name in methods}}
-        configs = {dataset: shipped(dataset)}
-        outcomes = polynomial.run_study(configs, range(5), Watcher(), suite=suite)
-        return {
-            (r["dataset"], r["group"], r["method"], r["metric"]): r["mean"]
-            for r in rows(outcomes, polynomial.PUBLISHED)
-        }
+    def run(dataset: str, rows: tuple[str, ...]) -> Table:
+        study = read_study("polynomial")
+        every = [c for c in cells(study, range(5)) if c.dataset == dataset and c.name in rows]
+        return Table(study, [run_cell(cell, lambda: False) for cell in every], range(5))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[..., Outcome]:
+    """An outcome with these values in both groups or in those named."""
+
+    def make(
+        dataset: str,
+        row: str,
+        seed: int = 0,
+        values: Mapping[str, float] | None = None,
+        groups: Mapping[str, Mapping[str, float]] | None = None,
+        seconds: float = 2.0,
+    ) -> Outcome:
+        known = groups or {group: dict(values or {}) for group in ("existing", "new")}
+        clients = {g: {m: [v - 0.01, v + 0.01] for m, v in d.items()} for g, d in known.items()}
+        return Outcome(dataset, row, seed, seconds, known, clients)
+
+    return make

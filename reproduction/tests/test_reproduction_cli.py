@@ -17,12 +17,9 @@ import pytest
 from pacpfl import cli
 from pacpfl.data.pvgis import as_csv
 from pacpfl.data.synthetic_weather import synthetic_weather
-from pacpfl.run import Watcher
-from reproduction import classification
-from reproduction.__main__ import main
-from reproduction.cli_classification import without_folders
-from reproduction.outcomes import Cell, Kept
-from reproduction.table import Outcome
+from reproduction import study
+from reproduction.__main__ import STUDIES, main, without_folders
+from reproduction.study import Cell, Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 240  # seconds after which a process counts as hanging
@@ -81,6 +78,10 @@ def save_images(path: Path) -> Path:
     return path
 
 
+def test_every_study_has_a_command() -> None:
+    assert tuple(STUDIES) == study.STUDIES
+
+
 @pytest.mark.parametrize("command", ["reproduce", "audit"])
 def test_the_package_names_the_command(called, command):
     ended = called(command, "regression", "--weather", "x.csv", entry=cli.main)
@@ -105,11 +106,11 @@ def test_a_part_of_the_study_is_run_kept_and_shown(studied):
         rows = list(csv.DictReader(file))
     assert {(r["dataset"], r["method"]) for r in rows} == {("polynomial", "ridge")}
     assert {r["group"] for r in rows} == {"existing", "new"}
-    for name in ("report.html", "README.md", "study.json", "figures/boxes_1.png"):
+    for name in ("report.html", "README.md", "boxes_1.svg", "figures/boxes_1.png"):
         assert (folder / "r" / name).exists()
     assert "nothing to compare PAC-PFL with" in ended.output
-    record = json.loads((folder / "r" / "study.json").read_text())
-    assert record["command"].endswith("--only polynomial,ridge") and record["seeds"] == [0]
+    readme = (folder / "r" / "README.md").read_text()
+    assert "--out r --only polynomial,ridge" in readme and "Seeds: 0" in readme
 
 
 def test_the_page_says_where_the_houses_stand(tmp_path, called):
@@ -120,12 +121,10 @@ def test_the_page_says_where_the_houses_stand(tmp_path, called):
     ended = called("regression", "--weather", str(weather), *only)
     assert ended.code == 0, ended
     sentence = "The houses stand at 33.92° S, 18.42° E in the weather of capetown.csv."
-    assert json.loads((out / "study.json").read_text())["notes"][0] == sentence
-    assert sentence in (out / "README.md").read_text(encoding="utf-8")
+    assert f"## Notes\n\n- {sentence}" in (out / "README.md").read_text(encoding="utf-8")
     more = ("--quick", "--only", "polynomial,ridge", "--out", str(out))
     assert called("regression", "--weather", str(weather), *more).code == 0
-    notes = json.loads((out / "study.json").read_text())["notes"]
-    assert notes[0] == sentence, "the houses' runs are still on the page"
+    assert sentence in (out / "README.md").read_text(encoding="utf-8"), "they are still on the page"
 
 
 @pytest.mark.parametrize(
@@ -133,12 +132,11 @@ def test_the_page_says_where_the_houses_stand(tmp_path, called):
     [
         (["classification"], ["--femnist PATH", "--emnist PATH"]),
         (["classification", "--femnist", "nowhere"], ["nowhere", "pacpfl download"]),
-        (["classification", "--jobs", "2"], ["neither --weather nor --jobs"]),
+        (["polynomial", "--weather", "x.csv"], ["polynomial has no houses"]),
         (["regression", "--emnist", "x"], ["regression has no images"]),
         (["regression", "--only", "mlt"], ["mlt", "mtl"]),
         (["regression", "--weather", "none.csv"], ["none.csv"]),
         (["ablation", "--only", "mtl"], ["mtl", "k1"]),
-        (["polynomial", "--jobs", "2"], ["--jobs"]),
     ],
 )
 def test_a_study_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path, called):
@@ -162,14 +160,12 @@ def test_every_run_of_the_study_is_kept_and_the_page_is_of_what_there_is(
 ) -> None:
     path, ran = save_images(tmp_path / "writers.npz"), list[str]()
 
-    def pretend(cell: Cell, watcher: Watcher) -> Kept:
+    def pretend(cell: Cell, stop) -> Outcome:
         ran.append(f"{cell.dataset} {cell.name}")
-        accuracy = 90.0 + len(ran)
-        values = {"accuracy": accuracy, "ce": 0.1, "nll": 0.3, "train_seconds": 2.0}
-        clients = {"existing": {"accuracy": [accuracy], "nll": [0.3]}}
-        return Kept(Outcome(*cell.place, 2.0, {"existing": values}), clients)
+        values = {"accuracy": 90.0 + len(ran), "ce": 0.1, "nll": 0.3, "train_seconds": 2.0}
+        return Outcome(*cell.place, 2.0, {"existing": values})
 
-    monkeypatch.setattr(classification, "run_cell", pretend)
+    monkeypatch.setattr(study, "run_cell", pretend)
     out = tmp_path / "study"
     words = ["classification", "--femnist", str(path), "--quick", "--out", str(out)]
     ended = called(*words, "--only", "femnist-20,pacpfl,mtl")
@@ -177,19 +173,17 @@ def test_every_run_of_the_study_is_kept_and_the_page_is_of_what_there_is(
     assert ran == ["femnist-20 pacpfl", "femnist-20 mtl"]
     assert "91.0% against 92.0% of MTL" in ended.output
     assert ended.output.endswith(f"Report: {out / 'report.html'}\n")
-    record = json.loads((out / "study.json").read_text(encoding="utf-8"))
-    assert str(tmp_path) not in record["command"]
-    assert "--femnist writers.npz" in record["command"]
+    readme = (out / "README.md").read_text(encoding="utf-8")
+    assert str(tmp_path) not in readme and "--femnist writers.npz" in readme
     ended = called(*words, "--only", "pacpfl")
     assert (ended.code, ran[2:]) == (0, ["femnist-all pacpfl"])
     assert len((out / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()) == 3
     ended = called(*words, "--only", "lenet")
-    assert ended.code == 2
-    assert "lenet" in ended.errors
+    assert ended.code == 2 and "lenet" in ended.errors
     with (out / "table.csv").open(newline="", encoding="utf-8") as file:
         table = {(r["dataset"], r["method"], r["metric"]): r for r in csv.DictReader(file)}
     assert table["femnist-20", "mtl", "accuracy"]["paper_mean"] == "75.8"
-    assert table["femnist-all", "pacpfl", "train_seconds"]["paper_mean"] == "970.0"
+    assert table["femnist-all", "pacpfl", "train_seconds"]["paper_mean"] == "970"
 
 
 def test_a_study_with_failures_says_which_and_does_not_end_well(
@@ -197,12 +191,12 @@ def test_a_study_with_failures_says_which_and_does_not_end_well(
 ) -> None:
     path = save_images(tmp_path / "writers.npz")
 
-    def fail(cell: Cell, watcher: Watcher) -> Kept:
+    def fail(cell: Cell, stop) -> Outcome:
         raise ValueError("no luck")
 
-    monkeypatch.setattr(classification, "run_cell", fail)
-    words = ["classification", "--femnist", str(path), "--quick"]
-    ended = called(*words, "--out", str(tmp_path / "out"), "--only", "femnist-20,mtl")
+    monkeypatch.setattr(study, "run_cell", fail)
+    words = ["classification", "--femnist", str(path), "--quick", "--only", "femnist-20,mtl"]
+    ended = called(*words, "--out", str(tmp_path / "out"))
     assert (ended.code, ended.output) == (1, "")
     assert "mtl on femnist-20, seed 0: ValueError: no luck" in ended.errors
     assert "1 of 1 runs are missing" in ended.errors

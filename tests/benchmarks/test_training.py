@@ -14,7 +14,7 @@ import pytest
 from benchmarks import training
 from benchmarks.training import METHODS, sheet, take_turns, train_all
 from pacpfl.folder import MethodResult
-from reproduction.classification import cell_config
+from reproduction.study import cell_config
 
 
 def test_one_works_at_a_time_and_all_in_turn() -> None:
@@ -80,7 +80,7 @@ def test_the_trainings_are_those_of_the_study_and_interleave(
     assert train_all("femnist-20", path, 3, None) == {name: name for name in METHODS}
     assert [name for name, _ in called] == ["fedavg", "pacpfl", "fedavg", "pacpfl"]
     for name, config in called:
-        study = cell_config("femnist-20", name, path, 3)
+        study = cell_config(training.STUDY, "femnist-20", name, 3, images=path)
         assert (config.train, config.local, config.bnn) == (study.train, study.local, study.bnn)
         assert config.seed == 3
     train_all("femnist-20", path, 3, 7)

@@ -1,4 +1,4 @@
-"""The search for the settings of the privacy study: a small grid, the same for every mode.
+"""`python -m reproduction search`: settings for the privacy study, the same small grid for every mode.
 
 What noise leaves of a signal depends on how many numbers are released (the prior's shape, rounds) and on
 the clip. Every mode tries every combination, on federations drawn with seeds from 100 on, which no
@@ -10,24 +10,25 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
+from pacpfl import files
+from pacpfl.cli.common import console
 from pacpfl.config import override
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
+from pacpfl.report.progress import counting
 from pacpfl.tune.workers import work
-from reproduction.privacy_study import (
-    SUBJECTS,
-    PrivateCell,
-    base_config,
-    row_name,
-    run_cell,
-)
+from reproduction.study import Cell, base_config, read_study, run_cell
 
 FIRST_SEED = 100
 FINALISTS = 4
@@ -97,11 +98,11 @@ class Tried(NamedTuple):
 
 class Task(NamedTuple):
     number: int
-    cell: PrivateCell
+    cell: Cell
 
 
 def proposals(dataset: str) -> list[Proposal]:
-    """Every combination."""
+    """Return every combination."""
     return [
         {key: value for part in parts for key, value in part.items()}
         for parts in product(*GRIDS[dataset])
@@ -115,25 +116,24 @@ def settings(proposal: Proposal) -> list[str]:
 def tasks(
     dataset: str, mode: str, epsilon: float | None, tried: Sequence[Proposal], seeds: Sequence[int]
 ) -> Iterator[Task]:
-    base = base_config(dataset)
-    name = mode if epsilon is None else row_name(mode, epsilon)
+    base = base_config(read_study("privacy").datasets[dataset])
     for number, proposal in enumerate(tried):
         for seed in seeds:
             budget = [f"mode={mode}", f"epsilon={epsilon}", f"noise_seed={seed}"]
             private = [f"privacy.{part}" for part in budget] if epsilon is not None else []
             config = override(base, [*settings(proposal), *private, f"seed={seed}"])
-            yield Task(number, PrivateCell(dataset, name, "pacpfl", config))
+            yield Task(number, Cell(dataset, mode, "pacpfl", config))
 
 
 def measure(task: Task, stop: Callable[[], bool]) -> float:
-    """The job of a worker: mean over both groups, in the direction in which less is better."""
-    subject = SUBJECTS[task.cell.dataset]
-    groups = run_cell(task.cell, stop).outcome.groups.values()
-    mean = float(np.mean([values[subject.metric] for values in groups]))
-    return mean if subject.metric == "rsmse" else -mean
+    """Return the mean over both groups, in the direction in which less is better."""
+    groups = run_cell(task.cell, stop).groups.values()
+    if task.cell.classes:
+        return -float(np.mean([values["accuracy"] for values in groups]))
+    return float(np.mean([values["rsmse"] for values in groups]))
 
 
-def search(
+def best_first(
     dataset: str,
     mode: str,
     epsilon: float | None,
@@ -143,7 +143,7 @@ def search(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tried]:
-    """The proposals, the best first: all on `seeds`, and the best of these on `further` ones.
+    """Return the proposals, the best first: all on `seeds`, and the best of these on `further` ones.
 
     One that fails on a seed comes last. Where there are further seeds, only finalists are returned.
     """
@@ -179,7 +179,7 @@ def _mean(scores: Sequence[float]) -> float:
 
 
 def as_toml(best: Tried, tried: int, seeds: Sequence[int], command: str) -> str:
-    """The settings, and how they were found."""
+    """Return the settings as a file, and how they were found."""
     lines = [
         f"# The best of {tried} proposals, {best.score:.4f} on seeds {min(seeds)} to {max(seeds)}",
         "# (mean over existing and new clients; accuracy with a minus sign), found by:",
@@ -193,3 +193,37 @@ def as_toml(best: Tried, tried: int, seeds: Sequence[int], command: str) -> str:
     for section, entries in sections.items():
         lines += ["", f"[{section}]", *entries]
     return "\n".join(lines) + "\n"
+
+
+def search(
+    dataset: Annotated[str, typer.Argument(help="polynomial, pv or digits.")],
+    out: Annotated[Path, typer.Option(help="Folder for the settings that are found.")],
+    modes: Annotated[
+        str, typer.Option(help="Of which modes, with commas.")
+    ] = "none,gaussian,laplace,paper",
+    epsilons: Annotated[str, typer.Option(help="At which epsilons, with commas.")] = "2,8",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds from 100 on, for all proposals.")] = 2,
+    further: Annotated[int, typer.Option(min=0, help="Seeds after those, for the best few.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each a process.")] = 1,
+) -> None:
+    """Choose the settings of the privacy study: the same proposals for every mode."""
+    if dataset not in GRIDS:
+        raise InputError(f"There is no data set {dataset!r}; there are {', '.join(GRIDS)}.")
+    runtime.configure()
+    tried = len(proposals(dataset))
+    chosen = range(FIRST_SEED, FIRST_SEED + seeds + further)
+    runs = tried * seeds + min(tried, FINALISTS) * further
+    command = f"python -m reproduction {shlex.join(sys.argv[1:])}"
+    for mode in modes.split(","):
+        for epsilon in [None] if mode == "none" else [float(e) for e in epsilons.split(",")]:
+            name = mode if epsilon is None else f"{mode}-{epsilon:g}"
+            with counting(name, console) as counter:
+                found = best_first(
+                    *(dataset, mode, epsilon, chosen[:seeds], chosen[seeds:], jobs, counter.stop),
+                    lambda done, counter=counter: counter.show(done, runs, ""),  # type: ignore[misc]
+                )
+            if counter.stop():
+                raise typer.Exit(130)
+            text = as_toml(found[0], tried, chosen, command)
+            files.write(out / f"{name}.toml", text.encode())
+            print(f"{name}: {found[0].score:.4f}", flush=True)

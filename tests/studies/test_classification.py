@@ -1,0 +1,257 @@
+"""Classification: what is built, what it takes of memory, and which images are shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pacpfl import memory
+from pacpfl.build import build_federation
+from pacpfl.config import Config, identity, override
+from pacpfl.engine.evaluate import Evaluation
+from pacpfl.errors import InputError
+from pacpfl.excerpts import DOUBTED, SURE, WRONG, examples
+from pacpfl.likelihoods import Categorical, Gaussian
+from pacpfl.methods.models import build_model
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.registry import build_method, entry, named
+from pacpfl.priors.bnn import BNNPrior
+from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.networks import CNN, MLP
+from pacpfl.types import Client, Data, Federation, Probabilities, Samples
+
+
+def federation(classes: int | None = 5, shape: tuple[int, ...] | None = (5, 4)) -> Federation:
+    random = np.random.default_rng(1)
+
+    def samples(count: int) -> Samples:
+        x = random.uniform(size=(count, 20)).astype(np.float32)
+        return Samples(x, (np.arange(count) % 5).astype(np.float32))
+
+    def client(name: str) -> Client:
+        return Client(name, samples(7), test=samples(4))
+
+    return Federation(
+        "toy", (client("a"), client("b")), (client("c"),),
+        tuple(f"pixel {n}" for n in range(20)), "label", classes, shape,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "mlp") for name in named("classes")),
+        *((name, "cnn") for name in ("pacpfl", "pfedgp", "vanilla")),
+    ],
+)
+def test_every_method_of_the_table_gives_probabilities_of_the_classes(name: str, kind: str) -> None:
+    """Traced, not run: shapes alone tell whether network, likelihood and method fit together."""
+    small = ["network.filters=[2, 3]", "network.hidden=4", "network.widths=[6]", "particles=2"]
+    config = override(Config(), ["data.clients=2", f"network.kind={kind}", *small])
+    toy = federation()
+    method: Any = build_method(name, config, toy.form)
+    data = Data(jnp.zeros((7, 20)), jnp.zeros(7), jnp.ones(7, bool))
+    key = jax.random.key(0)
+
+    def one_round(data: Data) -> Probabilities:
+        state = method.init(key, data)
+        update, own = method.client_update(state, method.init_client(state, data, key), data, key)
+        updates = jax.tree.map(lambda a: a[None], update)
+        state = method.server_update(state, updates, jnp.ones(1), key)
+        predictions: Probabilities = method.personalize(state, own, data, key)(data.x[:4])
+        return predictions
+
+    shapes = jax.eval_shape(one_round, data)
+    assert isinstance(shapes, Probabilities)
+    assert shapes.log_probabilities.shape == (4, 5)
+
+
+def test_a_name_means_another_model_where_the_target_is_a_class() -> None:
+    config = override(Config(), ["data.clients=2"])
+    classes, numbers = federation(), federation(classes=None, shape=None)
+    ours = build_method("pacpfl", config, classes.form)
+    assert isinstance(ours, PACPFL) and isinstance(ours.prior, BNNPrior)
+    assert ours.prior.likelihood == Categorical(5)
+    theirs = build_method("pacpfl", config, numbers.form)
+    assert isinstance(theirs, PACPFL) and isinstance(theirs.prior, GPPrior)
+    assert build_model(config, numbers.form).likelihood == Gaussian(1.0)
+    for name in ("vanilla", "pooled"):
+        assert "BNN" in entry(name).title_for(classes.form)
+        assert "GP" in entry(name).title_for(numbers.form)
+        assert type(build_method(name, config, classes.form)) is not type(
+            build_method(name, config, numbers.form)
+        )
+
+
+@pytest.mark.parametrize("name", ["ridge", "ard", "vanilla-deep", "pooled-deep"])
+def test_a_method_for_numbers_is_refused_for_classes(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
+        build_method(name, Config(), federation().form)
+    with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
+        override(Config(), ["data.name=digits", f'methods=["{name}"]'])
+
+
+def test_a_convolution_needs_images_and_a_mixture_a_gaussian_process() -> None:
+    cnn = override(Config(), ["network.kind=cnn", "data.clients=2"])
+    with pytest.raises(InputError, match=r'needs images.*"mlp"'):
+        build_method("fedavg", cnn, federation(shape=None).form)
+    with pytest.raises(InputError, match="members = 1"):
+        build_method("pacpfl", override(cnn, ["members=2"]), federation().form)
+    with pytest.raises(InputError, match="two convolutions"):
+        override(cnn, ["network.filters=[8]"])
+
+
+def test_settings_reach_the_prior_and_its_inference() -> None:
+    settings = [
+        *("bnn.draws=4", "bnn.noise=own", "bnn.objective=elbo", "bnn.std_per=layer"),
+        *("bnn.initial_std=0.07", "bnn.std_spread=0.6", "posterior.inference=variational"),
+        *("posterior.networks=3", "posterior.adapt=all", "posterior.steps=9"),
+        *("posterior.learning_rate=0.2", "posterior.temperature=0.5", "posterior.batch=4"),
+        *("posterior.optimizer=sgd", "posterior.svgd_kernel=imq", "data.clients=2"),
+    ]
+    config = override(Config(), settings)
+    method = build_method("pacpfl", config, federation().form)
+    assert isinstance(method, PACPFL)
+    prior = method.prior
+    assert isinstance(prior, BNNPrior)
+    assert (prior.settings, prior.inference) == (config.bnn, config.posterior)
+
+
+def test_how_clients_infer_changes_nothing_about_the_training() -> None:
+    base = identity(Config())
+    for name in ("steps=9", "inference=laplace", "networks=2", "temperature=0.5"):
+        assert identity(override(Config(), [f"posterior.{name}"])) == base, name
+    for name in ("bnn.draws=3", "network.hidden=9", "pfedbayes.zeta=3", "pfedgp.features=9"):
+        assert identity(override(Config(), [name])) != base, name
+
+
+def test_settings_reach_the_baselines() -> None:
+    settings = [
+        *("local.steps=7", "local.batch=3", "pfedbayes.zeta=2", "pfedbayes.mixing=0.5"),
+        *("pfedbayes.draws=2", "pfedbayes.networks=6", "pfedbayes.personal_steps=8"),
+        *("pfedgp.features=9", "pfedgp.tree=number", "pfedgp.support=4", "data.clients=2"),
+        *("alone.initial_std=0.4", "alone.networks=3", "alone.steps=11", "alone.batch=2"),
+    ]
+    config, toy = override(Config(), settings), federation()
+    bayes: Any = build_method("pfedbayes", config, toy.form)
+    assert (bayes.local, bayes.settings) == (config.local, config.pfedbayes)
+    gp: Any = build_method("pfedgp", config, toy.form)
+    assert (gp.network.sizes[-1], gp.settings) == (9, config.pfedgp)
+    for name in ("vanilla", "pooled"):
+        alone: Any = build_method(name, config, toy.form)
+        assert alone.central == (name == "pooled")
+        inference = alone.prior.inference
+        assert (alone.prior.settings.initial_std, inference.networks, inference.steps) == (
+            0.4,
+            3,
+            11,
+        )
+        assert (inference.adapt, inference.batch) == ("all", 2)
+
+
+def test_images_without_a_path_are_asked_for() -> None:
+    for name in ("femnist", "emnist"):
+        with pytest.raises(InputError, match=f"{name} needs images.*--data PATH"):
+            build_federation(override(Config(), [f"data.name={name}"]))
+
+
+def test_labels_are_never_standardised() -> None:
+    with pytest.raises(InputError, match="digits cannot be standardised"):
+        override(Config(), ["data.name=digits", "standardize=client"])
+
+
+def test_digits_come_as_the_configuration_asks() -> None:
+    settings = ["data.name=digits", "clients=4", "new_clients=3", "samples=9"]
+    found = build_federation(override(Config(), [*settings, "test_fraction=0.5"]))
+    assert (len(found.existing), len(found.new), found.classes, found.shape) == (4, 3, 10, (8, 8))
+    assert {len(client.train) for client in found.existing} == {9}
+
+
+# -------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(("side", "padding"), [(28, "valid"), (9, "same")])
+def test_activations_are_those_of_the_network(side: int, padding: str) -> None:
+    network = CNN(side, side, 7, filters=(4, 6), hidden=11, padding=padding)
+    image, total = jnp.zeros((1, 1, side, side)), 0
+    for filters in network.filters:
+        rows = jax.lax.conv_general_dilated_patches(image, (5, 5), (1, 1), padding.upper())
+        _, _, height, width = rows.shape
+        total += rows.size + height * width * filters
+        image = jnp.zeros((1, filters, height // 2, width // 2))
+    assert memory.activations(network) == total + image.size + 11 + 7
+    assert memory.activations(MLP((20, 6, 5))) == 31
+
+
+def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
+    toy = federation()
+    base = override(
+        Config(), ["data.clients=2", "network.widths=[512, 512]", "posterior.adapt=all"]
+    )
+
+    def count(name: str, *settings: str) -> int:
+        found = memory.clients_at_once(name, override(base, list(settings)), toy)
+        assert found is not None
+        return found
+
+    usual = count("pacpfl")
+    assert usual > 1
+    assert count("pacpfl", "particles=8") < usual
+    assert count("pacpfl", "posterior.networks=10") < usual
+    assert count("pacpfl", "network.widths=[2048, 2048]") < usual
+    assert count("pacpfl", "precision=float64") < usual
+    assert count("pacpfl", "posterior.adapt=last") > usual
+    assert count("vanilla", "alone.networks=9") < count("vanilla", "alone.networks=2")
+    assert count("fedavg") > usual
+    assert count("pacpfl", "network.widths=[200000, 2000]") == 1, "one client always goes"
+    assert memory.clients_at_once("pacpfl", base, federation(classes=None)) is None
+
+
+# --------------------------------------------------------------------------------- examples
+
+
+def test_examples_are_the_surest_the_most_doubted_and_the_worst() -> None:
+    random = np.random.default_rng(3)
+    clients = federation().existing
+    # Sample j of all eight is named with confidence c_j; the last three wrongly.
+    confidence = np.array([0.9, 0.5, 0.8, 0.6, 0.7, 0.95, 0.55, 0.65])
+    labels = np.concatenate([client.test.y for client in clients if client.test]).astype(int)
+    probabilities = np.full((8, 5), 0.0)
+    for row, (sure, label) in enumerate(zip(confidence, labels, strict=True)):
+        probabilities[row] = (1 - sure) / 4
+        probabilities[row, label if row < 5 else (label + 1) % 5] = sure
+    each = np.split(np.log(probabilities), 2)
+    evaluation = Evaluation([], random.uniform(size=(2, 20, 3)), log_probabilities=list(each))
+    found = examples("existing", clients, evaluation, (5, 4), each=2)
+    kind, shown = found["examples/existing/kind"], found["examples/existing/probabilities"].max(1)
+    assert shown[kind == SURE] == pytest.approx([0.9, 0.8]), "from the surer half of 0.9, 0.8, ..."
+    assert shown[kind == DOUBTED] == pytest.approx([0.5, 0.6]), "the least sure first"
+    assert shown[kind == WRONG] == pytest.approx([0.95, 0.65]), "the surest first"
+    rows = [int(np.argmin(np.abs(confidence - value))) for value in shown]
+    assert len(set(rows)) == len(rows)
+    tests = [client.test for client in clients if client.test is not None]
+    pixels = np.concatenate([test.x for test in tests])
+    assert found["examples/existing/labels"].tolist() == labels[rows].tolist()
+    assert found["examples/existing/client"].tolist() == [row // 4 for row in rows]
+    expected = np.rint(255 * pixels[rows]).reshape(-1, 5, 4)
+    np.testing.assert_array_equal(found["examples/existing/images"], expected)
+
+
+def test_examples_of_a_model_that_knows_nothing() -> None:
+    clients = federation().existing
+    broken = Evaluation([], np.zeros((2, 20, 3)), log_probabilities=[np.full((4, 5), np.nan)] * 2)
+    assert examples("new", clients, broken, (5, 4)) == {}
+    assert examples("new", clients, broken, ()) == {}
+    labels = [client.test.y.astype(int) for client in clients if client.test is not None]
+    perfect = Evaluation(
+        [],
+        np.zeros((2, 20, 3)),
+        log_probabilities=[np.log(np.eye(5)[own] + 1e-9) for own in labels],
+    )
+    kinds = examples("new", clients, perfect, (5, 4), each=9)["examples/new/kind"]
+    assert sorted(set(kinds.tolist())) == [SURE, DOUBTED]
+    assert len(kinds) == 8
