@@ -19,14 +19,14 @@ from pacpfl import rules
 from pacpfl.data.settings import DataSettings, ImageSettings, PVSettings
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
+from pacpfl.methods.alone import AloneSettings
 from pacpfl.methods.maml import MAMLSettings
 from pacpfl.methods.mtl import MTLSettings
 from pacpfl.methods.network import LocalTraining
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.pfedbayes import PFedBayesSettings
-from pacpfl.methods.pfedgp_classify import PFedGPSettings
+from pacpfl.methods.pfedgp_classes import PFedGPSettings
 from pacpfl.methods.registry import entry
-from pacpfl.methods.vanilla import AloneSettings
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.bnn import BNNSettings
 from pacpfl.priors.gp import GPSettings

@@ -11,7 +11,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from pacpfl.methods.ard import ARD
+from pacpfl.methods.alone import ARD
 from pacpfl.personal import PersonalModel
 from pacpfl.types import Data, Prediction
 

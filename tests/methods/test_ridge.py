@@ -13,7 +13,7 @@ from scipy.stats import norm
 from sklearn.linear_model import Ridge as Reference
 from sklearn.linear_model import RidgeCV
 
-from pacpfl.methods.ridge import PENALTIES, Ridge, RidgeModel
+from pacpfl.methods.alone import PENALTIES, Ridge, RidgeModel
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.vanilla_bnn import PooledBNN, State, VanillaBNN
+from pacpfl.methods.alone import FixedPrior, PooledBNN, VanillaBNN
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
@@ -44,7 +44,7 @@ def padded(data: Data, rows: int = 20) -> Data:
 
 
 @partial(jax.jit, compiler_options=OPTIONS)
-def probabilities(state: State, train: Data, x: jax.Array) -> jax.Array:
+def probabilities(state: FixedPrior, train: Data, x: jax.Array) -> jax.Array:
     """Each client with its own model, all in one call."""
 
     def one(train: Data, key: jax.Array) -> jax.Array:

@@ -14,13 +14,13 @@ from pacpfl.bounds.conditions import lambda_condition
 from pacpfl.bounds.server import lambda_from_tau, tau_from_lambda
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
+from pacpfl.methods.alone import AloneSettings
 from pacpfl.methods.maml import MAMLSettings
 from pacpfl.methods.mtl import MTLSettings
 from pacpfl.methods.network import LocalTraining, NetworkModel
 from pacpfl.methods.pacpfl import DEFAULT_TAU, TrainSettings
 from pacpfl.methods.pfedbayes import PFedBayesSettings
-from pacpfl.methods.pfedgp_classify import PFedGPSettings
-from pacpfl.methods.vanilla import AloneSettings
+from pacpfl.methods.pfedgp_classes import PFedGPSettings
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.base import Prior
 from pacpfl.priors.bnn import BNNPrior, BNNSettings

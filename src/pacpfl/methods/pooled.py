@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from pacpfl import hyper
 from pacpfl.errors import InputError
-from pacpfl.methods.vanilla import Alone, AloneSettings, State, fit, minimise_from_all
+from pacpfl.methods.alone import Alone, AloneSettings, State, fit, minimise_from_all
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from pacpfl.errors import InputError
 from pacpfl.methods import models
-from pacpfl.methods.ard import ARD
+from pacpfl.methods.alone import ARD, PooledBNN, Ridge, Vanilla, VanillaBNN
 from pacpfl.methods.base import Method
 from pacpfl.methods.fedavg import FedAvg
 from pacpfl.methods.maml import MAML
@@ -26,11 +26,8 @@ from pacpfl.methods.mtl import MTL
 from pacpfl.methods.pacpfl import PACPFL, build_optimizer
 from pacpfl.methods.pfedbayes import PFedBayes
 from pacpfl.methods.pfedgp import PFedGP
-from pacpfl.methods.pfedgp_classify import PFedGPClassify
+from pacpfl.methods.pfedgp_classes import PFedGPClassify
 from pacpfl.methods.pooled import Pooled
-from pacpfl.methods.ridge import Ridge
-from pacpfl.methods.vanilla import Vanilla
-from pacpfl.methods.vanilla_bnn import PooledBNN, VanillaBNN
 from pacpfl.priors.networks import ROWS
 from pacpfl.settings import nearest
 from pacpfl.types import Form

@@ -16,8 +16,8 @@ from scipy.special import expit, log_expit
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from pacpfl.priors import polya_gamma
-from pacpfl.priors.class_tree import class_tree, depth
+from pacpfl.methods import pfedgp_classes as polya_gamma
+from pacpfl.methods.pfedgp_classes import class_tree, depth
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -16,9 +16,9 @@ from scipy.special import expit, log_expit
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from pacpfl.methods import pfedgp_classify
+from pacpfl.methods import pfedgp_classes
 from pacpfl.methods.pacpfl import subsample
-from pacpfl.methods.pfedgp_classify import (
+from pacpfl.methods.pfedgp_classes import (
     ABSENT,
     PFedGPClassify,
     PFedGPSettings,
@@ -204,7 +204,7 @@ def test_gradient_of_the_predictive_objective(
     """The scales are held fixed, as the original holds its draws of omega."""
     gradient = updated(METHOD, PARAMETERS, CLIENT, KEY).gradient
     data, half = jax.tree.map(jnp.asarray, CLIENT), jax.random.split(KEY)[1]
-    original = pfedgp_classify.fit
+    original = pfedgp_classes.fit_levels
 
     def given(parameters: jax.Array, scales: jax.Array, use: bool) -> tuple[jax.Array, jax.Array]:
         found = []
@@ -214,7 +214,7 @@ def test_gradient_of_the_predictive_objective(
             return found[0]
 
         with monkeypatch.context() as patch:
-            patch.setattr(pfedgp_classify, "fit", fit)
+            patch.setattr(pfedgp_classes, "fit_levels", fit)
             return METHOD.log_predictive(parameters, data, half), found[0]
 
     call = compiled(given)
