@@ -14,7 +14,7 @@ from pacpfl.data.synthetic_weather import synthetic_weather
 from pacpfl.data.weather import Weather
 from pacpfl.errors import InputError
 from pacpfl.report import style
-from pacpfl.report.pv_plots import houses_over_days
+from reproduction.pv_plots import houses_over_days
 
 pytest.importorskip("pvlib")
 
