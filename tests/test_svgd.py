@@ -12,6 +12,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from pacpfl import svgd
+from pacpfl.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -203,3 +204,13 @@ def test_diversity() -> None:
     assert float(svgd.diversity(corners)) == pytest.approx(4.0)
     assert float(svgd.diversity(jnp.tile(corners[1], (4, 1)))) == 0.0
     assert float(svgd.diversity(corners[:1])) == 0.0
+
+
+def test_ones_own_kernel_is_one_record_and_a_word_that_is_none_is_refused() -> None:
+    particles, scores = cloud(3, seed=1)
+    own = svgd.SteinKernel(lambda ratio: (jnp.exp(-ratio), -jnp.exp(-ratio)))
+    np.testing.assert_array_equal(
+        svgd.direction(particles, scores, own), svgd.direction(particles, scores, "rbf")
+    )
+    with pytest.raises(InputError, match=r"nonsense.*rbf, imq, function"):
+        svgd.direction(particles, scores, "nonsense")

@@ -34,7 +34,7 @@ def key(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] = (),
     parts: Collection[str] = (),
     symbol: str = "",
 ) -> Any:
@@ -114,7 +114,7 @@ def convert(owner: type, name: str, value: Any, origin: str) -> Any:
 
 
 def _check(rules: typing.Mapping[str, Any], value: Any, label: str) -> None:
-    choices: tuple[str, ...] = rules.get("choices", ())
+    choices: Collection[str] = rules.get("choices", ())
     parts: Collection[str] = rules.get("parts", ())
     if choices and value not in choices:
         raise InputError(

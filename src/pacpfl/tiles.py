@@ -2,7 +2,8 @@
 
 A matrix is a triangle of blocks: row i has blocks 0 to i. The upper right is either the mirror image or
 zero, and never computed. Nothing is cut out of a larger array or put together into one, which on a CPU
-would take as long as the arithmetic. Blocks may have leading axes, the same for all.
+would take as long as the arithmetic (`pacpfl.linalg` says what is gained). Blocks may have leading
+axes, the same for all.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class TrainSettings(Settings):
     svgd_kernel: str = key(
         "rbf",
         "kernel between particles: rbf (paper), imq, function",
-        choices=("rbf", "imq", "function"),
+        choices=svgd.KERNELS,
     )
     optimizer: str = key(
         "adam", "optimiser of the particles", choices=("adam", "sgd", "adamw", "rmsprop", "lion")
