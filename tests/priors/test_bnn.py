@@ -108,36 +108,6 @@ def test_evidence_against_all_weights_there_are(temperature: float) -> None:
     assert bounds.mean() < exact - 0.1
 
 
-@pytest.mark.parametrize("objective", ["evidence", "elbo"])
-def test_gradient_of_the_evidence(objective: str, oracle: SimpleNamespace) -> None:
-    """With the noise held fixed, in means and log standard deviations."""
-    prior = changed(SMALL, objective=objective)
-    noise = np.random.default_rng(2).normal(size=(3, 2))
-    found = jax.jit(jax.grad(prior.log_evidence), compiler_options=OPTIONS)(PHI, SEEN, 1.7, noise)
-
-    def peer(phi: np.ndarray) -> float:
-        values = 1.7 * small_log_likelihood(phi[:2] + np.exp(phi[2:]) * noise)
-        return float(logsumexp(values) - np.log(3) if objective == "evidence" else values.mean())
-
-    np.testing.assert_allclose(found, oracle.central_differences(peer, PHI), rtol=1e-7, atol=1e-9)
-
-
-def test_padding_adds_exactly_nothing() -> None:
-    """Also to the gradient, and whatever the padding holds: class 1000 does not exist."""
-    padded = Data(
-        np.concatenate([X, np.full((3, 1), 9.0)]),
-        np.append(Y, [1000.0, -3.0, 0.0]),
-        np.arange(7) < 4,
-    )
-    noise = np.random.default_rng(3).normal(size=(2, 2))
-    both = jax.jit(
-        jax.value_and_grad(lambda phi, data: SMALL.log_evidence(phi, data, 1.0, noise)),
-        compiler_options=OPTIONS,
-    )
-    for found, expected in zip(both(PHI, padded), both(PHI, SEEN), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-14)
-
-
 def test_one_spread_for_each_layer() -> None:
     """Equals one for each weight where those of a layer are equal; the gradient adds up."""
     network, rng = MLP((2, 3, 2)), np.random.default_rng(4)

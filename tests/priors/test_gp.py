@@ -52,6 +52,9 @@ KINDS = {
         ),
     ),
 }
+KINDS["constant-matern-periodic-scaled"] = GPPrior(
+    2, GPSettings(mean="constant", kernel="matern+periodic", output_scale="learned")
+)
 SLOTS = 12  # more than one leaf of the factorisation
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -130,21 +133,6 @@ def test_evidence_and_posterior_against_scikit_learn(
     np.testing.assert_allclose(found["stds"][0], np.hypot(latent_std, noise_at), rtol=1e-8)
 
 
-@every_kind
-@pytest.mark.parametrize("temperature", [1.0, 0.3])
-def test_gradient_against_differences_of_the_oracle(
-    kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
-) -> None:
-    """Nine samples among padding: the gradient too must not see the padding."""
-    prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior, 7), make_samples(prior, 9, seed=8)
-    expected = oracle.central_differences(
-        lambda p: oracle.log_evidence(prior, p, x, y, temperature), phi
-    )
-    found = everything(prior, phi, padded(x, y), temperature)
-    np.testing.assert_allclose(found["gradient"], expected, rtol=1e-7, atol=1e-8)
-
-
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 3.5])
 def test_tempered_evidence_of_one_sample_against_gauss_hermite(
     temperature: float, everything: Everything, oracle: SimpleNamespace
@@ -200,98 +188,6 @@ def test_tempered_evidence_and_posterior_against_another_closed_form(
     np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-9)
     np.testing.assert_allclose(found["means"][0], mean, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found["stds"][0], std, rtol=1e-9)
-
-
-@pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled-noise-mlp"])
-def test_padding_changes_nothing(kind: str, everything: Everything) -> None:
-    prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior, 16), make_samples(prior, 7, seed=17)
-    at = make_samples(prior, SLOTS, seed=18)[0]
-    with_padding = padded(x, y)
-    whole = everything(prior, phi, with_padding, 0.8, at)
-    alone = everything(prior, phi, Data(x, y, np.ones(7, bool)), 0.8, at)
-    for name in ("held_out", "held_out_evidence"):
-        np.testing.assert_array_equal(whole[name][~with_padding.mask], 0)
-        whole[name] = whole[name][with_padding.mask]
-    for name, expected in alone.items():
-        np.testing.assert_allclose(whole[name], expected, rtol=1e-10, atol=1e-10, err_msg=name)
-
-
-@every_kind
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_leave_one_out_against_refits(
-    kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
-) -> None:
-    prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior, 19), make_samples(prior, 8, seed=20)
-    data = padded(x, y)
-    densities, evidences = [], []
-    whole = oracle.log_evidence(prior, phi, x, y, temperature)
-    for j in range(8):
-        rest = np.arange(8) != j
-        mean, std = oracle.predict(prior, phi, x[rest], y[rest], x[j : j + 1], temperature)
-        densities.append(stats.norm(mean[0], std[0]).logpdf(y[j]))
-        evidences.append(whole - oracle.log_evidence(prior, phi, x[rest], y[rest], temperature))
-    found = everything(prior, phi, data, temperature)
-    np.testing.assert_allclose(found["held_out"][data.mask], densities, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(
-        found["held_out_evidence"][data.mask], evidences, rtol=1e-8, atol=1e-8
-    )
-
-
-@pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled-noise-mlp"])
-def test_single_precision_is_as_good_as_single_precision_can_be(
-    kind: str, everything: Everything, oracle: SimpleNamespace
-) -> None:
-    prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior, 21, noise=-1.0), make_samples(prior, 11, seed=22)
-    double = everything(prior, phi, padded(x, y))
-    with jax.enable_x64(False):
-        data = padded(x, y)
-        single = everything(
-            prior,
-            phi.astype(np.float32),
-            Data(data.x.astype(np.float32), data.y.astype(np.float32), data.mask),
-        )
-    for name, expected in double.items():
-        assert single[name].dtype == np.float32, name
-        size = np.abs(expected[data.mask] if name.startswith("held_out") else expected).max()
-        np.testing.assert_allclose(single[name], expected, atol=2e-4 * size, err_msg=name)
-
-
-def blocks_of(data: Data, lengths: list[int]) -> list[Data]:
-    ends = np.cumsum(lengths)
-    return [
-        Data(*(part[end - length : end] for part in data))
-        for end, length in zip(ends, lengths, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("lengths", [[6, 1, 1], [6, 4]])
-def test_extending_equals_refitting(lengths: list[int], oracle: SimpleNamespace) -> None:
-    """One sample at a time and a block at once, some of the rows padding."""
-    prior, total = KINDS["sums-scaled-noise-mlp"], sum(lengths)
-    phi, (x, y) = make_particle(prior, 23), make_samples(prior, total - 2, seed=24)
-    data = padded(x, y, total, seed=25)
-    assert not data.mask[:6].all()
-    first, *more = blocks_of(data, lengths)
-    at = make_samples(prior, 3, seed=26)[0]
-
-    @jax.jit
-    def both_ways(phi: jax.Array) -> tuple[Any, ...]:
-        posterior = prior.posterior(phi, first, 0.6)
-        for block in more:
-            posterior = prior.extend(phi, posterior, block)
-        answers = prior.predict(phi, posterior, at), prior.log_evidence_of(phi, posterior)
-        return posterior, prior.posterior(phi, data, 0.6), *answers
-
-    grown, anew, (_, means, stds), evidence = both_ways(jnp.asarray(phi))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), grown, anew)
-    mean, std = oracle.predict(prior, phi, x, y, at, 0.6)
-    np.testing.assert_allclose(means[0], mean, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(stds[0], std, rtol=1e-8)
-    expected = oracle.log_evidence(prior, phi, x, y, 0.6)
-    np.testing.assert_allclose(evidence, expected, rtol=1e-8)
 
 
 def test_a_particle_that_needs_jitter_does_not_change_its_neighbours() -> None:
