@@ -41,7 +41,13 @@ class HyperPrior(NamedTuple):
 def hyper_prior(
     blocks: Sequence[Block], std: float, dtype: jnp.dtype | type = jnp.float32
 ) -> HyperPrior:
-    """Blocks that name no spread of their own get `std`, the paper's sigma_P."""
+    """Return the hyper-prior of a particle made of these blocks.
+
+    Blocks that name no spread of their own get `std`, the paper's sigma_P.
+
+    >>> hyper_prior((Block("a", 2), Block("b", 1, 0.5, 0.25)), 1.0).stds.tolist()
+    [1.0, 1.0, 0.25]
+    """
     if not std > 0:
         raise InputError(f"The hyper-prior's std must be positive, not {std}.")
     means = np.concatenate([np.full(b.size, b.mean) for b in blocks])
@@ -52,18 +58,19 @@ def hyper_prior(
 def sample(
     key: Array, prior: HyperPrior, count: int, spread: float = 1.0
 ) -> Float[Array, "count size"]:
-    """Draws; `spread` scales how far they lie from the mean."""
+    """Return `count` draws; `spread` scales how far they lie from the mean."""
     noise = jax.random.normal(key, (count, prior.means.size), prior.means.dtype)
     return prior.means + spread * prior.stds * noise
 
 
 def log_density(prior: HyperPrior, phi: Float[Array, " size"]) -> Float[Array, ""]:
+    r"""Return $\ln N(\phi | \mu, \mathrm{diag}(\sigma^2))$."""
     z = (phi - prior.means) / prior.stds
     return -0.5 * jnp.sum(z**2 + math.log(2 * math.pi)) - jnp.sum(jnp.log(prior.stds))
 
 
 def score(prior: HyperPrior, phi: Float[Array, "*k size"]) -> Float[Array, "*k size"]:
-    """Gradient of the log density."""
+    r"""Return the gradient of the log density, $(\mu - \phi) / \sigma^2$."""
     return (prior.means - phi) / prior.stds**2
 
 
@@ -73,5 +80,5 @@ def posterior_log_density(
     log_evidences: Float[Array, " n"],
     tau: float,
 ) -> Float[Array, ""]:
-    """ln Q*(phi) up to the constant ln Z^S."""
+    r"""Return $\ln Q^*(\phi) = \ln P(\phi) + \tau \sum_i \ln Z_i$, up to the constant $\ln Z^S$."""
     return log_density(prior, phi) + tau * jnp.sum(log_evidences)

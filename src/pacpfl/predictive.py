@@ -1,7 +1,8 @@
-"""What a client asks of its prediction: the MIXTURE's mean, std, quantiles, CDF, density, samples.
+r"""What a client asks of its prediction: the MIXTURE's mean, std, quantiles, CDF, density, samples.
 
-None of these treat the mixture as one moment-matched Gaussian: two particles that disagree give
-two bumps, and the quantiles know it. Of a warped target all are in the target's own terms.
+With weights w_c and components N(mu_c, sigma_c^2). None of these treat the mixture as one
+moment-matched Gaussian: two particles that disagree give two bumps, and the quantiles know it. Of a
+warped target all are in the target's own terms.
 """
 
 from __future__ import annotations
@@ -18,11 +19,22 @@ from pacpfl.types import Mixture, Prediction
 
 
 def mean(prediction: Mixture) -> Float[Array, " t"]:
+    r"""Return $\mu = \sum_c w_c \mu_c$.
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> mean(two).tolist()
+    [0.0]
+    """
     return jnp.einsum("...c,...ct->...t", prediction.weights, _moments(prediction)[0])
 
 
 def std(prediction: Mixture) -> Float[Array, " t"]:
-    """Law of total variance: mean of the variances plus variance of the means."""
+    r"""Return $\sqrt{\sum_c w_c (\sigma_c^2 + (\mu_c - \mu)^2)}$, by the law of total variance.
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> round(float(std(two)[0]), 3)  # sqrt(1 + 9)
+    3.162
+    """
     means, variances = _moments(prediction)
     centre = jnp.einsum("...c,...ct->...t", prediction.weights, means)
     second = variances + (means - centre[..., None, :]) ** 2
@@ -30,11 +42,23 @@ def std(prediction: Mixture) -> Float[Array, " t"]:
 
 
 def cdf(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"]:
+    r"""Return $\sum_c w_c \Phi((y - \mu_c) / \sigma_c)$.
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> cdf(two, jnp.zeros(1)).tolist()
+    [0.5]
+    """
     z = (_forward(prediction, y[..., None, :]) - prediction.means) / prediction.stds
     return jnp.einsum("...c,...ct->...t", prediction.weights, ndtr(z))
 
 
 def log_density(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"]:
+    r"""Return $\ln \sum_c w_c N(y | \mu_c, \sigma_c^2)$: between the bumps, low.
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> bool(log_density(two, jnp.zeros(1))[0] < log_density(two, jnp.full(1, 3.0))[0])
+    True
+    """
     z = (_forward(prediction, y[..., None, :]) - prediction.means) / prediction.stds
     each = -0.5 * z**2 - jnp.log(prediction.stds) - 0.5 * math.log(2 * math.pi)
     if not isinstance(prediction, Prediction):
@@ -43,10 +67,15 @@ def log_density(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"
 
 
 def quantiles(prediction: Mixture, levels: Float[Array, " q"]) -> Float[Array, "q t"]:
-    """The y with CDF(y) = level, by bisection to the last bit.
+    """Return the y with CDF(y) = level, by bisection to the last bit.
 
     Each component's own quantile brackets the mixture's: it lies between the lowest and the highest.
     Components of weight zero must not widen the bracket: they would cost digits.
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> low, high = quantiles(two, jnp.array([0.25, 0.75]))
+    >>> low.round(1).tolist(), high.round(1).tolist()  # the bumps' own medians
+    ([-3.0], [3.0])
     """
     z = jax.scipy.special.ndtri(levels)
     used = (prediction.weights > 0)[..., :, None]
@@ -70,7 +99,13 @@ def quantiles(prediction: Mixture, levels: Float[Array, " q"]) -> Float[Array, "
 
 
 def samples(key: Array, prediction: Mixture, count: int) -> Float[Array, "count t"]:
-    """Independent draws of y at each input (one component is drawn for each draw and input)."""
+    """Return independent draws of y at each input (of one component for each draw and input).
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> draws = samples(jax.random.key(0), two, 100)
+    >>> draws.shape, bool((jnp.abs(draws) > 0.1).all())
+    ((100, 1), True)
+    """
     component_key, noise_key = jax.random.split(key)
     inputs = prediction.means.shape[-1]
     chosen = jax.random.categorical(
@@ -85,7 +120,12 @@ def samples(key: Array, prediction: Mixture, count: int) -> Float[Array, "count 
 
 
 def in_units(prediction: Mixture, shift: float, scale: float) -> Mixture:
-    """The prediction of shift + scale y."""
+    """Return the prediction of shift + scale y.
+
+    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+    >>> in_units(two, 10.0, 2.0).means.tolist()
+    [[4.0], [16.0]]
+    """
     if isinstance(prediction, Prediction):
         return prediction._replace(
             means=shift + scale * prediction.means, stds=scale * prediction.stds

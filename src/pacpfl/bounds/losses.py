@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
+from pacpfl import metrics
 from pacpfl.bounds.checks import count, loss_width, not_negative, positive, probability
 from pacpfl.errors import InputError
 
@@ -71,10 +72,9 @@ def brier(probabilities: ArrayLike, labels: ArrayLike) -> np.ndarray:
     p = _finite(probabilities, "probabilities")
     if np.any(p < 0) or np.any(np.abs(p.sum(axis=-1) - 1) > 1e-6):
         raise InputError("The class probabilities must be zero or more and sum to one.")
-    classes = np.asarray(labels)[..., None] == np.arange(p.shape[-1])
-    if not np.all(classes.any(axis=-1)):
+    if not np.all(np.isin(labels, np.arange(p.shape[-1]))):
         raise InputError(f"A label is no whole number in 0..{p.shape[-1] - 1}.")
-    return np.asarray(np.sum((p - classes) ** 2, axis=-1))
+    return metrics.brier_scores(p, np.asarray(labels))
 
 
 def clipped_nll(log_density: ArrayLike, a: float, b: float) -> np.ndarray:
