@@ -1,8 +1,17 @@
 """The paper's theorems as functions. `docs/theory.md` says what each needs and what we found."""
 
-from pacpfl.bounds.bound import Bound
-from pacpfl.bounds.client import ClientPremises, client_bound, gibbs_client_bound
+from pacpfl.bounds.client import (
+    ClientPremises,
+    client_bound,
+    gibbs_client_bound,
+    lagrangian,
+    participation,
+    participation_margin,
+    privacy_cost,
+    sampling_epsilon,
+)
 from pacpfl.bounds.conditions import (
+    Bound,
     Condition,
     beta_condition,
     consistency,
@@ -20,10 +29,8 @@ from pacpfl.bounds.divergences import (
     optimal_hyper_kl,
     particle_cloud_kl,
 )
-from pacpfl.bounds.entropy import lagrangian, participation, participation_margin
 from pacpfl.bounds.newcomers import new_client_bound, optimal_new_client_bound
 from pacpfl.bounds.partition import LogPartition, log_partition
-from pacpfl.bounds.privacy_cost import privacy_cost, sampling_epsilon
 from pacpfl.bounds.server import (
     ServerPremises,
     lambda_from_tau,

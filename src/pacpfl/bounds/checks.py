@@ -66,6 +66,14 @@ def risk(value: float, a: float, b: float, name: str) -> float:
     return float(value)
 
 
+def finite(values: ArrayLike, name: str) -> np.ndarray:
+    """A float64 array of finite numbers, of any shape."""
+    array = np.asarray(values, dtype=np.float64)
+    if not np.all(np.isfinite(array)):
+        raise InputError(f"The {name} holds a value that is not finite.")
+    return array
+
+
 def vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
     """A non-empty one-dimensional float64 array of finite numbers, of the given length."""
     array = np.asarray(values, dtype=np.float64)

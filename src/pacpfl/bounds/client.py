@@ -1,21 +1,46 @@
-"""The client-level bound: what one client knows about the risk of its own posterior."""
+r"""The client-level bound: what one client knows about the risk of its own posterior.
+
+What it costs that the prior has seen the client's own data is `privacy_cost`. A bound for priors that are
+independent of the data fails with probability at most delta' for each of them. If the prior P comes from an
+algorithm that is differentially private in S_i, the pair (S_i, P) is not much more likely to be a failing
+one than an independent pair: with probability at least 1 - theta the density ratio of the two situations is
+below $e^k$, so
+
+$$\Pr[\text{fails}] \le e^k \delta' + \theta.$$
+
+Asking for delta on the right turns ln(1/delta') into ln(1/delta) + I.
+
+Whether taking part tightens a client's own bound is `participation`, the constraint of the paper's
+maximum-entropy view (appendix): maximise -KL(Q || hyper-prior) over hyper-posteriors Q, such that for every
+client i
+
+$$-E_{P \sim Q} \ln Z_\beta(P, S_i) + I(\epsilon_i, m_i, \delta)
+  \le -E_{P \sim \text{hyper-prior}} \ln Z_\beta(P, S_i).$$
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-from pacpfl.bounds.bound import Bound
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import rel_entr
+
 from pacpfl.bounds.checks import (
     count,
     loss_width,
     not_negative,
     positive,
+    positive_vector,
     probability,
     risk,
 )
-from pacpfl.bounds.privacy_cost import Unit, privacy_cost
+from pacpfl.bounds.conditions import Bound, Condition
 from pacpfl.errors import InputError
+
+Unit = Literal["sample", "client"]
 
 
 @dataclass(frozen=True)
@@ -101,3 +126,114 @@ def _common_terms(given: ClientPremises, printed: bool) -> dict[str, float]:
         "privacy": given.cost(printed) / given.beta,
         "confidence": math.log(given.choices / given.delta) / given.beta,
     }
+
+
+def privacy_cost(
+    epsilon: float, m: int, delta: float, *, unit: Unit = "sample", printed: bool = False
+) -> float:
+    """I(epsilon, m, delta) of the client-level theorem, in nats.
+
+    As printed (paper, Section 3), for epsilon-DP towards a change of one of m samples:
+
+        I = m epsilon^2 / 2 + epsilon sqrt(m ln(4/delta) / 2) + ln 2.
+
+    By default the smallest of what can be proved, since all of it is known beforehand:
+
+    - m epsilon: all m samples are changed one after the other, so the density ratio never
+      exceeds exp(m epsilon); nothing of delta is spent, and I = 0 for epsilon = 0, where the
+      printed I is ln 2;
+    - v + sqrt(v^2 + 2 v ln(2/delta)) + ln 2 with v = m epsilon^2 / 4: the concentration
+      argument behind the printed I with its last two inequalities left out
+      (`docs/theory.md` has the derivation). Never larger than the printed one.
+
+    `unit="client"` is for an algorithm whose epsilon holds for replacing the client's WHOLE
+    data set, as noise on whole client updates gives: then the density ratio is at most
+    exp(epsilon) and I = epsilon, whatever m is.
+    """
+    not_negative(epsilon, "epsilon")
+    count(m, "the number of samples m")
+    probability(delta)
+    if unit not in ("sample", "client"):
+        raise InputError(f"The unit of privacy is '{unit}', but it is 'sample' or 'client'.")
+    if printed:
+        return (
+            0.5 * m * epsilon**2 + epsilon * math.sqrt(0.5 * m * math.log(4 / delta)) + math.log(2)
+        )
+    if unit == "client":
+        return epsilon
+    spread = m * epsilon**2 / 4
+    concentration = spread + math.sqrt(spread**2 + 2 * spread * math.log(2 / delta)) + math.log(2)
+    return min(m * epsilon, concentration)
+
+
+def sampling_epsilon(
+    betas: ArrayLike, tau: float, width: float, samples: ArrayLike, draws: int = 1
+) -> np.ndarray:
+    """epsilon_i of drawing priors from Q* (paper, Section 4, privacy lemma):
+
+        epsilon_i = draws * 2 beta_i tau (b - a) / m_i,    width = b - a.
+
+    One changed sample moves ln Z_beta(P, S_i) by at most beta (b - a) / m_i, for every P, and
+    Q* is the exponential mechanism on tau ln Z. Each further independent draw that is released
+    costs the same again: k particles as k draws have k times the epsilon of one prior.
+    It holds for draws from Q* itself with the BOUNDED loss in Z, not for SVGD's particles.
+    """
+    beta = positive_vector(np.atleast_1d(betas), "beta")
+    m = positive_vector(np.atleast_1d(samples), "the number of samples")
+    positive(tau, "tau")
+    positive(width, "the width b - a of the loss")
+    return count(draws, "the number of draws") * 2 * beta * tau * width / m
+
+
+def participation_margin(
+    evidence_after: float, evidence_before: float, given: ClientPremises, *, printed: bool = False
+) -> float:
+    """By how much taking part tightens this client's own expected bound, in units of the loss:
+
+        ( E_{P~Q} ln Z_beta(P, S_i) - E_{P~hyper-prior} ln Z_beta(P, S_i) - I ) / beta.
+
+    `evidence_after` and `evidence_before` are the two expectations. A prior drawn from the
+    hyper-prior is independent of the data and costs no I; all other terms of the two bounds
+    are equal. Positive: the client's constraint holds, taking part helps.
+    """
+    for value, place in ((evidence_after, "hyper-posterior"), (evidence_before, "hyper-prior")):
+        if not math.isfinite(value):
+            raise InputError(f"E ln Z under the {place} is {value}, but it must be finite.")
+        risk(-value / given.beta, given.a, given.b, f"-E ln Z / beta under the {place}")
+    return (evidence_after - evidence_before - given.cost(printed)) / given.beta
+
+
+def participation(
+    evidence_after: float, evidence_before: float, given: ClientPremises, *, printed: bool = False
+) -> Condition:
+    """The client's constraint as a record that explains itself."""
+    margin = participation_margin(evidence_after, evidence_before, given, printed=printed)
+    gain = (evidence_after - evidence_before) / given.beta
+    cost = given.cost(printed) / given.beta
+    return Condition(
+        "taking part tightens this client's own bound",
+        "holds" if margin >= 0 else "does not hold",
+        f"the shared prior improves the empirical part of the bound by {gain:.4g}, and its "
+        f"dependence on the client's own data costs {cost:.4g}: a margin of {margin:.4g}",
+        "use",
+    )
+
+
+def lagrangian(
+    hyper_posterior: ArrayLike,
+    hyper_prior: ArrayLike,
+    log_evidence: ArrayLike,
+    costs: ArrayLike,
+    tau: float,
+) -> float:
+    """The Lagrange function whose maximiser is Q*, over finitely many priors:
+
+        -KL(Q || hyper-prior)
+            + tau sum_i ( E_{P~Q} ln Z_i(P) - I_i - E_{P~hyper-prior} ln Z_i(P) ).
+
+    `log_evidence` has one row per client and one column per prior, `costs` holds I_i.
+    """
+    after = np.asarray(hyper_posterior, dtype=np.float64)
+    before = np.asarray(hyper_prior, dtype=np.float64)
+    gains = np.atleast_2d(log_evidence) @ (after - before) - np.asarray(costs)
+    return float(tau * np.sum(gains) - np.sum(rel_entr(after, before)))

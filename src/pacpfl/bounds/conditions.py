@@ -1,8 +1,9 @@
-"""The conditions behind a bound, as records that say whether they hold and why."""
+"""What a theorem returns: a bound, term by term, and the conditions behind it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,22 @@ from pacpfl.errors import InputError
 
 Status = Literal["holds", "does not hold", "assumed"]
 Kind = Literal["premise", "world", "use"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An upper bound on a risk as the sum of named terms, all in units of the loss.
+
+    The names are those of `docs/theory.md`: `empirical` (what the samples say), `divergence`
+    (KL terms), `deviation` (how far finite samples may lie), `privacy` (the price of a prior
+    that has seen the client's data) and `confidence` (ln(1/delta)).
+    """
+
+    terms: Mapping[str, float]
+
+    @property
+    def value(self) -> float:
+        return float(sum(self.terms.values()))
 
 
 @dataclass(frozen=True)

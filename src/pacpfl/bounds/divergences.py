@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, rel_entr
 
-from pacpfl.bounds.checks import ROUNDING, positive
+from pacpfl.bounds.checks import ROUNDING, finite, positive
 from pacpfl.errors import InputError
 
 
@@ -20,8 +20,8 @@ def diagonal_gaussian_kl(
 
     sum_j [ ln(std_p/std_q) + (std_q^2 + (mean_q - mean_p)^2) / (2 std_p^2) - 1/2 ].
     """
-    mean_q, std_q = _finite(mean_q, "mean of Q"), _finite(std_q, "std of Q")
-    mean_p, std_p = _finite(mean_p, "mean of P"), _finite(std_p, "std of P")
+    mean_q, std_q = finite(mean_q, "mean of Q"), finite(std_q, "std of Q")
+    mean_p, std_p = finite(mean_p, "mean of P"), finite(std_p, "std of P")
     if np.any(std_q <= 0) or np.any(std_p <= 0):
         raise InputError("A standard deviation is zero or negative: the divergence needs them > 0.")
     ratio = (std_q / std_p) ** 2
@@ -39,7 +39,7 @@ def gaussian_kl(
     """
     lower_q = _cholesky(covariance_q, "covariance of Q")
     lower_p = _cholesky(covariance_p, "covariance of P")
-    difference = _finite(mean_q, "mean of Q") - _finite(mean_p, "mean of P")
+    difference = finite(mean_q, "mean of Q") - finite(mean_p, "mean of P")
     # With L_p L_p' = C_p: tr(C_p^-1 C_q) = |L_p^-1 L_q|^2, and likewise for the mean.
     trace = np.sum(np.linalg.solve(lower_p, lower_q) ** 2, axis=(-2, -1))
     distance = np.sum(np.linalg.solve(lower_p, difference[..., None]) ** 2, axis=(-2, -1))
@@ -63,8 +63,8 @@ def gaussian_process_kl(
     Any leading batch axes (particles, clients); no padding. With the likelihood's power
     t = beta / m it is the Gibbs posterior of the negative log-likelihood.
     """
-    kernel, residual = _finite(kernel, "kernel matrix"), _finite(residual, "residual")
-    noise = _finite(noise_variance, "noise variance") / positive(temperature, "the temperature")
+    kernel, residual = finite(kernel, "kernel matrix"), finite(residual, "residual")
+    noise = finite(noise_variance, "noise variance") / positive(temperature, "the temperature")
     if np.any(noise <= 0):
         raise InputError("A noise variance is zero or negative: the divergence needs it > 0.")
     m = residual.shape[-1]
@@ -95,7 +95,7 @@ def mixture_kl(weights_q: ArrayLike, weights_p: ArrayLike, kls: ArrayLike) -> np
     p = 1/k, and with the epsilon of releasing all k particles.
     """
     q, p = _distribution(weights_q, "Q's mixture"), _distribution(weights_p, "P's mixture")
-    kls = _finite(kls, "the components' divergences")
+    kls = finite(kls, "the components' divergences")
     if np.any(kls < 0):
         raise InputError("A component's divergence is negative: a KL divergence never is.")
     choice = rel_entr(q, p)
@@ -111,7 +111,7 @@ def mixture_log_evidence(weights_p: ArrayLike, log_evidences: ArrayLike) -> np.n
     evidence weights are the optimal ones for the bound.
     """
     p = _distribution(weights_p, "P's mixture")
-    return np.asarray(logsumexp(_finite(log_evidences, "the log evidences"), b=p, axis=-1))
+    return np.asarray(logsumexp(finite(log_evidences, "the log evidences"), b=p, axis=-1))
 
 
 class Bracket(NamedTuple):
@@ -134,7 +134,7 @@ def particle_cloud_kl(
     Q, that is of particles with noise of std s = `bandwidth` added. The bare particles
     (s -> 0) have an infinite divergence from any continuous hyper-prior.
     """
-    cloud = np.atleast_2d(_finite(particles, "particles"))
+    cloud = np.atleast_2d(finite(particles, "particles"))
     kls = diagonal_gaussian_kl(cloud, bandwidth, prior_mean, prior_std)
     average = float(np.mean(kls))
     return Bracket(max(0.0, average - math.log(len(cloud))), average)
@@ -147,7 +147,7 @@ def optimal_hyper_kl(tau: float, expected_log_evidence: ArrayLike, log_partition
     nobody knows: the particles are not draws from Q*. It may then even be negative, which is
     refused.
     """
-    total = float(np.sum(_finite(expected_log_evidence, "the expected log evidences")))
+    total = float(np.sum(finite(expected_log_evidence, "the expected log evidences")))
     kl = positive(tau, "tau") * total - log_partition
     if not kl >= -ROUNDING * max(1.0, abs(log_partition)):
         raise InputError(
@@ -157,15 +157,8 @@ def optimal_hyper_kl(tau: float, expected_log_evidence: ArrayLike, log_partition
     return max(kl, 0.0)
 
 
-def _finite(values: ArrayLike, name: str) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"The {name} holds a value that is not finite.")
-    return array
-
-
 def _distribution(values: ArrayLike, name: str) -> np.ndarray:
-    array = _finite(values, f"weights of {name}")
+    array = finite(values, f"weights of {name}")
     if np.any(array < 0) or np.any(np.abs(array.sum(axis=-1) - 1) > 1e-6):
         raise InputError(f"The weights of {name} must be zero or more and sum to one.")
     return array
@@ -173,7 +166,7 @@ def _distribution(values: ArrayLike, name: str) -> np.ndarray:
 
 def _cholesky(matrix: ArrayLike, name: str) -> np.ndarray:
     try:
-        return np.linalg.cholesky(_finite(matrix, name))
+        return np.linalg.cholesky(finite(matrix, name))
     except np.linalg.LinAlgError as error:
         raise InputError(f"The {name} is not positive definite.") from error
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from pacpfl import metrics
-from pacpfl.bounds.checks import count, loss_width, not_negative, positive, probability
+from pacpfl.bounds.checks import count, finite, loss_width, not_negative, positive, probability
 from pacpfl.errors import InputError
 
 
@@ -69,7 +69,7 @@ def brier(probabilities: ArrayLike, labels: ArrayLike) -> np.ndarray:
 
     Convex in p: the averaged prediction has no higher Brier loss than the average over h.
     """
-    p = _finite(probabilities, "probabilities")
+    p = finite(probabilities, "probabilities")
     if np.any(p < 0) or np.any(np.abs(p.sum(axis=-1) - 1) > 1e-6):
         raise InputError("The class probabilities must be zero or more and sum to one.")
     if not np.all(np.isin(labels, np.arange(p.shape[-1]))):
@@ -88,13 +88,13 @@ def clipped_nll(log_density: ArrayLike, a: float, b: float) -> np.ndarray:
 
 def clipped_squared_error(predicted: ArrayLike, target: ArrayLike, limit: float) -> np.ndarray:
     """min((predicted - target)^2, limit) in [0, limit]."""
-    difference = _finite(predicted, "predictions") - _finite(target, "targets")
+    difference = finite(predicted, "predictions") - finite(target, "targets")
     return np.asarray(np.minimum(difference**2, positive(limit, "the limit")))
 
 
 def miss(predicted: ArrayLike, target: ArrayLike, tolerance: float) -> np.ndarray:
     """The 0-1 loss of regression: 1 where |predicted - target| > tolerance."""
-    difference = np.abs(_finite(predicted, "predictions") - _finite(target, "targets"))
+    difference = np.abs(finite(predicted, "predictions") - finite(target, "targets"))
     return np.asarray(difference > not_negative(tolerance, "the tolerance"), dtype=np.float64)
 
 
@@ -112,7 +112,7 @@ def expected_clipped_square(
     the last with the truncated Gaussian's second moment. Exact, with ndtr for the probabilities
     (and by quadrature, to rounding, where that formula would cancel).
     """
-    low, high = _finite(low, "lower clip"), _finite(high, "upper clip")
+    low, high = finite(low, "lower clip"), finite(high, "upper clip")
     if np.any(low < 0) or np.any(high <= low):
         raise InputError("Squares are clipped to [low, high], which needs 0 <= low < high.")
     centre, std = _gaussian(mean, variance)
@@ -124,7 +124,7 @@ def expected_clipped_squared_error(
     mean: ArrayLike, variance: ArrayLike, target: ArrayLike, limit: float
 ) -> np.ndarray:
     """E min((h - target)^2, limit) for h ~ N(mean, variance), exactly."""
-    difference = _finite(mean, "means") - _finite(target, "targets")
+    difference = finite(mean, "means") - finite(target, "targets")
     return expected_clipped_square(difference, variance, 0.0, positive(limit, "the limit"))
 
 
@@ -142,7 +142,7 @@ def expected_clipped_gaussian_nll(
     scaled. `variance` is that of h, without the noise s.
     """
     loss_width(a, b)
-    noise = _finite(noise_std, "noise std")
+    noise = finite(noise_std, "noise std")
     if np.any(noise <= 0):
         raise InputError("A noise standard deviation is zero or negative: it must be above zero.")
     offset = np.log(noise * math.sqrt(2 * math.pi))
@@ -151,7 +151,7 @@ def expected_clipped_gaussian_nll(
     always_b = offset >= b
     low = np.maximum(a - offset, 0.0) * scale
     high = np.where(always_b, low + scale, (b - offset) * scale)
-    difference = _finite(mean, "means") - _finite(target, "targets")
+    difference = finite(mean, "means") - finite(target, "targets")
     square = expected_clipped_square(difference, variance, low, high)
     return np.asarray(np.where(always_b, b, np.clip(offset + square / scale, a, b)))
 
@@ -160,7 +160,7 @@ def expected_miss(
     mean: ArrayLike, variance: ArrayLike, target: ArrayLike, tolerance: float
 ) -> np.ndarray:
     """Pr[|h - target| > tolerance] for h ~ N(mean, variance), exactly."""
-    centre, std = _gaussian(_finite(mean, "means") - _finite(target, "targets"), variance)
+    centre, std = _gaussian(finite(mean, "means") - finite(target, "targets"), variance)
     not_negative(tolerance, "the tolerance")
     return np.asarray(ndtr((-tolerance - centre) / std) + ndtr((centre - tolerance) / std))
 
@@ -169,7 +169,7 @@ def expected_sign_error(mean: ArrayLike, variance: ArrayLike, sign: ArrayLike) -
     """Pr[h has not the sign +1 or -1 of the label] for h ~ N(mean, variance): the 0-1 loss of
     classification into two classes by the sign of a Gaussian h, exactly.
     """
-    labels = _finite(sign, "labels")
+    labels = finite(sign, "labels")
     if not np.all(np.abs(labels) == 1):
         raise InputError("The labels must be +1 or -1.")
     centre, std = _gaussian(mean, variance)
@@ -178,10 +178,10 @@ def expected_sign_error(mean: ArrayLike, variance: ArrayLike, sign: ArrayLike) -
 
 def expected_under_mixture(weights: ArrayLike, expectations: ArrayLike) -> np.ndarray:
     """E over a mixture posterior: sum_c w_c E_c, components on the first axis."""
-    w = _finite(weights, "mixture weights")
+    w = finite(weights, "mixture weights")
     if w.ndim != 1 or np.any(w < 0) or abs(w.sum() - 1) > 1e-6:
         raise InputError("The mixture weights must be zero or more and sum to one.")
-    return np.asarray(np.tensordot(w, _finite(expectations, "expectations"), axes=(0, 0)))
+    return np.asarray(np.tensordot(w, finite(expectations, "expectations"), axes=(0, 0)))
 
 
 # Expectations from draws.
@@ -206,7 +206,7 @@ def monte_carlo_upper(
     """
     width = loss_width(a, b)
     probability(alpha, "alpha")
-    draws = _finite(values, "draws").ravel()
+    draws = finite(values, "draws").ravel()
     count(draws.size, "the number of draws", 2)
     if np.any(draws < a) or np.any(draws > b):
         raise InputError(f"A drawn loss lies outside [{a}, {b}]: draw the bounded loss.")
@@ -250,14 +250,7 @@ def _density(z: np.ndarray) -> np.ndarray:
 
 def _gaussian(mean: ArrayLike, variance: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Mean and std. A variance of zero, a model that is sure, becomes a negligible one."""
-    centre, spread = _finite(mean, "means"), _finite(variance, "variances")
+    centre, spread = finite(mean, "means"), finite(variance, "variances")
     if np.any(spread < 0):
         raise InputError("A variance is negative: it must be zero or more.")
     return centre, np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny ** 0.5))
-
-
-def _finite(values: ArrayLike, name: str) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"The {name} hold a value that is not finite.")
-    return array

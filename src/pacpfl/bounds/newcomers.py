@@ -8,8 +8,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pacpfl.bounds.bound import Bound
 from pacpfl.bounds.checks import risk
+from pacpfl.bounds.conditions import Bound
 from pacpfl.bounds.server import ServerPremises, price_and_deviation, server_bound
 from pacpfl.errors import InputError
 

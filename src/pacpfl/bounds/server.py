@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from pacpfl.bounds.bound import Bound
 from pacpfl.bounds.checks import (
     ROUNDING,
     count,
@@ -29,6 +28,7 @@ from pacpfl.bounds.checks import (
     sample_sizes,
     vector,
 )
+from pacpfl.bounds.conditions import Bound
 from pacpfl.errors import InputError
 
 UPSILON = 1e-4  # the paper's choice

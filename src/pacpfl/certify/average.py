@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl.bounds import Condition, ServerPremises, new_client_bound, particle_cloud_kl
-from pacpfl.bounds.bound import Bound
+from pacpfl.bounds.conditions import Bound
 from pacpfl.bounds.losses import LossRange, monte_carlo_upper
 from pacpfl.certify.certificate import (
     CHOICES_INDEPENDENT,

@@ -26,8 +26,8 @@ from pacpfl.bounds import (
 )
 from pacpfl.bounds.checks import probability
 from pacpfl.bounds.checks import risk as checked_risk
+from pacpfl.bounds.client import Unit
 from pacpfl.bounds.losses import LossRange, monte_carlo_upper
-from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.errors import InputError
 
 Verdict = Literal["proved", "assumed", "no statement", "not valid"]

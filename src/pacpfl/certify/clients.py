@@ -19,9 +19,8 @@ from scipy.special import logsumexp
 
 from pacpfl.bounds import ClientPremises, Condition, participation, sampling_epsilon
 from pacpfl.bounds.checks import not_negative
-from pacpfl.bounds.entropy import participation_margin
+from pacpfl.bounds.client import Unit, participation_margin
 from pacpfl.bounds.losses import LossRange
-from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.methods.models import temperatures
 from pacpfl.trained import Trained

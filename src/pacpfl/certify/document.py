@@ -13,7 +13,7 @@ from typing import Any
 from pacpfl import files
 from pacpfl.bounds import Condition
 from pacpfl.bounds.checks import not_negative, probability
-from pacpfl.bounds.privacy_cost import Unit
+from pacpfl.bounds.client import Unit
 from pacpfl.certify import gaussian_processes, networks
 from pacpfl.certify.average import AverageCertificates, certify_average
 from pacpfl.certify.certificate import Certificate

@@ -27,6 +27,7 @@ import numpy as np
 from pacpfl import hyper
 from pacpfl.bounds import mixture_kl
 from pacpfl.bounds.checks import probability
+from pacpfl.bounds.client import Unit
 from pacpfl.bounds.losses import (
     LossRange,
     clipped_nll_range,
@@ -34,7 +35,6 @@ from pacpfl.bounds.losses import (
     expected_clipped_gaussian_nll,
     expected_clipped_squared_error,
 )
-from pacpfl.bounds.privacy_cost import Unit
 from pacpfl.certify.average import Pairs
 from pacpfl.certify.clients import (
     Certified,
