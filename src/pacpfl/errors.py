@@ -3,3 +3,7 @@
 
 class InputError(Exception):
     """Something given to pacpfl cannot be used. The command line prints it and exits with 2."""
+
+
+class SecureAggregationError(Exception):
+    """A message of secure aggregation is refused or its round abandoned: one sentence, which names whom."""

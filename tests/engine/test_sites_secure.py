@@ -27,18 +27,17 @@ from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.simulate import train
 from pacpfl.engine.training import Secrecy
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.pacpfl import State, Update
 from pacpfl.methods.private import Private, PrivateUpdate
 from pacpfl.methods.transforms import SummedPrivate, summed
 from pacpfl.privacy.accounting import Plan, epsilon_spent
-from pacpfl.privacy.clipping import AdaptiveClip
 from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
+from pacpfl.privacy.mechanisms import AdaptiveClip
 from pacpfl.secagg.certified import Passport
-from pacpfl.secagg.distributed_noise import guarantee
-from pacpfl.secagg.errors import SecureAggregationError
-from pacpfl.secagg.fixed_point import Grid
+from pacpfl.secagg.grid import Grid
 from pacpfl.secagg.messages import Survivors
+from pacpfl.secagg.noise import guarantee
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Reply
 from pacpfl.sites.limits import Limits

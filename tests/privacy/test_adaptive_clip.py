@@ -9,7 +9,7 @@ import pytest
 
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan, epsilon_spent
-from pacpfl.privacy.clipping import (
+from pacpfl.privacy.mechanisms import (
     AdaptiveClip,
     count_std,
     joint_multiplier,

@@ -22,7 +22,7 @@ from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.networks import MLP
 from pacpfl.privacy.accounting import Plan
-from pacpfl.privacy.clipping import AdaptiveClip
+from pacpfl.privacy.mechanisms import AdaptiveClip
 from pacpfl.types import Data
 
 CLIENTS, SAMPLES, K = 6, 4, 2

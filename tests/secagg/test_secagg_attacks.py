@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pacpfl.errors import InputError
-from pacpfl.secagg import masks, shamir
+from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.secagg import masks, primitives
 from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.secagg.messages import (
     Advertisement,
     Envelope,
@@ -349,9 +348,9 @@ def test_both_shares_together_would_lay_an_update_bare(make_round: Make) -> None
     masked = party.masked()
     numbers = party.settings.numbers
     held = {numbers[name]: client._held["c0"] for name, client in party.clients.items()}
-    at = shamir.weights(list(held)[:4])
-    seed = shamir.join({number: both[0] for number, both in held.items()}, at)
-    key = shamir.join({number: both[1] for number, both in held.items()}, at)
+    at = primitives.share_weights(list(held)[:4])
+    seed = primitives.join_shares({number: both[0] for number, both in held.items()}, at)
+    key = primitives.join_shares({number: both[1] for number, both in held.items()}, at)
     bare = np.frombuffer(Envelope.decode(masked["c0"]).payload, dtype="<u8").copy()
     bare -= masks.self_mask(party.settings, "c0", seed)
     for peer in ("c1", "c2", "c3", "c4"):

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pacpfl.errors import InputError
-from pacpfl.secagg.errors import SecureAggregationError
-from pacpfl.secagg.fixed_point import Grid, finest_step
+from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.secagg.grid import Grid, finest_step
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 GRID = Grid(2.0**-10, 1.0, 4, 3)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg import masks
-from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.secagg.messages import Envelope, Step
 from pacpfl.secagg.primitives import exchange, exchange_public, stream
 from pacpfl.secagg.settings import Settings

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg import messages as m
 from pacpfl.secagg import wire
-from pacpfl.secagg.errors import SecureAggregationError
 
 quick = settings(max_examples=80, deadline=None, derandomize=True, database=None)
 

@@ -11,9 +11,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from pacpfl.errors import InputError
-from pacpfl.secagg import discrete_gaussian as dg
-from pacpfl.secagg import distributed_noise as noise
-from pacpfl.secagg.fixed_point import Grid
+from pacpfl.secagg import noise
+from pacpfl.secagg.grid import Grid
 
 Bytes = Callable[[int], bytes]
 
@@ -54,14 +53,14 @@ def fits(drawn: np.ndarray, probabilities: dict[int, float]) -> float:
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 7, 8, 11])
 def test_uniform_integers_are_uniform(bound: int, bits: Bytes) -> None:
-    drawn = dg.uniform_below(bound, 20_000, bits)
+    drawn = noise.uniform_below(bound, 20_000, bits)
     assert drawn.size == 20_000 and drawn.min() >= 0 and drawn.max() < bound
     assert bound == 1 or fits(drawn, dict.fromkeys(range(bound), 1 / bound)) > 1e-3
 
 
 def test_uniform_integers_reach_large_bounds(bits: Bytes) -> None:
     bound = 3 * 2**60
-    drawn = dg.uniform_below(bound, 4000, bits)
+    drawn = noise.uniform_below(bound, 4000, bits)
     assert drawn.min() >= 0 and drawn.max() < bound
     assert stats.kstest(drawn / bound, "uniform").pvalue > 1e-3
 
@@ -72,7 +71,7 @@ def test_coins_fall_with_the_exact_probability(
 ) -> None:
     size = 60_000
     numerators = np.full(size, numerator)
-    heads = int(dg.bernoulli_exp(numerators, denominator, bits).sum())
+    heads = int(noise.bernoulli_exp(numerators, denominator, bits).sum())
     assert numerators[0] == numerator, "the caller's array is left alone"
     p = exp(-numerator / denominator)
     assert heads == size if p == 1 else stats.binomtest(heads, size, p).pvalue > 1e-3
@@ -82,13 +81,13 @@ def test_the_laplace_proposal_is_exact(bits: Bytes) -> None:
     scale = 2
     weights = {x: exp(-abs(x) / scale) for x in range(-40, 41)}
     total = sum(weights.values())
-    drawn = dg.discrete_laplace(scale, 60_000, bits)
+    drawn = noise.discrete_laplace(scale, 60_000, bits)
     assert fits(drawn, {x: w / total for x, w in weights.items()}) > 1e-3
 
 
 @pytest.mark.parametrize("scale", [1, 2, 7])
 def test_the_discrete_gaussian_is_exact(scale: int, bits: Bytes) -> None:
-    drawn = dg.sample(scale, 80_000, bits)
+    drawn = noise.sample(scale, 80_000, bits)
     assert drawn.dtype == np.int64 and drawn.shape == (80_000,)
     weights = np.exp(log_probabilities(scale, 1, 12 * scale))
     assert fits(drawn, dict(enumerate(weights.tolist(), start=-12 * scale))) > 1e-3
@@ -96,20 +95,20 @@ def test_the_discrete_gaussian_is_exact(scale: int, bits: Bytes) -> None:
 
 
 def test_the_largest_scale_does_not_overflow(bits: Bytes) -> None:
-    drawn = dg.sample(dg.MOST_SCALE, 20_000, bits) / dg.MOST_SCALE
+    drawn = noise.sample(noise.MOST_SCALE, 20_000, bits) / noise.MOST_SCALE
     assert stats.kstest(drawn, "norm").pvalue > 1e-3
 
 
 def test_noise_is_fresh_unless_it_is_seeded() -> None:
-    assert not np.array_equal(dg.sample(1000, 50), dg.sample(1000, 50))
-    seeded = [dg.sample(1000, 50, np.random.default_rng(1).bytes) for _ in range(2)]
+    assert not np.array_equal(noise.sample(1000, 50), noise.sample(1000, 50))
+    seeded = [noise.sample(1000, 50, np.random.default_rng(1).bytes) for _ in range(2)]
     assert np.array_equal(seeded[0], seeded[1])
 
 
 @pytest.mark.parametrize("scale", [0, -1, 2**24 + 1])
 def test_impossible_scales_are_refused(scale: int) -> None:
     with pytest.raises(InputError, match="scale"):
-        dg.sample(scale, 3)
+        noise.sample(scale, 3)
 
 
 def test_the_gap_is_that_of_the_theorem() -> None:

@@ -9,9 +9,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import primitives
-from pacpfl.secagg.errors import SecureAggregationError
 
 hexadecimal = bytes.fromhex
 

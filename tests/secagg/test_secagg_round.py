@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pacpfl.errors import InputError
-from pacpfl.secagg import masks, shamir
-from pacpfl.secagg.errors import SecureAggregationError
-from pacpfl.secagg.fixed_point import Grid
+from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.secagg import masks, primitives
+from pacpfl.secagg.grid import Grid
 from pacpfl.secagg.messages import Envelope, KeyList, Revealed, Step
 from pacpfl.secagg.settings import Settings, smallest_threshold
 from pacpfl.secagg.simulate import make_members, simulate_round
@@ -132,18 +131,18 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
             ]
             for holder, reply in revealed.items()
         }
-        seed = shamir.join(shares, shamir.weights(list(shares)[:4]))
+        seed = primitives.join_shares(shares, primitives.share_weights(list(shares)[:4]))
         total -= masks.self_mask(settings, name, seed)
     sums = []
     for guess in (b"\x01" * 32, b"\x02" * 32):
         # The share that holder 3 would have had, were the guess the seed: degree 3 through 4 points.
-        weights = shamir.weights([*held, 3])
+        weights = primitives.share_weights([*held, 3])
         value = int.from_bytes(guess, "big") - sum(
             weights[number] * int.from_bytes(share, "big") for number, share in held.items()
         )
-        share = value * pow(weights[3], -1, shamir.PRIME) % shamir.PRIME
-        possible = {**held, 3: share.to_bytes(shamir.SHARE_BYTES, "big")}
-        assert shamir.join(possible, weights) == guess
+        share = value * pow(weights[3], -1, primitives.PRIME) % primitives.PRIME
+        possible = {**held, 3: share.to_bytes(primitives.SHARE_BYTES, "big")}
+        assert primitives.join_shares(possible, weights) == guess
         sums.append(total - masks.self_mask(settings, "c0", guess))
     assert not np.array_equal(sums[0], sums[1])
     assert not any(np.array_equal(found, party.expected()) for found in sums)

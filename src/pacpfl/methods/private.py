@@ -35,7 +35,7 @@ from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.privacy import mechanisms
 from pacpfl.privacy.accounting import Plan
-from pacpfl.privacy.clipping import AdaptiveClip, next_clip, sum_multiplier
+from pacpfl.privacy.mechanisms import AdaptiveClip, next_clip, sum_multiplier
 from pacpfl.types import Data
 
 

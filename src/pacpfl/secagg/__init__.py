@@ -1,6 +1,6 @@
 """Secure aggregation: the server learns the sum of the clients' updates and nothing else.
 
 The pairwise-mask protocol of Bonawitz et al. (2017) in the version for active adversaries. Import from
-the modules: `client.Member`, `server.Server`, `settings.Settings`, `fixed_point.Grid`,
-`distributed_noise.guarantee`, `simulate.simulate_round`. docs/secure-aggregation.md says what it protects.
+the modules: `client.Member`, `server.Server`, `settings.Settings`, `grid.Grid`,
+`noise.guarantee`, `simulate.simulate_round`. docs/secure-aggregation.md says what it protects.
 """

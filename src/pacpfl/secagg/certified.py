@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import primitives, wire
-from pacpfl.secagg.errors import SecureAggregationError
 
 # `primitives` has said what to install where the package is missing.
 from cryptography import x509  # isort: skip

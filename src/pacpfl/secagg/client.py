@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pacpfl.errors import InputError
-from pacpfl.secagg import shamir
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.secagg import primitives
 from pacpfl.secagg.masks import (
     pair_mask,
     seed_commitment,
@@ -169,8 +168,8 @@ class Client:
     def _deal(self) -> tuple[SealedShares, ...]:
         numbers = {self.settings.numbers[peer]: peer for peer in self._peers}
         threshold = self.settings.threshold
-        seeds = shamir.split(self._seed, numbers.keys(), threshold)
-        keys = shamir.split(self._mask_private, numbers.keys(), threshold)
+        seeds = primitives.split_secret(self._seed, numbers.keys(), threshold)
+        keys = primitives.split_secret(self._mask_private, numbers.keys(), threshold)
         dealt = []
         for number, peer in sorted(numbers.items()):
             sealed = seal(
@@ -228,7 +227,7 @@ class Client:
             item.sealed,
             share_label(self.settings, dealer, self.name),
         )
-        seed, key = both[: shamir.SHARE_BYTES], both[shamir.SHARE_BYTES :]
+        seed, key = both[: primitives.SHARE_BYTES], both[primitives.SHARE_BYTES :]
         if item.seed_digest != share_digest("seed", self.settings, dealer, self.name, seed) or (
             item.key_digest != share_digest("key", self.settings, dealer, self.name, key)
         ):

@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg import wire
-from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.secagg.primitives import (
     DIGEST_BYTES,
     KEY_BYTES,
     SEAL_BYTES,
+    SHARE_BYTES,
     SIGNATURE_BYTES,
     is_signed,
     sign,
 )
 from pacpfl.secagg.settings import MOST_CLIENTS, MOST_DIMENSIONS, PROTOCOL, Settings
-from pacpfl.secagg.shamir import SHARE_BYTES
 
 SEALED_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
 MOST_PAYLOAD = 8 * MOST_DIMENSIONS

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from pacpfl.secagg import shamir
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.errors import SecureAggregationError
+from pacpfl.secagg import primitives
 from pacpfl.secagg.masks import pair_mask, seed_commitment, self_mask, share_digest
 from pacpfl.secagg.messages import (
     Advertisement,
@@ -177,7 +177,7 @@ class Server:
         valid = self._collect(Step.REVEAL, replies, self._signers, read)
         holders = list(valid)[: self.settings.threshold]
         numbers = self.settings.numbers
-        at = shamir.weights([numbers[holder] for holder in holders])
+        at = primitives.share_weights([numbers[holder] for holder in holders])
 
         def secret(kind: str, dealer: str) -> bytes:
             shares = {numbers[holder]: valid[holder][1][kind, dealer] for holder in holders}
@@ -203,7 +203,7 @@ class Server:
     ) -> bytes:
         """The seed or mask key that a client dealt, if it is the one it advertised."""
         advertised = self._advertised[dealer]
-        secret = shamir.join(shares, at)
+        secret = primitives.join_shares(shares, at)
         if kind == "seed":
             genuine = seed_commitment(self.settings, dealer, secret) == advertised.seed_commitment
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TypeVar
 
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.errors import SecureAggregationError
 
 Item = TypeVar("Item")
 

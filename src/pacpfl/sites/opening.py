@@ -12,10 +12,9 @@ import jax.numpy as jnp
 
 from pacpfl import __version__, files
 from pacpfl.engine.keys import Keys
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import compressed, summed
-from pacpfl.secagg.errors import SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import accepted
 from pacpfl.sites.participation import Record, Seat

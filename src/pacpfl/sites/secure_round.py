@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg.server import Server
 from pacpfl.sites import wire
 from pacpfl.sites.gather import Gathered, accepted

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from pacpfl import files
+from pacpfl.errors import SecureAggregationError
 from pacpfl.methods.base import Method
 from pacpfl.methods.private import Private
 from pacpfl.secagg.certified import Passport, introduced
 from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.discrete_gaussian import sample
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.secagg.noise import sample
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.sites import wire
 from pacpfl.sites.kits import check_name

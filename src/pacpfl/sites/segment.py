@@ -16,8 +16,7 @@ import numpy as np
 from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import choose_clients
 from pacpfl.engine.training import Played, Saving, States, Training, play
-from pacpfl.errors import InputError
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Gathered, accepted, collect
 from pacpfl.sites.opening import Opening, shapes_of

@@ -16,8 +16,8 @@ from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
 from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, plan_for, together
-from pacpfl.privacy.clipping import AdaptiveClip, count_std
 from pacpfl.privacy.ledger import FILE, RunRecord, open_ledger, read_ledger
+from pacpfl.privacy.mechanisms import AdaptiveClip, count_std
 
 
 def plan_of(config: Config, clients: int) -> Plan | None:

@@ -18,8 +18,7 @@ from math import ceil, floor, frexp, isfinite, isqrt, log, sqrt
 
 import numpy as np
 
-from pacpfl.errors import InputError
-from pacpfl.secagg.errors import SecureAggregationError
+from pacpfl.errors import InputError, SecureAggregationError
 
 MOST_NOISE = 2**24
 LARGEST_EXACT = 2**53  # up to here every integer is a float64
