@@ -4,9 +4,9 @@ X25519 (RFC 7748) agrees on keys, HKDF-SHA256 (RFC 5869) derives them, ChaCha20 
 streams, ChaCha20-Poly1305 (RFC 8439) seals shares, Ed25519 (RFC 8032) signs.
 
 Shamir's secret sharing over a prime field: `threshold` shares give the secret, fewer say nothing. The
-secret s of 32 bytes is the constant of a polynomial f of degree threshold - 1 with uniform other coefficients over
-the integers modulo P; the share of holder j is f(j), j = 1, 2, ... Through threshold - 1 shares and ANY
-secret goes exactly one such polynomial, which is why they say nothing.
+secret s of 32 bytes is the constant of a polynomial f of degree threshold - 1 with uniform other
+coefficients over the integers modulo P; the share of holder j is f(j), j = 1, 2, ... Through threshold - 1
+shares and ANY secret goes exactly one such polynomial, which is why they say nothing.
 """
 
 from __future__ import annotations
