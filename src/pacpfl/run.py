@@ -31,7 +31,7 @@ from pacpfl.methods.models import temperatures
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
 from pacpfl.methods.registry import build_method, entry
-from pacpfl.studies.protect import describe_privacy, plan_of, protect, secrecy
+from pacpfl.protect import describe_privacy, plan_of, protect, secrecy
 from pacpfl.types import Federation
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal

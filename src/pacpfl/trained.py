@@ -20,8 +20,8 @@ from pacpfl.folder import AGAIN, RunFolder
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.registry import build_method
 from pacpfl.privacy.ledger import RunRecord, read_ledger
+from pacpfl.protect import plan_of, protect
 from pacpfl.run import run_identity
-from pacpfl.studies.protect import plan_of, protect
 from pacpfl.types import Federation
 
 

@@ -27,8 +27,8 @@ from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.accounting import epsilon_spent
 from pacpfl.privacy.ledger import FILE, read_ledger
 from pacpfl.privacy.settings import PrivacySettings
+from pacpfl.protect import plan_of, protect
 from pacpfl.run import run
-from pacpfl.studies.protect import plan_of, protect
 
 ROUNDS = 8
 CONFIG = Config(

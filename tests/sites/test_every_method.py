@@ -60,7 +60,7 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     from pacpfl.methods.registry import build_method
     from pacpfl.privacy.ledger import FILE, read_ledger
     from pacpfl.privacy.settings import PrivacySettings
-    from pacpfl.studies.protect import plan_of, protect, secrecy
+    from pacpfl.protect import plan_of, protect, secrecy
 
     privacy = PrivacySettings(mode="gaussian", epsilon=5.0, noise_seed=4, sampling="all")
     config = replace(settings(ROUNDS), privacy=privacy)

@@ -20,9 +20,8 @@ def privacy(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> No
     """
     from rich.table import Table
 
-    from pacpfl.privacy.ledger import FILE, read_ledger
+    from pacpfl.privacy.ledger import FILE, read_ledger, total
     from pacpfl.report.sentences import guarantee
-    from pacpfl.studies.protect import total
 
     if not folder.is_dir():
         raise InputError(f"There is no run folder {folder}; give the folder a run has written.")

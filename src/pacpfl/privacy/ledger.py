@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pacpfl.errors import InputError
-from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent
+from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, together
 
 FILE = "privacy.jsonl"
 START = hashlib.sha256(b"pacpfl-privacy-ledger-1").hexdigest()
@@ -161,6 +161,12 @@ def records(entries: list[dict[str, Any]]) -> list[RunRecord]:
         )
         for run in runs
     ]
+
+
+def total(runs: list[RunRecord]) -> Spent:
+    """Return what all runs in a ledger that released something have spent together."""
+    parts = [run.spent() for run in runs if run.released]
+    return together(parts) if parts else runs[-1].spent()
 
 
 def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -19,7 +19,7 @@ from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.registry import build_method, named
-from pacpfl.studies.protect import plan_of, protect, secrecy
+from pacpfl.protect import plan_of, protect, secrecy
 from pacpfl.types import Federation, Form
 
 

@@ -15,13 +15,13 @@ from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.private import Private
-from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, plan_for, together
-from pacpfl.privacy.ledger import FILE, RunRecord, open_ledger, read_ledger
+from pacpfl.privacy.accounting import Plan, epsilon_spent, plan_for
+from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
 from pacpfl.privacy.mechanisms import AdaptiveClip, count_std
 
 
 def plan_of(config: Config, clients: int) -> Plan | None:
-    """The plan that spends the budget in train.rounds rounds; None for a run without privacy."""
+    """Return the plan that spends the budget in train.rounds rounds; None for a run without privacy."""
     privacy, train = config.privacy, config.train
     if privacy.mode == "none":
         return None
@@ -39,6 +39,7 @@ def plan_of(config: Config, clients: int) -> Plan | None:
 
 
 def protect(method: PACPFL, plan: Plan, config: Config) -> Private:
+    """Return the method that clips, adds the plan's noise, and averages as the section says."""
     privacy, rounds = config.privacy, config.train.rounds
     adaptive = None
     if privacy.clip_quantile is not None:
@@ -57,7 +58,7 @@ def protect(method: PACPFL, plan: Plan, config: Config) -> Private:
 
 @contextmanager
 def secrecy(plan: Plan, config: Config, folder: Path | None) -> Iterator[Secrecy]:
-    """With the ledger open; without a folder nothing is written down, and nothing resumed."""
+    """Hold the ledger open; without a folder nothing is written down, and nothing resumed."""
     seed = config.privacy.noise_seed
     if folder is None:
         yield Secrecy(plan, None, seed)
@@ -73,7 +74,7 @@ def secrecy(plan: Plan, config: Config, folder: Path | None) -> Iterator[Secrecy
 def describe_privacy(
     method: Private, trained: Trained, config: Config, folder: Path | None
 ) -> dict[str, Any]:
-    """What run.json says: `epsilon` is what was spent, also in rounds that were lost in a crash."""
+    """Return what run.json says: `epsilon` was spent, also in rounds that were lost in a crash."""
     plan = method.plan
     if trained.rounds == 0:
         raise InputError(
@@ -103,9 +104,3 @@ def describe_privacy(
         "earlier_runs": max(0, len(runs) - 1),
         "strict": config.privacy.strict,
     }
-
-
-def total(runs: list[RunRecord]) -> Spent:
-    """Of all runs in a ledger that released something."""
-    parts = [run.spent() for run in runs if run.released]
-    return together(parts) if parts else runs[-1].spent()
