@@ -249,7 +249,9 @@ def test_the_model_in_use_is_the_run_s_own_predictor(
     assert given.in_use.bound >= given.certificate.bound
     assert given.in_use_test_risk is not None
     data = jax.tree.map(jnp.asarray, Data(x, y, np.ones(len(y), bool)))  # type: ignore[arg-type]
-    model = trained.method.personalize(SimpleNamespace(particles=particles), (), data, None)  # type: ignore[arg-type]
+    model = trained.method.personalize(
+        SimpleNamespace(particles=particles), (), data, jax.random.key(0)
+    )  # type: ignore[arg-type]
     assert np.asarray(model.weights) == pytest.approx(q, rel=1e-6)
 
 

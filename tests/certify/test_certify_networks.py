@@ -459,7 +459,10 @@ def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None
     """A quarter by the one, or by the other: the same posterior is certified."""
     run = make(new=1, kind="svgd")
     gentle = replace(run.method.prior.inference, temperature=0.25)
-    training = replace(run, method=replace(run.method, temperature=0.25))
+    training = replace(
+        run,
+        method=replace(run.method, settings=replace(run.method.settings, temperature=0.25)),
+    )
     inference = replace(
         run, method=replace(run.method, prior=replace(run.method.prior, inference=gentle))
     )
