@@ -45,7 +45,7 @@ Unit = Literal["sample", "client"]
 
 @dataclass(frozen=True)
 class ClientPremises:
-    """What the client-level theorem takes as given. Wrong values are refused.
+    """The premises of the client-level theorem; wrong values are refused.
 
     `m` samples S_i that the federation has seen, `later` samples S~_i that it has not; a loss
     in [a, b]; a prior from an `epsilon`-DP algorithm, where `unit` says whether epsilon is for
@@ -74,17 +74,17 @@ class ClientPremises:
         privacy_cost(self.epsilon, self.m, self.delta, unit=self.unit)
 
     def cost(self, printed: bool = False) -> float:
-        """I(epsilon, m, delta)."""
+        """Return I(epsilon, m, delta), see `privacy_cost`."""
         return privacy_cost(self.epsilon, self.m, self.delta, unit=self.unit, printed=printed)
 
 
 def client_bound(
     empirical_risk: float, kl: float, given: ClientPremises, *, printed: bool = False
 ) -> Bound:
-    """Client-level theorem (paper, Section 3), for EVERY posterior Q at once:
+    r"""Return the bound of the client-level theorem (paper, Section 3), for EVERY posterior Q at once:
 
-        L(Q, D) <= L^(Q, S u S~) + (1/beta) ( KL(Q || P) + beta^2 (b-a)^2 / (8 (m + m~))
-                                              + I(epsilon, m, delta) + ln(1/delta) )
+    $$L(Q, D) \le \hat L(Q, S \cup \tilde S) + \frac{1}{\beta} \Big( \mathrm{KL}(Q \| P)
+      + \frac{\beta^2 (b-a)^2}{8 (m + \tilde m)} + I(\epsilon, m, \delta) + \ln \tfrac{1}{\delta} \Big)$$
 
     with probability at least 1 - delta over S and S~. With c choices of beta it holds for all
     of them at once when ln(1/delta) becomes ln(c/delta) (union bound). I is paid once, because
@@ -102,13 +102,13 @@ def client_bound(
 def gibbs_client_bound(
     log_evidence: float, given: ClientPremises, *, printed: bool = False
 ) -> Bound:
-    """The client-level bound at its minimum, the Gibbs posterior (paper, Section 3):
+    r"""Return the client-level bound at its minimum, the Gibbs posterior (paper, Section 3):
 
-        L(Q*, D) <= (1/beta) ( -ln Z_beta(P, S u S~) + beta^2 (b-a)^2 / (8 (m + m~))
-                               + I(epsilon, m, delta) + ln(1/delta) )
+    $$L(Q^*, D) \le \frac{1}{\beta} \Big( -\ln Z_\beta(P, S \cup \tilde S)
+      + \frac{\beta^2 (b-a)^2}{8 (m + \tilde m)} + I(\epsilon, m, \delta) + \ln \tfrac{1}{\delta} \Big)$$
 
-    where ln Z_beta(P, S) = ln E_{h~P} exp(-beta L^(h, S)) is `log_evidence`, computed with the
-    bounded loss. Empirical risk and KL / beta of Q* together are -ln Z / beta.
+    where $\ln Z_\beta(P, S) = \ln E_{h \sim P} e^{-\beta \hat L(h, S)}$ is `log_evidence`, computed with
+    the bounded loss. Empirical risk and KL / beta of Q* together are -ln Z / beta.
     """
     if not math.isfinite(log_evidence):
         raise InputError(
@@ -131,18 +131,18 @@ def _common_terms(given: ClientPremises, printed: bool) -> dict[str, float]:
 def privacy_cost(
     epsilon: float, m: int, delta: float, *, unit: Unit = "sample", printed: bool = False
 ) -> float:
-    """I(epsilon, m, delta) of the client-level theorem, in nats.
+    r"""Return I(epsilon, m, delta) of the client-level theorem, in nats.
 
     As printed (paper, Section 3), for epsilon-DP towards a change of one of m samples:
 
-        I = m epsilon^2 / 2 + epsilon sqrt(m ln(4/delta) / 2) + ln 2.
+    $$I = \tfrac12 m \epsilon^2 + \epsilon \sqrt{\tfrac12 m \ln(4/\delta)} + \ln 2.$$
 
     By default the smallest of what can be proved, since all of it is known beforehand:
 
     - m epsilon: all m samples are changed one after the other, so the density ratio never
       exceeds exp(m epsilon); nothing of delta is spent, and I = 0 for epsilon = 0, where the
       printed I is ln 2;
-    - v + sqrt(v^2 + 2 v ln(2/delta)) + ln 2 with v = m epsilon^2 / 4: the concentration
+    - $v + \sqrt{v^2 + 2 v \ln(2/\delta)} + \ln 2$ with $v = m \epsilon^2 / 4$: the concentration
       argument behind the printed I with its last two inequalities left out
       (`docs/theory.md` has the derivation). Never larger than the printed one.
 
@@ -169,9 +169,9 @@ def privacy_cost(
 def sampling_epsilon(
     betas: ArrayLike, tau: float, width: float, samples: ArrayLike, draws: int = 1
 ) -> np.ndarray:
-    """epsilon_i of drawing priors from Q* (paper, Section 4, privacy lemma):
+    r"""Return epsilon_i of drawing priors from Q* (paper, Section 4, privacy lemma):
 
-        epsilon_i = draws * 2 beta_i tau (b - a) / m_i,    width = b - a.
+    $$\epsilon_i = \text{draws} \cdot 2 \beta_i \tau (b - a) / m_i, \qquad \text{width} = b - a.$$
 
     One changed sample moves ln Z_beta(P, S_i) by at most beta (b - a) / m_i, for every P, and
     Q* is the exponential mechanism on tau ln Z. Each further independent draw that is released
@@ -188,9 +188,10 @@ def sampling_epsilon(
 def participation_margin(
     evidence_after: float, evidence_before: float, given: ClientPremises, *, printed: bool = False
 ) -> float:
-    """By how much taking part tightens this client's own expected bound, in units of the loss:
+    r"""Return by how much taking part tightens this client's own expected bound, in units of the loss:
 
-        ( E_{P~Q} ln Z_beta(P, S_i) - E_{P~hyper-prior} ln Z_beta(P, S_i) - I ) / beta.
+    $$\big( E_{P \sim Q} \ln Z_\beta(P, S_i) - E_{P \sim \text{hyper-prior}} \ln Z_\beta(P, S_i)
+      - I \big) / \beta.$$
 
     `evidence_after` and `evidence_before` are the two expectations. A prior drawn from the
     hyper-prior is independent of the data and costs no I; all other terms of the two bounds
@@ -206,7 +207,7 @@ def participation_margin(
 def participation(
     evidence_after: float, evidence_before: float, given: ClientPremises, *, printed: bool = False
 ) -> Condition:
-    """The client's constraint as a record that explains itself."""
+    """Return the client's constraint as a record that explains itself."""
     margin = participation_margin(evidence_after, evidence_before, given, printed=printed)
     gain = (evidence_after - evidence_before) / given.beta
     cost = given.cost(printed) / given.beta
@@ -226,10 +227,10 @@ def lagrangian(
     costs: ArrayLike,
     tau: float,
 ) -> float:
-    """The Lagrange function whose maximiser is Q*, over finitely many priors:
+    r"""Return the Lagrange function whose maximiser is Q*, over finitely many priors:
 
-        -KL(Q || hyper-prior)
-            + tau sum_i ( E_{P~Q} ln Z_i(P) - I_i - E_{P~hyper-prior} ln Z_i(P) ).
+    $$-\mathrm{KL}(Q \| \text{hyper-prior}) + \tau \sum_i \big( E_{P \sim Q} \ln Z_i(P) - I_i
+      - E_{P \sim \text{hyper-prior}} \ln Z_i(P) \big).$$
 
     `log_evidence` has one row per client and one column per prior, `costs` holds I_i.
     """

@@ -50,9 +50,11 @@ def _decided(name: str, met: bool, reason: str) -> Condition:
 
 
 def non_vacuous_loss(beta: float, samples: int, a: float, b: float) -> Condition:
-    """Necessary for a client-level bound below b: beta (b-a)^2 / (8M) < b - a, M = m + m~:
+    r"""Check what is necessary for a client-level bound below b (appendix, non-vacuousness):
 
-    b - a < 8 M / beta,    for beta = M the paper's b - a < 8 (appendix, non-vacuousness).
+    $$b - a < 8 M / \beta, \qquad M = m + \tilde m,$$
+
+    for beta = M the paper's b - a < 8.
     """
     width = loss_width(a, b)
     limit = 8 * count(samples, "the number of samples") / positive(beta, "beta")
@@ -65,12 +67,13 @@ def non_vacuous_loss(beta: float, samples: int, a: float, b: float) -> Condition
 
 
 def non_vacuous_privacy(epsilon: float, beta: float, m: int, a: float, b: float) -> Condition:
-    """The paper's second necessary condition, from m epsilon^2 / (2 beta) < b - a:
+    r"""Check the paper's second necessary condition, from $m \epsilon^2 / (2 \beta) < b - a$:
 
-        epsilon < sqrt(2 beta (b-a) / m),    for beta = m the paper's epsilon < sqrt(2 (b-a)).
+    $$\epsilon < \sqrt{2 \beta (b-a) / m},$$
 
-    It is necessary for the printed I(epsilon, m, delta) only: where m epsilon or a client-wide
-    epsilon is the smaller price, a bound can be below b without it.
+    for beta = m the paper's epsilon < sqrt(2 (b-a)). It is necessary for
+    the printed I(epsilon, m, delta) only: where m epsilon or a client-wide epsilon is the smaller price, a
+    bound can be below b without it.
     """
     width = loss_width(a, b)
     not_negative(epsilon, "epsilon")
@@ -84,7 +87,7 @@ def non_vacuous_privacy(epsilon: float, beta: float, m: int, a: float, b: float)
 
 
 def lambda_condition(lambda_: float, n_2: int, upsilon: float) -> Condition:
-    """The paper asks for lambda > n_2 + upsilon, so that Jensen's inequality applies in its proof.
+    """Check lambda > n_2 + upsilon, as the paper asks, so that Jensen's inequality applies in its proof.
 
     The corrected bounds are valid without it.
     """
@@ -99,7 +102,7 @@ def lambda_condition(lambda_: float, n_2: int, upsilon: float) -> Condition:
 
 
 def beta_condition(beta: float, clients: int) -> Condition:
-    """The paper asks for beta >= 1/n, for the same reason and with the same remark."""
+    """Check beta >= 1/n, as the paper asks, for the same reason and with the same remark."""
     limit = 1 / count(clients, "the number of clients")
     return _decided(
         "beta >= 1/n", positive(beta, "beta") >= limit, f"beta = {beta:.4g}, and 1/n = {limit:.4g}"
@@ -109,7 +112,7 @@ def beta_condition(beta: float, clients: int) -> Condition:
 def consistency(
     beta_power: float, lambda_power: float, n_2_power: float | None, *, printed: bool = False
 ) -> tuple[Condition, ...]:
-    """Do the gaps of the bounds close as m_i and n grow (paper, appendix on asymptotics)?
+    """Check whether the gaps of the bounds close as m_i and n grow (paper, appendix on asymptotics).
 
     For the rules beta ~ m^p, lambda ~ n^q and n_2 ~ n^s (None: n_2 = 0) the four conditions are
 

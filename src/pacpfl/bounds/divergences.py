@@ -16,9 +16,10 @@ from pacpfl.errors import InputError
 def diagonal_gaussian_kl(
     mean_q: ArrayLike, std_q: ArrayLike, mean_p: ArrayLike, std_p: ArrayLike
 ) -> np.ndarray:
-    """KL(N(mean_q, diag std_q^2) || N(mean_p, diag std_p^2)), summed over the last axis:
+    r"""Return KL(N(mean_q, diag std_q^2) || N(mean_p, diag std_p^2)), summed over the last axis:
 
-    sum_j [ ln(std_p/std_q) + (std_q^2 + (mean_q - mean_p)^2) / (2 std_p^2) - 1/2 ].
+    $$\sum_j \Big[ \ln \frac{s_j^p}{s_j^q}
+      + \frac{(s_j^q)^2 + (\mu_j^q - \mu_j^p)^2}{2 (s_j^p)^2} - \frac12 \Big].$$
     """
     mean_q, std_q = finite(mean_q, "mean of Q"), finite(std_q, "std of Q")
     mean_p, std_p = finite(mean_p, "mean of P"), finite(std_p, "std of P")
@@ -32,10 +33,10 @@ def diagonal_gaussian_kl(
 def gaussian_kl(
     mean_q: ArrayLike, covariance_q: ArrayLike, mean_p: ArrayLike, covariance_p: ArrayLike
 ) -> np.ndarray:
-    """KL(N(mean_q, covariance_q) || N(mean_p, covariance_p)), for any leading batch axes:
+    r"""Return KL(N(mean_q, covariance_q) || N(mean_p, covariance_p)), for any leading batch axes:
 
-    1/2 [ tr(C_p^-1 C_q) - d + (mean_p - mean_q)' C_p^-1 (mean_p - mean_q)
-          + ln |C_p| - ln |C_q| ].
+    $$\tfrac12 \big[ \mathrm{tr}(C_p^{-1} C_q) - d + (\mu_p - \mu_q)^\top C_p^{-1} (\mu_p - \mu_q)
+      + \ln |C_p| - \ln |C_q| \big].$$
     """
     lower_q = _cholesky(covariance_q, "covariance of Q")
     lower_p = _cholesky(covariance_p, "covariance of P")
@@ -50,7 +51,7 @@ def gaussian_kl(
 def gaussian_process_kl(
     kernel: ArrayLike, residual: ArrayLike, noise_variance: ArrayLike, temperature: float = 1.0
 ) -> np.ndarray:
-    """KL(posterior process || prior process) of a Gaussian process, exactly.
+    r"""Return KL(posterior process || prior process) of a Gaussian process, exactly.
 
     The posterior of N(y | h(x), s^2)^t has the density prod_j N(y_j | h(x_j), s^2)^t / Z with
     respect to the prior process, a function of f = (h(x_1), ..., h(x_m)) alone. So the two
@@ -58,7 +59,7 @@ def gaussian_process_kl(
     of f: KL(N(K C^-1 r, K - K C^-1 K) || N(0, K)), r = y - mean(x), C = K + v I, v = s^2 / t.
     Written without K^-1, so that repeated inputs do no harm:
 
-        1/2 [ v tr(C^-1) - m + r' C^-1 K C^-1 r + ln |C| - m ln v ].
+    $$\tfrac12 \big[ v \, \mathrm{tr}(C^{-1}) - m + r^\top C^{-1} K C^{-1} r + \ln |C| - m \ln v \big].$$
 
     Any leading batch axes (particles, clients); no padding. With the likelihood's power
     t = beta / m it is the Gibbs posterior of the negative log-likelihood.
@@ -86,9 +87,9 @@ def gaussian_process_kl(
 
 
 def mixture_kl(weights_q: ArrayLike, weights_p: ArrayLike, kls: ArrayLike) -> np.ndarray:
-    """An upper bound on KL(sum_c q_c Q_c || sum_c p_c P_c) for mixtures, last axis c:
+    r"""Return an upper bound on KL(sum_c q_c Q_c || sum_c p_c P_c) for mixtures, last axis c:
 
-        KL(q || p) + sum_c q_c KL(Q_c || P_c).
+    $$\mathrm{KL}(q \| p) + \sum_c q_c \mathrm{KL}(Q_c \| P_c).$$
 
     It IS the divergence of the pairs (component, hypothesis), and forgetting the component
     cannot increase a divergence. A client that mixes k particles with weights q uses it with
@@ -105,7 +106,7 @@ def mixture_kl(weights_q: ArrayLike, weights_p: ArrayLike, kls: ArrayLike) -> np
 
 
 def mixture_log_evidence(weights_p: ArrayLike, log_evidences: ArrayLike) -> np.ndarray:
-    """ln Z of the mixture prior sum_c p_c P_c: logsumexp_c(ln p_c + ln Z_c), last axis c.
+    """Return ln Z of the mixture prior sum_c p_c P_c: logsumexp_c(ln p_c + ln Z_c), last axis c.
 
     Its Gibbs posterior mixes the components' posteriors with weights p_c Z_c / Z: the paper's
     evidence weights are the optimal ones for the bound.
@@ -124,10 +125,11 @@ class Bracket(NamedTuple):
 def particle_cloud_kl(
     particles: ArrayLike, bandwidth: ArrayLike, prior_mean: ArrayLike, prior_std: ArrayLike
 ) -> Bracket:
-    """KL(Q || hyper-prior) for the particles as a cloud, Q = (1/k) sum_j N(phi_j, diag s^2):
+    r"""Return KL(Q || hyper-prior) for the particles as a cloud, $Q = \frac1k \sum_j N(\phi_j, s^2)$:
 
-        mean_j KL(N(phi_j, s^2) || hyper-prior) - ln k <= KL(Q || hyper-prior)
-                                                     <= mean_j KL(N(phi_j, s^2) || hyper-prior).
+    $$\frac1k \sum_j \mathrm{KL}(N(\phi_j, s^2) \| \text{hyper-prior}) - \ln k
+      \le \mathrm{KL}(Q \| \text{hyper-prior})
+      \le \frac1k \sum_j \mathrm{KL}(N(\phi_j, s^2) \| \text{hyper-prior}).$$
 
     No estimate: the upper end is convexity of KL, and the gap is the information that a draw
     from Q has about its component, at most ln k. The bound then speaks of priors drawn from
@@ -141,7 +143,9 @@ def particle_cloud_kl(
 
 
 def optimal_hyper_kl(tau: float, expected_log_evidence: ArrayLike, log_partition: float) -> float:
-    """KL(Q* || hyper-prior) = tau sum_i E_{P~Q*} ln Z_i(P) - ln Z^S_tau, an identity.
+    r"""Return KL(Q* || hyper-prior) by an identity.
+
+    $$\mathrm{KL}(Q^* \| \text{hyper-prior}) = \tau \sum_i E_{P \sim Q^*} \ln Z_i(P) - \ln Z^S_\tau.$$
 
     With an average over SVGD's particles in place of E_{P~Q*} it is an estimate whose error
     nobody knows: the particles are not draws from Q*. It may then even be negative, which is

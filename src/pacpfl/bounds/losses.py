@@ -60,12 +60,12 @@ def miss_range(tolerance: float) -> LossRange:
 
 
 def zero_one(predicted: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """1 where the predicted class is not the label, else 0."""
+    """Return 1 where the predicted class is not the label, else 0."""
     return np.asarray(np.asarray(predicted) != np.asarray(labels), dtype=np.float64)
 
 
 def brier(probabilities: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """sum_c (p_c - [c = label])^2 in [0, 2]; classes on the last axis.
+    r"""Return $\sum_c (p_c - [c = \text{label}])^2$ in [0, 2]; classes on the last axis.
 
     Convex in p: the averaged prediction has no higher Brier loss than the average over h.
     """
@@ -78,7 +78,7 @@ def brier(probabilities: ArrayLike, labels: ArrayLike) -> np.ndarray:
 
 
 def clipped_nll(log_density: ArrayLike, a: float, b: float) -> np.ndarray:
-    """-ln p(y | x, h), clipped to [a, b]. A log density of -infinity gives b."""
+    """Return -ln p(y | x, h), clipped to [a, b]. A log density of -infinity gives b."""
     loss_width(a, b)
     values = np.asarray(log_density, dtype=np.float64)
     if np.any(np.isnan(values)) or np.any(values == np.inf):
@@ -87,13 +87,13 @@ def clipped_nll(log_density: ArrayLike, a: float, b: float) -> np.ndarray:
 
 
 def clipped_squared_error(predicted: ArrayLike, target: ArrayLike, limit: float) -> np.ndarray:
-    """min((predicted - target)^2, limit) in [0, limit]."""
+    """Return min((predicted - target)^2, limit) in [0, limit]."""
     difference = finite(predicted, "predictions") - finite(target, "targets")
     return np.asarray(np.minimum(difference**2, positive(limit, "the limit")))
 
 
 def miss(predicted: ArrayLike, target: ArrayLike, tolerance: float) -> np.ndarray:
-    """The 0-1 loss of regression: 1 where |predicted - target| > tolerance."""
+    """Return the 0-1 loss of regression: 1 where |predicted - target| > tolerance."""
     difference = np.abs(finite(predicted, "predictions") - finite(target, "targets"))
     return np.asarray(difference > not_negative(tolerance, "the tolerance"), dtype=np.float64)
 
@@ -104,10 +104,10 @@ def miss(predicted: ArrayLike, target: ArrayLike, tolerance: float) -> np.ndarra
 def expected_clipped_square(
     mean: ArrayLike, variance: ArrayLike, low: ArrayLike, high: ArrayLike
 ) -> np.ndarray:
-    """E clip(u^2, low, high) for u ~ N(mean, variance) and 0 <= low < high:
+    r"""Return E clip(u^2, low, high) for u ~ N(mean, variance) and 0 <= low < high:
 
-        low + G(high) - G(low),    G(c) = E min(u^2, c),
-        G(r^2) = r^2 Pr[|u| > r] + E[u^2; |u| <= r],
+    $$\text{low} + G(\text{high}) - G(\text{low}), \qquad G(c) = E \min(u^2, c), \qquad
+      G(r^2) = r^2 \Pr[|u| > r] + E[u^2; |u| \le r],$$
 
     the last with the truncated Gaussian's second moment. Exact, with ndtr for the probabilities
     (and by quadrature, to rounding, where that formula would cancel).
@@ -123,7 +123,7 @@ def expected_clipped_square(
 def expected_clipped_squared_error(
     mean: ArrayLike, variance: ArrayLike, target: ArrayLike, limit: float
 ) -> np.ndarray:
-    """E min((h - target)^2, limit) for h ~ N(mean, variance), exactly."""
+    """Return E min((h - target)^2, limit) for h ~ N(mean, variance), exactly."""
     difference = finite(mean, "means") - finite(target, "targets")
     return expected_clipped_square(difference, variance, 0.0, positive(limit, "the limit"))
 
@@ -136,7 +136,7 @@ def expected_clipped_gaussian_nll(
     a: float,
     b: float,
 ) -> np.ndarray:
-    """E clip(-ln N(target | h, s^2), a, b) for h ~ N(mean, variance), exactly.
+    """Return E clip(-ln N(target | h, s^2), a, b) for h ~ N(mean, variance), exactly.
 
     -ln N(y | h, s^2) = ln(s sqrt(2 pi)) + (y - h)^2 / (2 s^2): a clipped square, moved and
     scaled. `variance` is that of h, without the noise s.
@@ -159,14 +159,14 @@ def expected_clipped_gaussian_nll(
 def expected_miss(
     mean: ArrayLike, variance: ArrayLike, target: ArrayLike, tolerance: float
 ) -> np.ndarray:
-    """Pr[|h - target| > tolerance] for h ~ N(mean, variance), exactly."""
+    """Return Pr[|h - target| > tolerance] for h ~ N(mean, variance), exactly."""
     centre, std = _gaussian(finite(mean, "means") - finite(target, "targets"), variance)
     not_negative(tolerance, "the tolerance")
     return np.asarray(ndtr((-tolerance - centre) / std) + ndtr((centre - tolerance) / std))
 
 
 def expected_sign_error(mean: ArrayLike, variance: ArrayLike, sign: ArrayLike) -> np.ndarray:
-    """Pr[h has not the sign +1 or -1 of the label] for h ~ N(mean, variance): the 0-1 loss of
+    """Return Pr[h has not the sign +1 or -1 of the label] for h ~ N(mean, variance): the 0-1 loss of
     classification into two classes by the sign of a Gaussian h, exactly.
     """
     labels = finite(sign, "labels")
@@ -177,7 +177,7 @@ def expected_sign_error(mean: ArrayLike, variance: ArrayLike, sign: ArrayLike) -
 
 
 def expected_under_mixture(weights: ArrayLike, expectations: ArrayLike) -> np.ndarray:
-    """E over a mixture posterior: sum_c w_c E_c, components on the first axis."""
+    """Return E over a mixture posterior: sum_c w_c E_c, components on the first axis."""
     w = finite(weights, "mixture weights")
     if w.ndim != 1 or np.any(w < 0) or abs(w.sum() - 1) > 1e-6:
         raise InputError("The mixture weights must be zero or more and sum to one.")
@@ -194,11 +194,13 @@ def monte_carlo_upper(
     alpha: float,
     method: Literal["best", "hoeffding", "bernstein"] = "best",
 ) -> float:
-    """An upper bound on E[X] from N independent draws of X in [a, b], wrong with
+    r"""Return an upper bound on E[X] from N independent draws of X in [a, b], wrong with
     probability at most alpha, which is part of the certificate's budget:
 
-        hoeffding  mean + (b - a) sqrt(ln(1/alpha) / (2N))
-        bernstein  mean + sqrt(2 V ln(2/alpha) / N) + 7 (b - a) ln(2/alpha) / (3 (N - 1))
+    $$\text{hoeffding:} \quad \bar X + (b - a) \sqrt{\frac{\ln(1/\alpha)}{2N}}$$
+
+    $$\text{bernstein:} \quad \bar X + \sqrt{\frac{2 V \ln(2/\alpha)}{N}}
+      + \frac{7 (b - a) \ln(2/\alpha)}{3 (N - 1)}$$
 
     with the sample variance V (empirical Bernstein, Maurer and Pontil 2009). `best` is the
     smaller of the two, each with half of alpha, and never above b. One value per draw of the

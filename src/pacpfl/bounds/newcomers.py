@@ -17,14 +17,15 @@ from pacpfl.errors import InputError
 def new_client_bound(
     log_evidence: ArrayLike, kl: float, given: ServerPremises, *, printed: bool = False
 ) -> Bound:
-    """New-client lemma (paper, Section 4), for EVERY hyper-posterior Q and any beta_i:
+    r"""Return the bound of the new-client lemma (paper, Section 4), for EVERY Q and any beta_i:
 
-        E_{new client} E_{P~Q} L(Q*(P, S~), D)
-            <= - (1/n) sum_i (1/beta_i) E_{P~Q} ln Z_{beta_i}(P, S_i)
-               + (1/(n beta) + (n_2 + upsilon)/lambda) (KL(Q || hyper-prior) + ln(1/delta))
-               + (b-a)^2/(8n) ( beta sum_i 1/m_i + lambda / (n_2 + upsilon) ),
+    $$E_{\text{new client}} E_{P \sim Q} L(Q^*(P, \tilde S), D)
+      \le -\frac1n \sum_i \frac{1}{\beta_i} E_{P \sim Q} \ln Z_{\beta_i}(P, S_i)
+      + \Big( \frac{1}{n \beta} + \frac{n_2 + \upsilon}{\lambda} \Big)
+        \big( \mathrm{KL}(Q \| \text{hyper-prior}) + \ln \tfrac{1}{\delta} \big)
+      + \frac{(b-a)^2}{8n} \Big( \beta \sum_i \frac{1}{m_i} + \frac{\lambda}{n_2 + \upsilon} \Big),$$
 
-    beta = max_i beta_i, with probability at least 1 - delta over the existing clients AND their
+    $\beta = \max_i \beta_i$, with probability at least 1 - delta over the existing clients AND their
     data. It bounds the average over new clients drawn from the same distribution T, with
     sample sizes drawn like the m_i; it says nothing about one given new client, whose own
     client-level bound (epsilon = 0) does. `given.later` enters through n_2 only.
@@ -41,9 +42,9 @@ def new_client_bound(
 def optimal_new_client_bound(
     log_partition: float, given: ServerPremises, *, printed: bool = False
 ) -> Bound:
-    """The new-client lemma for Q = Q*, as the paper states it, for ONE beta:
+    r"""Return the bound of the new-client lemma for Q = Q*, as the paper states it, for ONE beta.
 
-    first two terms = - (1/(n beta) + (n_2 + upsilon)/lambda) ln Z^S_tau.
+    Its first two terms are $-(1/(n \beta) + (n_2 + \upsilon)/\lambda) \ln Z^S_\tau$.
     """
     if len(set(given.betas)) > 1:
         raise InputError(
@@ -57,7 +58,7 @@ def optimal_new_client_bound(
 
 
 def _fixed_terms(given: ServerPremises, printed: bool) -> dict[str, float]:
-    """The terms that depend on neither data nor hyper-posterior, and the price of a nat."""
+    """Return the terms that depend on neither data nor hyper-posterior, and the price of a nat."""
     if math.isinf(given.lambda_):
         raise InputError("The new-client bound needs a finite lambda: give one.")
     n, width = given.clients, given.b - given.a

@@ -32,7 +32,7 @@ class LogPartition(NamedTuple):
 
 
 def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPartition:
-    """ln Z^S from independent draws P_1, ..., P_N of the hyper-prior.
+    r"""Estimate ln Z^S from independent draws P_1, ..., P_N of the hyper-prior.
 
     `log_terms` holds t_j = tau sum_i ln Z_{beta_i}(P_j, S_i). The estimate is
     ln((1/N) sum_j e^(t_j)), on average below ln Z^S, so that -ln Z^S is over-estimated.
@@ -40,7 +40,8 @@ def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPar
     `lower` is Markov's inequality on the product of the means Z_1, ..., Z_g of g equal groups
     of draws, whose expectation is (Z^S)^g:
 
-        ln Z^S >= (1/g) sum_l ln Z_l - ln(1/alpha) / g    with probability at least 1 - alpha.
+    $$\ln Z^S \ge \frac1g \sum_l \ln Z_l - \frac{\ln(1/\alpha)}{g}
+      \quad \text{with probability at least } 1 - \alpha.$$
 
     More groups make the second part smaller and the first noisier; g must be chosen before the
     draws are seen. alpha is part of the certificate's probability budget.

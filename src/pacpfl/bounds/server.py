@@ -38,7 +38,7 @@ Printed = Literal["theorem", "proof"]
 
 @dataclass(frozen=True)
 class ServerPremises:
-    """What the server-level theorem takes as given. Wrong values are refused.
+    """The premises of the server-level theorem; wrong values are refused.
 
     One entry per client in `betas` (the temperatures beta_i), `samples` (m_i) and `later`
     (m~_i; None where it is not known; no later samples by default). The loss lies in [a, b].
@@ -80,7 +80,9 @@ class ServerPremises:
 
 
 def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
-    """tau = lambda / (lambda + (sum_i beta_i) (n_2 + upsilon)) (paper, corollary on Q*).
+    r"""Return tau (paper, corollary on Q*):
+
+    $$\tau = \frac{\lambda}{\lambda + (\sum_i \beta_i) (n_2 + \upsilon)}.$$
 
     For one beta the sum is n beta, as printed; for beta_i that differ the sum is what the
     proof gives, that is the MEAN of the beta_i takes the place of beta.
@@ -92,7 +94,7 @@ def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float =
 
 
 def lambda_from_tau(tau: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
-    """lambda = tau (sum_i beta_i) (n_2 + upsilon) / (1 - tau); infinite for tau = 1."""
+    r"""Return $\lambda = \tau (\sum_i \beta_i) (n_2 + \upsilon) / (1 - \tau)$; infinite for tau = 1."""
     total = float(positive_vector(betas, "beta").sum())
     _later_weight(1.0, n_2, upsilon)
     if not 0 < tau <= 1:
@@ -101,19 +103,19 @@ def lambda_from_tau(tau: float, betas: ArrayLike, n_2: int, upsilon: float = UPS
 
 
 def _later_weight(lambda_: float, n_2: int, upsilon: float) -> float:
-    """(n_2 + upsilon) / lambda, the part of the divergence's weight that lambda adds."""
+    """Return (n_2 + upsilon) / lambda, the part of the divergence's weight that lambda adds."""
     return (count(n_2, "n_2", 0) + positive(upsilon, "upsilon")) / lambda_
 
 
 def later_range(
     beta: float, m: int, later: int | None, a: float, b: float, clients: int, printed: bool = False
 ) -> float:
-    """Delta_i: how far later samples can move client i's share of the average risk.
+    r"""Return Delta_i: how far later samples can move client i's share of the average risk.
 
-    With r = m~ / (m + m~), the log density of the Gibbs posterior changes by at most
-    c = beta r (b - a) in either direction, before normalisation, and therefore
+    With $r = \tilde m / (m + \tilde m)$, the log density of the Gibbs posterior changes by at most
+    $c = \beta r (b - a)$ in either direction, before normalisation, and therefore
 
-        |L(Q*(P, S u S~), D) - L(Q*(P, S), D)| / n <= (b - a) tanh(c / 2) / n,
+    $$|L(Q^*(P, S \cup \tilde S), D) - L(Q^*(P, S), D)| / n \le (b - a) \tanh(c / 2) / n,$$
 
     which is attained. Not known (None): (b - a) / n (paper, lemma on unknown m~).
     Printed: min{b - a, b (e^(2c) - e^(-2c))} / n, which is no bound where a < 0, and has the
@@ -134,9 +136,11 @@ def later_range(
 
 
 def later_factor(m: int, later: int | None) -> float:
-    """By what the deviation term grows because later samples will come (ours):
+    r"""Return the factor by which the deviation term grows because later samples will come (ours):
 
-        1 + min(1, m~/m) / (m + m~),   at most 1 + 1/(2 m), which stands for m~ not known.
+    $$1 + \frac{\min(1, \tilde m / m)}{m + \tilde m} \le 1 + \frac{1}{2 m},$$
+
+    the right side where the number of later samples is not known.
 
     S is a sample without replacement from S u S~, so E[Z(S) | S u S~] exceeds Z(S u S~) by no
     more than Serfling's factor exp(beta^2 (b-a)^2 / (8m) (m~ + min(1, m~/m)) / (m + m~)).
@@ -156,14 +160,17 @@ def server_bound(
     weights: ArrayLike | None = None,
     printed: Printed | None = None,
 ) -> Bound:
-    """Server-level theorem: with probability at least 1 - delta, for EVERY hyper-posterior Q,
+    r"""Return the bound of the server-level theorem (paper, Section 4).
 
-        sum_i w_i E_{S~_i} E_{P~Q} L(Q*(P, S_i u S~_i), D_i)
-            <= - sum_i (w_i / beta_i) E_{P~Q} ln Z_{beta_i}(P, S_i)
-               + (1/kappa + (n_2 + upsilon)/lambda) (KL(Q || hyper-prior) + ln(1/delta))
-               + kappa (b-a)^2/8 sum_i w_i^2 f_i / m_i,
+    With probability at least 1 - delta, for EVERY hyper-posterior Q,
 
-    kappa = max_i beta_i / w_i and f_i = `later_factor`. `log_evidence` holds E_{P~Q} ln Z per
+    $$\sum_i w_i E_{\tilde S_i} E_{P \sim Q} L(Q^*(P, S_i \cup \tilde S_i), D_i)
+      \le -\sum_i \frac{w_i}{\beta_i} E_{P \sim Q} \ln Z_{\beta_i}(P, S_i)
+      + \Big( \frac{1}{\kappa} + \frac{n_2 + \upsilon}{\lambda} \Big)
+        \big( \mathrm{KL}(Q \| \text{hyper-prior}) + \ln \tfrac{1}{\delta} \big)
+      + \frac{\kappa (b-a)^2}{8} \sum_i \frac{w_i^2 f_i}{m_i},$$
+
+    $\kappa = \max_i \beta_i / w_i$ and $f_i$ = `later_factor`. `log_evidence` holds E_{P~Q} ln Z per
     client. The weights w_i sum to one: by default they are proportional to beta_i (then
     kappa = sum_i beta_i, and Q* is the minimiser for any beta_i); give equal ones for the plain
     average. With one beta both are the paper's average and kappa = n beta.
@@ -189,7 +196,7 @@ def server_bound(
 
 
 def price_and_deviation(given: ServerPremises, shares: np.ndarray) -> tuple[float, float]:
-    """What one nat of divergence or confidence costs, and the deviation term."""
+    """Return what one nat of divergence or confidence costs, and the deviation term."""
     kappa = float(np.max(np.asarray(given.betas) / shares))
     price = 1 / kappa + _later_weight(given.lambda_, given.new_clients, given.upsilon)
     pairs = zip(given.samples, given.later_samples, strict=True)
@@ -226,9 +233,9 @@ def _printed_bound(
 
 
 def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
-    """The server-level bound at its minimum, Q = Q* with the tau of `given` (weights ~ beta_i):
+    r"""Return the server-level bound at its minimum, Q = Q* with the tau of `given` (weights ~ beta_i).
 
-    - ln Z^S_tau / (tau sum_i beta_i) + ...    for the first two terms of `server_bound`.
+    $-\ln Z^S_\tau / (\tau \sum_i \beta_i)$ stands for the first two terms of `server_bound`.
     """
     price, deviation = price_and_deviation(given, _checked_weights(None, given))
     # price = 1 / (tau sum_i beta_i)
@@ -245,9 +252,9 @@ def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
 def optimal_hyper_posterior(
     log_hyper_prior: ArrayLike, log_evidence: ArrayLike, tau: float
 ) -> tuple[np.ndarray, float]:
-    """Q* over finitely many priors, and ln Z^S (paper, corollary on Q*):
+    r"""Return Q* over finitely many priors, and ln Z^S (paper, corollary on Q*):
 
-        ln Q*(P) = ln hyper-prior(P) + tau sum_i ln Z_{beta_i}(P, S_i) - ln Z^S_tau.
+    $$\ln Q^*(P) = \ln \text{hyper-prior}(P) + \tau \sum_i \ln Z_{\beta_i}(P, S_i) - \ln Z^S_\tau.$$
 
     `log_evidence` has one row per client and one column per prior.
     """
