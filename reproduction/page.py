@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,7 +135,7 @@ def of_dataset(table: Table, dataset: str) -> Shown:
             Line(
                 _title(table, dataset, group, row),
                 [cell(table, dataset, group, row, known) for known in measures],
-                _seconds(table, row, [dataset]),
+                _seconds(table, group, row, [dataset]),
             )
             for row in table.rows
             if table.has(dataset, row, group)
@@ -152,7 +153,7 @@ def overview(table: Table, known: Measure) -> Shown:
             Line(
                 table.rows[row],
                 [cell(table, dataset, group, row, known) for dataset in table.datasets],
-                _seconds(table, row, list(table.datasets)),
+                _seconds(table, group, row, table.datasets),
             )
             for row in table.rows
             if any(
@@ -174,12 +175,12 @@ def _title(table: Table, dataset: str, group: str, row: str) -> str:
     return f"{table.rows[row]} ({' to '.join(map(str, counts))} of {len(table.seeds)} seeds)"
 
 
-def _seconds(table: Table, row: str, datasets: list[str]) -> str:
-    """Return the mean over data sets of the seconds that a run takes."""
+def _seconds(table: Table, group: str, row: str, datasets: Iterable[str]) -> str:
+    """Return the mean, over the data sets on which a row has values, of the seconds of a run."""
     each = [
-        next(e.seconds for place, e in table.entries.items() if (place[0], place[2]) == (d, row))
-        for d in datasets
-        if table.has(d, row)
+        next(e.seconds for place, e in table.entries.items() if place[:3] == (dataset, group, row))
+        for dataset in datasets
+        if table.has(dataset, row, group)
     ]
     return number(sum(each) / max(1, len(each)), 1)
 
