@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
 from browsing import open_browser, show
+from folders import make_document
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -25,8 +27,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 
 @pytest.fixture(scope="module")
 def mixture_page(mixture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("browser_reports") / "mixture"
-    return write_report(Path(shutil.copytree(mixture, folder)))
+    """A page with every section that there is."""
+    folder = Path(shutil.copytree(mixture, tmp_path_factory.mktemp("browser_reports") / "mixture"))
+    (folder / "certificates.json").write_text(json.dumps(make_document()))
+    return write_report(folder)
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def test_it_opens_from_the_disk_without_an_error_or_a_request(page: webdriver.Ch
 
 def test_every_figure_can_be_seen(page: webdriver.Chrome) -> None:
     drawings = page.find_elements(By.CSS_SELECTOR, "figure svg")
-    assert len(drawings) == 8
+    assert len(drawings) == 9
     for drawing in drawings:
         assert drawing.is_displayed()
         assert drawing.size["width"] > 600
@@ -76,6 +80,7 @@ def test_every_figure_can_be_seen(page: webdriver.Chrome) -> None:
             "return arguments[0].querySelector('text').getBoundingClientRect().height", drawing
         )
         assert label > 8
+    assert page.find_element(By.ID, "conditions").is_displayed()
 
 
 def test_a_click_sorts_and_a_second_click_turns_it_round(page: webdriver.Chrome) -> None:

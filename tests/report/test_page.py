@@ -296,18 +296,6 @@ def test_a_method_without_uncertainty_has_dashes(
     assert "in the order of the data" in page.one("figure", id="figure-bands_new").text
 
 
-def test_warnings_are_on_the_page_with_what_to_do(
-    tmp_path: Path, build: Callable[..., Path], without_figures: ReadPage
-) -> None:
-    changes = {"skipped_steps": 7, "lambda_condition": False,
-               "diversity": {"value": 0.0, "collapsed": True}}  # fmt: skip
-    page = without_figures(build(tmp_path / "run", clients=3, changes=changes))
-    boxes = page.one("section", id="warnings").all("div", class_="caution")
-    assert len(boxes) == 3
-    assert all("What to do:" in box.text for box in boxes)
-    assert page.one("nav").all("a")[0].text == "Warnings (3)"
-
-
 def test_a_flagged_client_is_marked_in_words(
     tmp_path: Path, build: Callable[..., Path], without_figures: ReadPage
 ) -> None:
