@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
+from typing import Any
 
 from pacpfl import __version__, files
-from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import compressed, summed
@@ -23,7 +19,7 @@ from pacpfl.sites.secure_site import known_as
 from pacpfl.sites.secure_terms import Agreed
 from pacpfl.sites.terms import Exchange, Terms
 from pacpfl.sites.wire import Refused, to_form
-from pacpfl.types import Data, Form
+from pacpfl.types import Form
 
 FORM = "federation.json"
 
@@ -151,30 +147,6 @@ class Opening:
         made = self.recipe.build(whole)
         return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
 
-    def initial(self, method: Method, form: Form) -> Any:
-        """Return the first state, as the simulator makes it from the number of features alone."""
-        key = Keys.of(self.recipe.seed).start()
-        return jax.jit(method.init)(key, example(form, self.recipe.dtype))
-
     def too_few(self, count: int) -> str:
         why = "".join(f"; {site}: {reason}" for site, reason in sorted(self.refused.items()))
         return f"{count} sites are ready, and {self.terms.needed} are needed{why}"
-
-
-class Shapes(NamedTuple):
-    """Shapes and types of what travels."""
-
-    update: Any  # of one client
-    needed: frozenset[str]  # leaves of the server's state that an update depends on
-
-
-def shapes_of(method: Method, state: Any, whole: Form, recipe: Recipe) -> Shapes:
-    data, key = example(whole, recipe.dtype), jax.random.key(recipe.seed)
-    memory = jax.eval_shape(method.init_client, state, data, key)
-    update, _ = jax.eval_shape(method.client_update, state, memory, data, key)
-    return Shapes(update, wire.needed(method, state, memory, data, key))
-
-
-def example(form: Form, dtype: type) -> Data:
-    """Return data of the right form, for shapes and types."""
-    return Data(jnp.zeros((1, len(form.features)), dtype), jnp.zeros(1, dtype), jnp.ones(1, bool))

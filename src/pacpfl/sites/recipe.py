@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
@@ -14,13 +17,15 @@ from pacpfl.config import Config
 from pacpfl.data.site_folder import is_site_folder, read_site_folder
 from pacpfl.data.standardize import standardize
 from pacpfl.data.tables.read import load_own
+from pacpfl.engine.keys import Keys
 from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.registry import build_method, named
 from pacpfl.protect import plan_of, protect, secrecy
-from pacpfl.types import Federation, Form
+from pacpfl.sites import wire
+from pacpfl.types import Data, Federation, Form
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,30 @@ class Recipe:
     build: Callable[[Form], Method]
     secrecy: Callable[[int, Path], AbstractContextManager[Secrecy | None]]
     adaptive: bool = False  # whether the clip moves from round to round
+
+
+class Shapes(NamedTuple):
+    """What a method begins with; of clients' memories and updates the shapes and types."""
+
+    state: Any  # the server's, before the first round
+    memory: Any  # of one client, between rounds
+    update: Any  # of one client
+    needed: frozenset[str]  # leaves of the server's state that an update depends on
+
+
+def shapes_of(method: Method, recipe: Recipe, form: Form) -> Shapes:
+    """Return what a method begins with; as the simulator makes it, of the number of features alone."""
+    data, keys = example(recipe, form), Keys.of(recipe.seed)
+    state, key = jax.jit(method.init)(keys.start(), data), keys.start_of(0)
+    memory = jax.eval_shape(method.init_client, state, data, key)
+    update, _ = jax.eval_shape(method.client_update, state, memory, data, key)
+    return Shapes(state, memory, update, wire.needed(method, state, memory, data, key))
+
+
+def example(recipe: Recipe, form: Form) -> Data:
+    """Return samples of the right form."""
+    x, y = jnp.zeros((1, len(form.features)), recipe.dtype), jnp.zeros(1, recipe.dtype)
+    return Data(x, y, jnp.ones(1, bool))
 
 
 def read_recipe(text: str, method: str) -> Recipe:

@@ -41,9 +41,9 @@ from pacpfl.run import run_identity
 from pacpfl.sites import states
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
-from pacpfl.sites.opening import FORM, example
+from pacpfl.sites.opening import FORM
 from pacpfl.sites.participation import Record
-from pacpfl.sites.recipe import Recipe, recipe_of, site_federation
+from pacpfl.sites.recipe import recipe_of, shapes_of, site_federation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.wire import to_form
@@ -82,15 +82,11 @@ def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, For
     encoding = json.loads((folder / TERMS).read_text(encoding="utf-8"))["encoding"]
     made = compressed(recipe.build(whole), encoding)
     checkpoint = load_checkpoint(
-        folder / CHECKPOINT, (template(made, recipe, whole), ()), recipe.identity
+        folder / CHECKPOINT, (shapes_of(made, recipe, whole).state, ()), recipe.identity
     )
     if checkpoint is None:
         raise InputError(f"{folder} holds no checkpoint yet; wait for the first rounds.")
     return made, whole, checkpoint
-
-
-def template(method: Method, recipe: Recipe, whole: Form) -> Any:
-    return jax.jit(method.init)(Keys.of(recipe.seed).start(), example(whole, recipe.dtype))
 
 
 def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
@@ -101,9 +97,7 @@ def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
     False where clients keep something between rounds: it stays at the sites.
     """
     made, whole, checkpoint = load_trained(folder, config, method)
-    key = jax.random.key(0)
-    kept = jax.eval_shape(made.init_client, checkpoint.state[0], example(whole, np.float32), key)
-    if jax.tree.leaves(kept):
+    if jax.tree.leaves(shapes_of(made, recipe_of(config, method), whole).memory):
         return False
     store = from_clients(build_federation(config).existing)
     save_checkpoint(RunFolder(out).checkpoint(method), checkpoint, run_identity(config, store))
@@ -131,16 +125,14 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
     own = replace(own, existing=measured, new=())
     made = compressed(recipe.build(whole), about["encoding"])
-    state = states.load_tree(place / "state.safetensors", template(made, recipe, whole))
-    state = to_device(state)
+    shapes = shapes_of(made, recipe, whole)
+    state = to_device(states.load_tree(place / "state.safetensors", shapes.state))
     started = datetime.now(UTC)
     groups = evaluate(
         made,
         state,
         own,
-        client_states=_memories(
-            folder / "states" / place.name, made, state, whole, recipe, numbers
-        ),
+        client_states=_memories(folder / "states" / place.name, shapes.memory, numbers),
         seed=config.seed,
         dtype=recipe.dtype,
         matrices_per_client=max(1, entry(method).memory(config, own.form).matrices),
@@ -165,13 +157,8 @@ def _model_folder(folder: Path, run: str | None) -> Path:
     return chosen[-1]
 
 
-def _memories(
-    folder: Path, method: Method, state: Any, whole: Form, recipe: Recipe, numbers: list[int]
-) -> Any:
+def _memories(folder: Path, pattern: Any, numbers: list[int]) -> Any:
     """Return what these clients kept, one row each; () where they keep nothing."""
-    key = jax.random.key(recipe.seed)
-    data = example(whole, recipe.dtype)
-    pattern = jax.eval_shape(method.init_client, state, data, key)
     if not jax.tree.leaves(pattern):
         return pattern
     rows = []

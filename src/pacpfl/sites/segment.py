@@ -19,9 +19,9 @@ from pacpfl.engine.training import Played, Saving, States, Training, play
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Gathered, accepted, collect
-from pacpfl.sites.opening import Opening, shapes_of
+from pacpfl.sites.opening import Opening
 from pacpfl.sites.participation import Log
-from pacpfl.sites.recipe import Recipe
+from pacpfl.sites.recipe import Recipe, Shapes, shapes_of
 from pacpfl.sites.secure_round import SecureRounds, shared_out
 from pacpfl.sites.secure_terms import check_everyone, check_summable, propose, size_of
 from pacpfl.sites.states import NEVER
@@ -70,9 +70,9 @@ def _run(opening: Opening) -> Outcome:
             terms.checkpoint_seconds / 60,
             lambda: is_current(folder, terms.segment) and log.sync(),
         )
-        start = opening.initial(opening.build(first), first), ()
-        training = Training(start, recipe.rounds, saving).resume()
-        cohort = AtSites(opening, training, forms, log)
+        shapes = shapes_of(opening.build(first), recipe, first)
+        training = Training((shapes.state, ()), recipe.rounds, saving).resume()
+        cohort = AtSites(opening, training, forms, shapes, log)
         if len(cohort.live) < terms.needed:
             return Outcome(terms.segment, training.done, False, opening.too_few(len(cohort.live)))
         with recipe.secrecy(cohort.form.clients, folder) as secrecy:
@@ -86,16 +86,20 @@ class AtSites:
     """A cohort of clients at sites: one round at a time, with those who answer."""
 
     def __init__(
-        self, opening: Opening, training: Training, forms: dict[str, Form], log: Log
+        self,
+        opening: Opening,
+        training: Training,
+        forms: dict[str, Form],
+        shapes: Shapes,
+        log: Log,
     ) -> None:
         """Give everybody a number, and have the sites build the method."""
-        self.opening, self.training, self.log = opening, training, log
+        self.opening, self.training, self.shapes, self.log = opening, training, shapes, log
         self.recipe, self.terms = opening.recipe, opening.terms
         start = training.done
         record = participation.read(log.path, start) if start else participation.NO_RECORD
         self.form, roster, live = opening.seat(forms, record)
         self.method = opening.build(self.form)
-        self.shapes = shapes_of(self.method, training.states[0], self.form, self.recipe)
         self.secure: SecureRounds | None = None
         agreed = None
         if self.terms.secure:

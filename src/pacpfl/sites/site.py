@@ -26,18 +26,18 @@ import numpy as np
 from pacpfl import __version__, files
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import fill, first_client, to_device
+from pacpfl.engine.rounds import fill, to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import ENCODINGS, compressed, summed
 from pacpfl.secagg.certified import Passport
 from pacpfl.sites import states, wire
 from pacpfl.sites.limits import Limits, note_refusal
-from pacpfl.sites.recipe import Recipe
+from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
 from pacpfl.sites.secure_site import MESSAGE, SecureSite
 from pacpfl.sites.secure_terms import size_of, to_rows
 from pacpfl.sites.wire import Refused, to_form
-from pacpfl.types import Data, Federation
+from pacpfl.types import Federation
 
 AT_ONCE = 64  # clients in one compiled call, at most
 Answer = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -63,47 +63,19 @@ class Work:
     folder: Path  # of what clients keep
     method: Method
     first: int  # number of the site's first client
+    shapes: Shapes
     traces: list[int] = field(default_factory=lambda: [0])
-
-    @cached_property
-    def example(self) -> Data:
-        """An example of samples."""
-        return first_client(self.store, self.recipe.dtype)
-
-    @cached_property
-    def state(self) -> Any:
-        """The server's before the first round: a template, and what is not sent."""
-        return jax.jit(self.method.init)(self.keys.start(), self.example)
-
-    @cached_property
-    def client_state(self) -> Any:
-        """The form of what a client keeps."""
-        key = self.keys.start_of(self.first)
-        return jax.eval_shape(self.method.init_client, self.state, self.example, key)
-
-    @cached_property
-    def needed(self) -> frozenset[str]:
-        """Names of what an update depends on; only that is sent."""
-        key = self.keys.start_of(self.first)
-        return wire.needed(self.method, self.state, self.client_state, self.example, key)
 
     @property
     def keys(self) -> Keys:
         """The run's random keys."""
         return Keys.of(self.recipe.seed)
 
-    def update_form(self) -> Any:
-        """Return the form of one client's update."""
-        key, method = self.keys.start_of(self.first), self.method
-        return jax.eval_shape(
-            method.client_update, self.state, self.client_state, self.example, key
-        )[0]
-
     def compile(self) -> None:
         """Compile what a round needs, by way of an update that nobody sees."""
         everyone = np.arange(min(self.store.clients, AT_ONCE))
         never = [states.NEVER] * len(everyone)
-        self.compute(self.state, self.recall(everyone, never), everyone, 0)
+        self.compute(self.shapes.state, self.recall(everyone, never), everyone, 0)
 
     def compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
         """Compute updates and new states of the chosen clients, in calls of few different sizes."""
@@ -132,14 +104,14 @@ class Work:
 
     def recall(self, chosen: np.ndarray, after: list[int]) -> Any:
         """Return the states that the server counts on: each after the client's last round that counted."""
-        if not jax.tree.leaves(self.client_state):
-            return self.client_state
+        if not jax.tree.leaves(self.shapes.memory):
+            return self.shapes.memory
         rows = []
         for client, number in zip(chosen, after, strict=True):
-            if number == states.NEVER or states.is_empty(self.client_state):
+            if number == states.NEVER or states.is_empty(self.shapes.memory):
                 rows.append(self._first_state(int(client)))
             else:
-                rows.append(states.recall(self.folder, int(client), number, self.client_state))
+                rows.append(states.recall(self.folder, int(client), number, self.shapes.memory))
         return jax.tree.map(lambda *each: np.stack(each), *rows)
 
     def _first_state(self, client: int) -> Any:
@@ -151,7 +123,7 @@ class Work:
     @cached_property
     def _initial(self) -> Callable[..., Any]:
         def initial(data: Any, client: Any) -> Any:
-            return self.method.init_client(self.state, data, self.keys.start_of(client))
+            return self.method.init_client(self.shapes.state, data, self.keys.start_of(client))
 
         return jax.jit(initial)
 
@@ -249,18 +221,16 @@ class Site:
             raise Refused(f"there is no encoding {str(encoding)[:20]!r}")
         built = recipe.build(whole)
         method = compressed(built, encoding) if secure is None else summed(built)
-        work = Work(
-            recipe,
-            invitation.store,
-            self.folder / "states" / invitation.run,
-            method,
-            int(about["seats"][self.name]),
+        start = Keys.of(recipe.seed).start()
+        self.limits.check_model(
+            wire.count(jax.eval_shape(method.init, start, example(recipe, whole)))
         )
-        shapes = jax.eval_shape(method.init, work.keys.start(), work.example)
-        self.limits.check_model(wire.count(shapes))
+        shapes = shapes_of(method, recipe, whole)
         if secure is not None:
-            dimension = size_of(work.update_form())
+            dimension = size_of(shapes.update)
             secure.begin(about["secure"], about["introductions"], method, dimension, whole.clients)
+        folder, first = self.folder / "states" / invitation.run, int(about["seats"][self.name])
+        work = Work(recipe, invitation.store, folder, method, first, shapes)
         work.compile()
         self._work = work
         return wire.empty(), {"ready": True}
@@ -299,16 +269,17 @@ class Site:
         if not 0 <= number < work.recipe.rounds:
             raise Refused(f"round {number} is none of the {work.recipe.rounds} of this run")
         self._count_round()
-        have = wire.by_name(work.state)
-        spare = {name: value for name, value in have.items() if name not in work.needed}
-        state = wire.from_wire(params, work.state, spare)
+        start = work.shapes.state
+        have = wire.by_name(start).items()
+        spare = {name: value for name, value in have if name not in work.shapes.needed}
+        state = wire.from_wire(params, start, spare)
         self._check_clip(work.recipe, state)
         updates, new = work.compute(state, work.recall(chosen, after), chosen, number)
         work.keep(new, chosen, number, saved)
         return updates, {"round": number, "traces": work.traces[0]}
 
     def _finish(self, invitation: Invitation, params: Any, about: dict[str, Any]) -> Answer:
-        state = wire.from_wire(params, self._begun().state)
+        state = wire.from_wire(params, self._begun().shapes.state)
         folder = self.folder / "models" / invitation.run
         states.save_tree(folder / "state.safetensors", state)
         record = {
