@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +81,11 @@ def status(
     from pacpfl.sites.session import Console as Line
     from pacpfl.sites.supervisor import Unreachable
 
-    runs = _summaries(folder) if folder else {}
+    runs = {}
+    if folder:
+        from pacpfl.sites.runs import summaries
+
+        runs = summaries(folder)
     try:
         line = Line(kit, about["name"])
     except Unreachable as error:
@@ -111,20 +112,6 @@ def status(
                 f"{run['median_seconds']:.2f} s, {run['bytes_sent'] / 1e3:.0f} kB out and "
                 f"{run['bytes_received'] / 1e3:.0f} kB in per round."
             )
-
-
-def _summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    from pacpfl.sites.opening import FORM
-    from pacpfl.sites.participation import summary
-
-    found = {}
-    for place in sorted((folder / "sites").glob("*")):
-        form = place / FORM
-        sizes = json.loads(form.read_text())["sizes"] if form.exists() else {}
-        found[place.name] = summary(place) | {"sizes": sizes}
-    if not found:
-        raise InputError(f"{folder} holds no run across sites; name the run folder with --run.")
-    return found
 
 
 @server_app.command("start")
@@ -219,61 +206,17 @@ def run_across(
     fresh: bool = False,
     demonstration: bool = False,
 ) -> Config | None:
-    """Train every method of the configuration that learns in rounds, at the sites.
-
-    `watcher` is that of a run on one machine. With `demonstration`, the data set that the configuration
-    names is what the sites hold: returned is the configuration with which `run.run` only
-    personalises and measures. Else the sites do that (pacpfl site personalize), and None is returned.
-    """
+    """Train at the sites (`sites.runs.train_at_sites`), if the administrator's kit is sound."""
     if kit is None:
         raise InputError("Across sites, name the administrator's kit with --kit.")
     about = _ready(kit, "admin")
-    from pacpfl.methods.registry import entry
-    from pacpfl.run import Interrupted
-    from pacpfl.sites.runs import hand_over, prepare_run
+    from pacpfl.sites.runs import train_at_sites
     from pacpfl.sites.session import Console as Line
-    from pacpfl.sites.supervisor import Callbacks, Care, Stopped, supervise
-    from pacpfl.sites.terms import Terms
 
-    terms = about.get("terms", {})
-    if fresh and (folder / "sites").exists():
-        shutil.rmtree(folder / "sites")
-    handed = []
-    for method in config.run.methods:
-        title = entry(method).title
-        if not entry(method).in_rounds:
-            handed.append(method)
-            continue
-        place, name = prepare_run(folder, config, method, terms)
-        callbacks = Callbacks(
-            watcher.progress or (lambda progress: None), _once(watcher, title), watcher.stop
-        )
-        needed = Terms(name, 0, **terms).needed
-        care = Care(tuple(about.get("sites", ())), needed, strangers=True)
-        try:
-            supervise(
-                lambda: Line(kit, about["name"]), place, name, config.train.rounds, care, callbacks
-            )
-        except Stopped as reason:
-            raise Interrupted(str(reason)) from None
-        if demonstration and hand_over(place, folder, config, method):
-            handed.append(method)
-    if not demonstration:
-        return None
-    return replace(config, run=replace(config.run, methods=tuple(handed)))
+    def connect() -> Line:
+        return Line(kit, about["name"])
 
-
-def _once(watcher: Any, title: str) -> Callable[[str], None]:
-    """Return a function that shows a stage when it changes, not each time it is looked at."""
-    said = ""
-
-    def stage(text: str) -> None:
-        nonlocal said
-        if text != said:
-            said = text
-            watcher.stage(f"{title}: {text}")
-
-    return stage
+    return train_at_sites(config, folder, about, connect, watcher, fresh, demonstration)
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -37,14 +38,15 @@ from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
 from pacpfl.methods.registry import entry
 from pacpfl.methods.transforms import compressed
-from pacpfl.run import run_identity
-from pacpfl.sites import states
+from pacpfl.run import Interrupted, Watcher, run_identity
+from pacpfl.sites import participation, states
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
 from pacpfl.sites.opening import FORM
 from pacpfl.sites.participation import Record
 from pacpfl.sites.recipe import recipe_of, shapes_of, site_federation
 from pacpfl.sites.segment import CHECKPOINT
+from pacpfl.sites.supervisor import Callbacks, Care, Console, Stopped, supervise
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.wire import to_form
 from pacpfl.types import Form
@@ -70,6 +72,89 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
     files.write_json(path, wanted)
     files.write(folder / CONFIG, configuration.dump(config).encode())
     return folder, name
+
+
+def train_at_sites(
+    config: Config,
+    folder: Path,
+    about: dict[str, Any],
+    connect: Callable[[], Console],
+    watcher: Watcher,
+    fresh: bool = False,
+    demonstration: bool = False,
+) -> Config | None:
+    """Train every method of the configuration that learns in rounds, at the sites.
+
+    Parameters
+    ----------
+    config, folder
+        The configuration, and the run folder at the server.
+    about
+        What the administrator's kit says of itself.
+    connect
+        Opens a line to the server.
+    watcher
+        As of a run on one machine.
+    fresh
+        Whether to forget what an earlier run in the folder has reached.
+    demonstration
+        Whether the data set that the configuration names is what the sites hold.
+
+    Returns
+    -------
+    Config or None
+        With `demonstration`, the configuration with which `run.run` only personalises and measures. Else
+        the sites do that (pacpfl site personalize).
+    """
+    terms = about.get("terms", {})
+    if fresh and (folder / "sites").exists():
+        shutil.rmtree(folder / "sites")
+    handed = []
+    for method in config.run.methods:
+        title = entry(method).title
+        if not entry(method).in_rounds:
+            handed.append(method)
+            continue
+        place, name = prepare_run(folder, config, method, terms)
+        callbacks = Callbacks(
+            watcher.progress or (lambda progress: None), _once(watcher, title), watcher.stop
+        )
+        needed = Terms(name, 0, **terms).needed
+        care = Care(tuple(about.get("sites", ())), needed, strangers=True)
+        try:
+            supervise(connect, place, name, config.train.rounds, care, callbacks)
+        except Stopped as reason:
+            raise Interrupted(str(reason)) from None
+        if demonstration and hand_over(place, folder, config, method):
+            handed.append(method)
+    if not demonstration:
+        return None
+    return replace(config, run=replace(config.run, methods=tuple(handed)))
+
+
+def _once(watcher: Watcher, title: str) -> Callable[[str], None]:
+    """Return a function that shows a stage when it changes, not each time it is looked at."""
+    latest = ""
+
+    def stage(text: str) -> None:
+        nonlocal latest
+        if text != latest:
+            latest = text
+            watcher.stage(f"{title}: {text}")
+
+    return stage
+
+
+def summaries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what the logs of a run folder say of each method's training across sites."""
+    runs = {}
+    for place in sorted((folder / "sites").glob("*")):
+        form = place / FORM
+        sizes = json.loads(form.read_text())["sizes"] if form.exists() else {}
+        runs[place.name] = participation.summary(place) | {"sizes": sizes}
+    if not runs:
+        raise InputError(f"{folder} holds no run across sites; name the run folder with --run.")
+    return runs
 
 
 def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:
