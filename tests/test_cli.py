@@ -16,13 +16,13 @@ import termios
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import pytest
+from commands import Ended, assert_one_sentence, called, environment
 from patience import patience
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from pacpfl import __version__, cli
+from pacpfl import __version__
 from pacpfl.cli.app import app
 from pacpfl.cli.common import shipped
 
@@ -32,14 +32,6 @@ SETTINGS = (
     "mean_widths=[48]", "kernel_widths=[48]", "checkpoint_rounds=5", 'methods=["pacpfl", "ridge"]',
 )  # fmt: skip
 LIMIT = patience(240)  # seconds after which a process counts as hanging
-QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # programs that run for seconds
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    output: str
-    errors: str
 
 
 def with_settings(*settings: str) -> list[str]:
@@ -64,39 +56,12 @@ def pacpfl(*arguments: str, folder: Path, largest_file: int = 0) -> Ended:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(largest_file), *arguments],
         cwd=folder,
-        env=os.environ | {"PACPFL_CACHE_DIR": cache, "COLUMNS": "200"} | QUICK,  # wide
+        env=environment(cache),
         capture_output=True,
         text=True,
         timeout=LIMIT,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
-    """The same within this process, for what never reaches the training."""
-    jax.devices()  # once JAX has started, the command cannot change its devices under other tests
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["pacpfl", *arguments])
-        patch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-    captured = capsys.readouterr()
-    assert isinstance(code, int)
-    return Ended(code, captured.out, captured.err)
-
-
-def assert_one_sentence(ended: Ended, *words: str) -> None:
-    assert ended.code == 2, ended
-    assert ended.output == ""
-    assert ended.errors.startswith("pacpfl: "), ended.errors
-    assert ended.errors.count("\n") == 1, ended.errors
-    assert ended.errors.endswith((".\n", "?\n"))
-    assert "Traceback" not in ended.errors
-    for word in words:
-        assert word in ended.errors
 
 
 @dataclass(frozen=True)
@@ -200,13 +165,10 @@ def in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run in a pseudo terminal 160 columns wide; everything that appears on it."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-    environment = os.environ | {
-        "PACPFL_CACHE_DIR": str(folder / "programs"), "TERM": "xterm-256color", "COLUMNS": "160",
-        **QUICK,
-    }  # fmt: skip
+    wide = environment(str(folder / "programs"), 160) | {"TERM": "xterm-256color"}
     process = subprocess.Popen(
         [sys.executable, "-m", "pacpfl", *arguments],
-        cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
+        cwd=folder, env=wide, stdin=theirs, stdout=theirs, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)
     shown = b""

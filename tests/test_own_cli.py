@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,10 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from commands import Ended, assert_one_sentence, called, environment
 from patience import patience
 from safetensors.numpy import load_file
-
-from pacpfl import cli
 
 # Several commands in one process: starting JAX for each would take most of the time.
 # Figures are drawn once, by compare: fit and compare end in the same lines of code.
@@ -50,48 +48,16 @@ os.replace = once
 """
 
 
-QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # programs that run for seconds
-
-
-class Ended(NamedTuple):
-    code: int
-    output: str
-    errors: str
-
-
 def several(folder: Path, *commands: list[str], before: str = "") -> Ended:
     done = subprocess.run(
         [sys.executable, "-c", before + SEVERAL, json.dumps(commands)],
         cwd=folder,
-        env=os.environ | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"} | QUICK,
+        env=environment(str(folder / "programs")),
         capture_output=True,
         text=True,
         timeout=patience(240),
     )
     return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
-    """Within this process, for what never reaches JAX."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["pacpfl", *arguments])
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-    captured = capsys.readouterr()
-    assert isinstance(code, int)
-    return Ended(code, captured.out, captured.err)
-
-
-def assert_one_sentence(ended: Ended, *words: str) -> None:
-    assert ended.code == 2, ended
-    assert ended.errors.startswith("pacpfl: "), ended.errors
-    assert ended.errors.count("\n") == 1, ended.errors
-    assert ended.errors.endswith(".\n")
-    for word in words:
-        assert word in ended.errors
 
 
 def site(random: np.random.Generator, rows: int) -> pd.DataFrame:

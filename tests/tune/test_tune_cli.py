@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from commands import Ended, assert_one_sentence, called, environment
 from patience import patience
 
-from pacpfl import cli
 from pacpfl import config as configuration
 
 LIMIT = patience(240)  # seconds after which a process counts as hanging
@@ -35,20 +33,11 @@ SPACE = """
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    output: str
-    errors: str
-
-
 def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pacpfl", *arguments],
         cwd=folder,
-        env=os.environ
-        | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"}
-        | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs run once or twice on a few numbers
+        env=environment(str(folder / "programs")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -58,27 +47,6 @@ def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str]) -> Ended:
     output, errors = process.communicate(timeout=LIMIT)
     return Ended(process.returncode, output, errors)
-
-
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
-    """Within this process, for what never reaches the training."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["pacpfl", *arguments])
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-    captured = capsys.readouterr()
-    assert isinstance(code, int)
-    return Ended(code, captured.out, captured.err)
-
-
-def assert_one_sentence(ended: Ended, *words: str) -> None:
-    assert ended.code == 2, ended
-    assert ended.errors.startswith("pacpfl: ") and ended.errors.count("\n") == 1, ended.errors
-    for word in words:
-        assert word in ended.errors
 
 
 def completed(journal: Path) -> int:
