@@ -294,31 +294,3 @@ def test_a_client_nobody_knows_is_answered_by_the_prior():
     mixed = model.predict(AT, ["west", "north", "west", "north", "other"])
     np.testing.assert_allclose(mixed[[0, 2, 4]], model.predict(AT)[[0, 2, 4]])
     np.testing.assert_allclose(mixed[[1, 3]], model.predict(AT, ["north"] * 5)[[1, 3]])
-
-
-def test_the_weights_of_the_particles_can_follow_the_evidence():
-    x, y, groups = table()
-    options = OPTIONS | {"rounds": 0, "weights": "evidence"}
-    options["settings"] = {"prior.output_scale": "fixed"}
-    model = PACPFLRegressor(**options).fit(x, y, groups)
-    rows = groups == "north"
-    own, target = x[rows], y[rows]
-    inputs, said = (own - own.mean(0)) / own.std(0), (target - target.mean()) / target.std()
-    evidences = []
-    for phi in model.particles_:
-        distances = (inputs[:, None] - inputs[None]) / np.exp(phi[3:5])
-        kernel = np.exp(-0.5 * (distances**2).sum(2)) + np.eye(9) * np.log1p(np.exp(phi[-1])) ** 2
-        prior_mean = inputs @ phi[:2] + phi[2]
-        evidences.append(stats.multivariate_normal(prior_mean, kernel).logpdf(said))
-    expected = np.exp(evidences - np.logaddexp.reduce(evidences))
-    weights = model.predict_distribution(AT, ["north"] * 5).weights
-    np.testing.assert_allclose(weights, np.tile(expected, (5, 1)), rtol=1e-8)
-
-
-def test_many_rows_are_answered_in_pieces():
-    x, y, _ = table()
-    model = PACPFLRegressor(**OPTIONS | {"rounds": 0}).fit(x, y)
-    many = np.random.default_rng(3).normal(2, 3, (2500, 2))
-    together = model.predict(many)
-    for row in (0, 1023, 1024, 2499):
-        assert together[row] == pytest.approx(model.predict(many[[row]])[0], rel=1e-10)
