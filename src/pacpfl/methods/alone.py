@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -56,6 +56,7 @@ class FixedPrior(NamedTuple):
 
 
 Known = TypeVar("Known")
+Parameters = TypeVar("Parameters")  # a pytree of arrays
 
 
 class Alone:
@@ -125,8 +126,8 @@ def fit(
 
 
 def minimise_from_all(
-    objective: Callable[[Any], Array], starts: Any, steps: int, learning_rate: float
-) -> Any:
+    objective: Callable[[Parameters], Array], starts: Parameters, steps: int, learning_rate: float
+) -> Parameters:
     """The best of the minima found from each start (leading axis of every leaf of `starts`)."""
     found, values = jax.vmap(lambda start: minimise(objective, start, steps, learning_rate))(starts)
     best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
@@ -134,15 +135,15 @@ def minimise_from_all(
 
 
 def minimise(
-    objective: Callable[[Any], Array], start: Any, steps: int, learning_rate: float
-) -> tuple[Any, Array]:
+    objective: Callable[[Parameters], Array], start: Parameters, steps: int, learning_rate: float
+) -> tuple[Parameters, Array]:
     """Adam with a cosine schedule: where it ends, and the objective there.
 
     A step whose gradient is not finite is not taken: the search ends where it is.
     """
     optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
-    def step(_: int, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(_: int, carry: tuple[Parameters, optax.OptState]) -> tuple[Parameters, optax.OptState]:
         parameters, memory = carry
         gradient = jax.grad(objective)(parameters)
         change, remembered = optimizer.update(gradient, memory)

@@ -6,7 +6,7 @@ the engine `vmap`s them over clients.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Array, Float
 
@@ -19,46 +19,57 @@ class Predictor(Protocol):
     def __call__(self, x: Float[Array, "t d"]) -> Mixture | Probabilities: ...
 
 
-class Method(Protocol):
+State = TypeVar("State")  # of the server: a NamedTuple of arrays
+ClientState = TypeVar("ClientState")  # what a client keeps between rounds
+Update = TypeVar("Update")  # what it sends
+
+
+class Method(Protocol[State, ClientState, Update]):
     # True: the method knows no clients; it is given one, who holds everybody's data, and its
     # predictor serves everyone.
     central: ClassVar[bool]
     # True: the server reads no more of its updates than their weighted mean and the sum of weights.
     averages: ClassVar[bool]
 
-    def init(self, key: Array, example: Data) -> Any:
+    def init(self, key: Array, example: Data) -> State:
         """State of the server before the first round: a NamedTuple of arrays."""
         ...
 
-    def init_client(self, state: Any, data: Data, key: Array) -> Any:
+    def init_client(self, state: State, data: Data, key: Array) -> ClientState:
         """What a client keeps between rounds; () for methods whose clients keep nothing."""
         ...
 
     def client_update(
-        self, state: Any, client_state: Any, data: Data, key: Array
-    ) -> tuple[Any, Any]:
+        self, state: State, client_state: ClientState, data: Data, key: Array
+    ) -> tuple[Update, ClientState]:
         """What a client computes: the update it sends (arrays only) and its own new state."""
         ...
 
     def server_update(
-        self, state: Any, updates: Any, weights: Float[Array, " c"], key: Array
-    ) -> Any:
+        self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
+    ) -> State:
         """What the server does with the updates (leading axis c). Weight 0: that client is absent."""
         ...
 
-    def personalize(self, state: Any, client_state: Any, data: Data, key: Array) -> Predictor:
+    def personalize(
+        self, state: State, client_state: ClientState, data: Data, key: Array
+    ) -> Predictor:
         """At the client, existing or new: its own model from the server's state and its data."""
         ...
 
     def diagnostics(
-        self, state: Any, updates: Any, weights: Float[Array, " c"]
+        self, state: State, updates: Update, weights: Float[Array, " c"]
     ) -> dict[str, Array]:
         """Numbers worth a curve, one value each per round."""
         ...
 
 
+Before = TypeVar("Before", contravariant=True)  # the state
+After = TypeVar("After", covariant=True)  # the mean update
+
+
 @runtime_checkable
-class Together(Protocol):
+class Together(Protocol[Before, After]):
     """A method that can compute the mean update of many clients at once, for less than all of them."""
 
     @property
@@ -66,6 +77,8 @@ class Together(Protocol):
         """Whether it is less."""
         ...
 
-    def mean_update(self, state: Any, data: Data, keys: Array, weights: Float[Array, " c"]) -> Any:
+    def mean_update(
+        self, state: Before, data: Data, keys: Array, weights: Float[Array, " c"]
+    ) -> After:
         """The weighted mean of what `client_update` sends; clients along the leading axis of `data`."""
         ...

@@ -23,7 +23,7 @@ Open in the papers, settled here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ class MAML:
     def adapt(self, parameters: Parameters, data: Data, steps: int) -> Parameters:
         """U: gradient steps from `parameters`."""
 
-        def step(_: Any, adapted: Parameters) -> Parameters:
+        def step(_: int, adapted: Parameters) -> Parameters:
             gradient = jax.grad(self.model.loss)(adapted, data)
             if self.settings.first_order:
                 gradient = jax.lax.stop_gradient(gradient)
@@ -105,7 +105,9 @@ class MAML:
     def client_update(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> tuple[Update, tuple[()]]:
-        def step(index: Any, carry: Any) -> Any:
+        def step(
+            index: Array, carry: tuple[Parameters, Parameters, Array]
+        ) -> tuple[Parameters, Parameters, Array]:
             parameters, total, first = carry
             loss, gradient = jax.value_and_grad(self.adapted_loss)(
                 parameters, data, jax.random.fold_in(key, index)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -123,7 +123,9 @@ class LocalTraining(Settings):
         step's loss. `before` moves the parameters ahead of each step."""
         optimizer = OPTIMIZERS[self.optimizer](self.learning_rate)
 
-        def step(index: Any, carry: Any) -> Any:
+        def step(
+            index: Array, carry: tuple[Parameters, optax.OptState, Array]
+        ) -> tuple[Parameters, optax.OptState, Array]:
             parameters, memory, first = carry
             parameters = before(parameters)
             batch = mini_batch(jax.random.fold_in(key, index), data, self.batch)
@@ -150,7 +152,7 @@ class ServerState(NamedTuple):
     """Of a server that moves one network by an optimiser."""
 
     parameters: Parameters
-    optimizer: Any  # optax state
+    optimizer: optax.OptState
     skipped: Int[Array, ""]  # clients' updates that were left out because they were not finite
 
 

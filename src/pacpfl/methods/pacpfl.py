@@ -104,7 +104,7 @@ def build_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
 
 class State(NamedTuple):
     particles: Float[Array, "k size"]
-    optimizer: Any  # optax state, one for each particle
+    optimizer: optax.OptState  # one for each particle
     references: Float[Array, "r d"]  # inputs at which particles are compared; no client's data
     skipped: Int[Array, " k"]  # steps a particle missed because its gradient was not finite
     seed: Any = ()  # [2]: of this round's draws that all clients share; () where nothing is drawn
@@ -132,7 +132,7 @@ class PACPFL:
         """Weight of the clients' evidence; 1 where nobody gives one."""
         return DEFAULT_TAU if self.settings.tau is None else self.settings.tau
 
-    def hyper_prior(self, dtype: Any) -> hyper.HyperPrior:
+    def hyper_prior(self, dtype: jnp.dtype | type) -> hyper.HyperPrior:
         return hyper.hyper_prior(self.prior.blocks, self.settings.hyper_std, dtype)
 
     def init(self, key: Array, example: Data) -> State:
@@ -262,7 +262,9 @@ class PACPFL:
             self._next_seed(key),
         )
 
-    def _ascend(self, particle: Array, step: Array, optimizer: Any) -> tuple[Array, Any]:
+    def _ascend(
+        self, particle: Array, step: Array, optimizer: optax.OptState
+    ) -> tuple[Array, optax.OptState]:
         change, optimizer = self.optimizer.update(-step, optimizer, particle)
         return particle + change, optimizer
 

@@ -149,10 +149,10 @@ class PFedBayes:
         self,
         own: WeightDistribution,
         shared: WeightDistribution,
-        memory: Any,
+        memory: optax.OptState,
         data: Data,
         key: Array,
-    ) -> tuple[Array, WeightDistribution, Any]:
+    ) -> tuple[Array, WeightDistribution, optax.OptState]:
         loss, gradient = jax.value_and_grad(self.objective)(own, shared, data, key)
         change, memory = self.optimizer.update(gradient, memory, own)
         return loss, optax.apply_updates(own, change), memory
@@ -190,7 +190,9 @@ class PFedBayes:
     ) -> NetworkMixture:
         step_key, draw_key = jax.random.split(key)
 
-        def step(carry: Any, key: Array) -> tuple[Any, None]:
+        def step(
+            carry: tuple[WeightDistribution, optax.OptState], key: Array
+        ) -> tuple[tuple[WeightDistribution, optax.OptState], None]:
             _, own, memory = self._personal_step(carry[0], state.shared, carry[1], data, key)
             return (own, memory), None
 

@@ -26,7 +26,7 @@ original, a classifier, leaves open for regression, and what is done here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ from pacpfl.types import Data
 
 class State(NamedTuple):
     parameters: Float[Array, " size"]
-    optimizer: Any  # optax state; () where the clients take the steps
+    optimizer: optax.OptState  # () where the clients take the steps
     skipped: Int[Array, ""]  # updates left out because they were not finite
 
 
@@ -80,7 +80,9 @@ class PFedGP:
             log_evidence, direction = self._evidence(state.parameters, data, key)
             return Update(direction, log_evidence / samples), ()
 
-        def step(carry: tuple[Array, Any], step_key: Array) -> tuple[tuple[Array, Any], Array]:
+        def step(
+            carry: tuple[Array, optax.OptState], step_key: Array
+        ) -> tuple[tuple[Array, optax.OptState], Array]:
             parameters, memory = carry
             log_evidence, gradient = self._evidence(parameters, data, step_key)
             return self._ascend(parameters, gradient, memory), log_evidence
@@ -95,7 +97,9 @@ class PFedGP:
         temperature = (data.mask.sum() / batch.mask.sum()).astype(data.x.dtype)
         return jax.value_and_grad(self.prior.log_evidence)(parameters, batch, temperature)
 
-    def _ascend(self, parameters: Array, gradient: Array, memory: Any) -> tuple[Array, Any]:
+    def _ascend(
+        self, parameters: Array, gradient: Array, memory: optax.OptState
+    ) -> tuple[Array, optax.OptState]:
         change, memory = self.optimizer.update(-gradient, memory, parameters)
         return parameters + change, memory
 
