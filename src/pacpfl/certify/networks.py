@@ -275,8 +275,8 @@ def in_use(
     method: PACPFL, loss: ClassLoss, state: object, data: Data, tests: Data, keys: Array
 ) -> InUse:
     """What the run's clients predict with, as `engine.evaluate` personalises them."""
-    prior = method.prior
-    assert isinstance(prior, BNNPrior)
+    prior = method.prior.bayesian
+    assert prior is not None
 
     def one(data: Data, test: Data, key: Array) -> InUse:
         model = method.personalize(state, (), data, key)  # type: ignore[arg-type]
@@ -323,8 +323,8 @@ def certify_clients(
 ) -> list[ClientCertificate]:
     """Return a certificate for every client, existing and new; parameters as for Gaussian processes."""
     probability(delta)
-    prior = trained.method.prior
-    assert isinstance(prior, BNNPrior)
+    prior = trained.method.prior.bayesian
+    assert prior is not None
     family, kind = variational(prior), prior.inference.inference
     fit_key, pilot_key, draw_key, alone_key = jax.random.split(
         Keys.of(trained.config.seed).certificates(), 4
@@ -370,8 +370,8 @@ def _blocks(
         from_samples([client.personal for _, client in everyone]),
         from_samples([empty if client.test is None else client.test for _, client in everyone]),
     ]
-    prior = trained.method.prior
-    assert isinstance(prior, BNNPrior)
+    prior = trained.method.prior.bayesian
+    assert prior is not None
     numbers = (len(TEMPERATURES) + 1) * (prior.network.size - fixed_weights(prior))
     most = int(np.clip(MOST_NUMBERS / numbers, 1, MOST_CLIENTS))
     block = math.ceil(len(everyone) / math.ceil(len(everyone) / most))
@@ -492,8 +492,8 @@ def pairs(trained: Trained, loss: ClassLoss) -> Pairs:
     Some drawn networks choose the posterior's temperature at each beta, others then give its risk;
     their mean is L^ on average, so that a pair's value is right on average.
     """
-    prior = trained.method.prior
-    assert isinstance(prior, BNNPrior)
+    prior = trained.method.prior.bayesian
+    assert prior is not None
     family = variational(prior)
     store = from_clients(trained.federation.existing)
     powers = jnp.asarray(PAIR_TEMPERATURES, trained.dtype)

@@ -12,6 +12,7 @@ from pacpfl.hyper import Block, HyperPrior, sample
 from pacpfl.types import Data
 
 if TYPE_CHECKING:
+    from pacpfl.priors.bnn import BNNPrior
     from pacpfl.priors.gp import GPPrior
 
 Scalar = Float[Array, ""] | float
@@ -68,6 +69,11 @@ class Prior(Protocol):
     @property
     def gaussian(self) -> GPPrior | None:
         """The family whose members `parts` are, if these are Gaussian processes of the target."""
+        ...
+
+    @property
+    def bayesian(self) -> BNNPrior | None:
+        """The family itself, if it is one of Bayesian networks."""
         ...
 
     def parts(
@@ -137,6 +143,7 @@ class ClosedForm:
     together = True
     coupling = "the evidence of a Gaussian process couples all samples through the kernel matrix"
     gaussian: GPPrior | None = None
+    bayesian: BNNPrior | None = None
 
     @property
     def blocks(self) -> tuple[Block, ...]:

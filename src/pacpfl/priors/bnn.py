@@ -84,6 +84,10 @@ class BNNPrior:
     gaussian = None
 
     @property
+    def bayesian(self) -> BNNPrior:
+        return self
+
+    @property
     def components(self) -> int:
         return self.inference.networks
 

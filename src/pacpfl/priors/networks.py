@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -90,8 +90,12 @@ class MLP:
         return tuple(zip(self.sizes[:-1], self.sizes[1:], strict=True))
 
     @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        return tuple((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+    @property
     def size(self) -> int:
-        return sum((a + 1) * b for a, b in self.layers)
+        return sum(self.layer_sizes)
 
     def initial(self, key: Array) -> Float[Array, " size"]:
         """Weights N(0, gain / inputs), biases 0."""
@@ -115,6 +119,13 @@ class MLP:
             start = end + outputs
         return x
 
+    def features(
+        self, body: Float[Array, " body"], x: Float[Array, "m inputs"]
+    ) -> Float[Array, "m features"]:
+        if len(self.sizes) == 2:
+            return x
+        return ACTIVATIONS[self.activation](MLP(self.sizes[:-1], self.activation)(body, x))
+
 
 @runtime_checkable
 class LayeredNetwork(Network, Protocol):
@@ -136,13 +147,12 @@ class HeadedNetwork(LayeredNetwork, Protocol):
 
 
 def layer_sizes(network: Network) -> tuple[int, ...]:
-    if isinstance(network, MLP):
-        return tuple((inputs + 1) * outputs for inputs, outputs in pairwise(network.sizes))
+    """Return the number of parameters of each layer; an InputError where the network does not tell."""
     if isinstance(network, LayeredNetwork):
         return network.layer_sizes
     raise InputError(
         f"{type(network).__name__} does not tell its layers; give it a layer_sizes property, or "
-        'choose spread = "weight" and adapt = "all".'
+        'choose std_per = "weight" and adapt = "all".'
     )
 
 
@@ -167,19 +177,15 @@ def affine(
 
 def has_features(network: Network) -> bool:
     """Whether the network can be cut before its last layer."""
-    return isinstance(network, MLP | HeadedNetwork)
+    return isinstance(network, HeadedNetwork)
 
 
 def features(
     network: Network, body: Float[Array, " body"], x: Float[Array, "m inputs"]
 ) -> Float[Array, "m features"]:
     """What the last layer of a network that `has_features` sees."""
-    if isinstance(network, HeadedNetwork):
-        return network.features(body, x)
-    assert isinstance(network, MLP)
-    if len(network.sizes) == 2:
-        return x
-    return ACTIVATIONS[network.activation](MLP(network.sizes[:-1], network.activation)(body, x))
+    assert isinstance(network, HeadedNetwork)
+    return network.features(body, x)
 
 
 def by_rows(
