@@ -23,7 +23,7 @@ from benchmarks.measure import ROOT
 from benchmarks.results import Sheet
 from pacpfl.client import ClientModel, Shared, load_shared
 from pacpfl.config import Config, override
-from pacpfl.data.standardize import fit_scaler
+from pacpfl.data.prepare import fit_scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.data.tables.read import read_rows
 from pacpfl.engine import runtime

@@ -25,9 +25,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pacpfl.config import override
+from pacpfl.data.prepare import standardize
 from pacpfl.data.pv import SAMPLES, Panels, pv
 from pacpfl.data.pvgis import read_pvgis_csv
-from pacpfl.data.standardize import standardize
 from pacpfl.data.store import from_clients
 from pacpfl.data.weather import Weather
 from pacpfl.engine import runtime

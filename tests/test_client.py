@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from pacpfl.client import KIND, ClientModel, Shared, load, load_model, load_shared, save
 from pacpfl.config import Config, override
-from pacpfl.data.standardize import Scaler
+from pacpfl.data.prepare import Scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.errors import InputError
 from pacpfl.files import save_arrays

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pacpfl import predictive
-from pacpfl.data.standardize import fit_scaler, standardize_client
+from pacpfl.data.prepare import fit_scaler
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings
 from pacpfl.personal import personal_model
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.types import Client, Data, Prediction, Samples
+from pacpfl.types import Data, Prediction, Samples
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -142,8 +142,8 @@ def test_units_of_the_data_are_units_of_the_predictions(
         x, y = np.linspace(-1, 1, SAMPLES)[:, None], np.linspace(-1, 1, SAMPLES) ** 3
 
     def answers(samples: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        train = standardize_client(Client("one", samples)).train
         scaler = fit_scaler(samples)
+        train = scaler(samples)
         _, mean, std, quantile = personalize(phis, Data(train.x, train.y, np.ones(SAMPLES, bool)))
         return (
             scaler.target(np.asarray(mean)),

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pacpfl.config import Config
-from pacpfl.data.check import check_federation
 from pacpfl.data.digits import digits
 from pacpfl.data.images import Images, load_images
 from pacpfl.data.partition import by_writer, dirichlet
 from pacpfl.data.polynomial import polynomial
+from pacpfl.data.prepare import check_federation, standardize
 from pacpfl.data.settings import PVSettings
-from pacpfl.data.standardize import standardize
 from pacpfl.errors import InputError
 from pacpfl.types import Federation
 

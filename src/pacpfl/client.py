@@ -23,7 +23,7 @@ import numpy as np
 from pacpfl import config as configuration
 from pacpfl import metrics, predictive, warp
 from pacpfl.config import Config
-from pacpfl.data.standardize import Scaler, fit_scaler, fit_scalers
+from pacpfl.data.prepare import Scaler, fit_scaler, fit_scalers
 from pacpfl.data.store import round_up
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import load_own

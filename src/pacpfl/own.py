@@ -14,7 +14,7 @@ import numpy as np
 from pacpfl import files, metrics
 from pacpfl.build import build_federation
 from pacpfl.config import Config, dump
-from pacpfl.data.standardize import fit_scalers
+from pacpfl.data.prepare import fit_scalers
 from pacpfl.data.tables.columns import describe
 from pacpfl.data.tables.guess import guess
 from pacpfl.data.tables.read import load_own

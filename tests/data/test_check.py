@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pacpfl.data.check import check_federation
 from pacpfl.data.polynomial import polynomial
+from pacpfl.data.prepare import check_federation
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 

@@ -18,8 +18,8 @@ from pacpfl.data import lags, pvgis
 from pacpfl.data import pv as pv_module
 from pacpfl.data import synthetic_weather as synthetic_weather_module
 from pacpfl.data import weather as weather_module
-from pacpfl.data.check import check_federation
 from pacpfl.data.lags import PAPER_LAGS
+from pacpfl.data.prepare import check_federation, standardize
 from pacpfl.data.pv import (
     INVERTERS,
     MODULES,
@@ -29,7 +29,6 @@ from pacpfl.data.pv import (
     pv,
     sample_hours,
 )
-from pacpfl.data.standardize import standardize_clients
 from pacpfl.data.synthetic_weather import synthetic_weather
 from pacpfl.data.weather import Weather
 from pacpfl.errors import InputError
@@ -215,7 +214,7 @@ def test_the_same_seed_gives_the_same_houses_and_their_number_changes_none(
 
 
 def test_standardising_uses_training_data_only(federation: Federation) -> None:
-    scaled = standardize_clients(federation)
+    scaled = standardize(federation, "client")
     for raw, client in zip(federation.existing, scaled.existing, strict=True):
         assert raw.test is not None and client.test is not None
         np.testing.assert_allclose(client.train.x.mean(0), 0, atol=1e-10)

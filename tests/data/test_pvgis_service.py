@@ -328,7 +328,7 @@ def test_a_full_disk_leaves_nothing_behind(
 
     monkeypatch.setattr(os, "replace", full)
     service.answers = [sends(good)]
-    with pytest.raises(InputError, match=r"could not be kept .*No space left on device"):
+    with pytest.raises(InputError, match=r"could not be written .*No space left on device"):
         fetch(service, tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl import __version__, client
 from pacpfl.client import ClientModel, Name, Question, Shared
-from pacpfl.data.standardize import Scaler, fit_scaler
+from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.data.store import from_clients
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.defaults import scaling

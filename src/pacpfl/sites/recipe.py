@@ -14,8 +14,8 @@ import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
+from pacpfl.data.prepare import standardize
 from pacpfl.data.site_folder import is_site_folder, read_site_folder
-from pacpfl.data.standardize import standardize
 from pacpfl.data.tables.read import load_own
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.training import Secrecy

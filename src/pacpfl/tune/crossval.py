@@ -25,8 +25,7 @@ import numpy as np
 from pacpfl import metrics
 from pacpfl.build import build_federation
 from pacpfl.config import Config
-from pacpfl.data.check import check_federation
-from pacpfl.data.standardize import fit_scalers, standardize
+from pacpfl.data.prepare import check_federation, fit_scalers, standardize
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError

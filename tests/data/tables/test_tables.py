@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pacpfl.data.check import check_federation
-from pacpfl.data.standardize import fit_scalers, standardize
+from pacpfl.data.prepare import check_federation, fit_scalers, standardize
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import Tables, load_tables, read_rows
 from pacpfl.data.tables.settings import TableSettings

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from patience import patience
 
-from pacpfl.data.standardize import standardize
+from pacpfl.data.prepare import standardize
 from pacpfl.data.store import ROWS, Room, from_clients, from_samples
 from pacpfl.data.tables.read import load_tables
 from pacpfl.data.tables.settings import TableSettings
@@ -83,7 +83,7 @@ def test_samples_are_named_block_by_block() -> None:
 PROBE = """
 import resource, sys
 from pathlib import Path
-from pacpfl.data.standardize import standardize
+from pacpfl.data.prepare import standardize
 from pacpfl.data.store import from_clients
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.data.store import Room
