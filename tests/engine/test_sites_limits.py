@@ -63,13 +63,6 @@ def test_a_request_within_all_limits_passes() -> None:
     Limits().check_request(recipe_of(), [2])
 
 
-def test_model_and_rounds_have_limits() -> None:
-    with pytest.raises(Refused, match="101 numbers, and 100"):
-        Limits(largest_model=100).check_model(101)
-    with pytest.raises(Refused, match="all 4 rounds"):
-        Limits(maximum_rounds=4).check_rounds(4)
-
-
 def test_a_refusing_site_writes_it_down_and_the_others_train(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, STORE, SHARES, recipe_of(), {"a": Limits(minimum_samples=4)})
     exchange = Local(sites)

@@ -202,8 +202,12 @@ def test_small_updates_travel_as_they_are() -> None:
 # --- job and supervision
 
 
-def test_a_job_carries_no_code_and_no_command(tmp_path: Path) -> None:
-    job = write_job(tmp_path, tmp_path / "run", "0123abcd", 3, ["a", "b"])
+def test_a_job_carries_no_code_and_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = write_job(Path("run/jobs"), Path("run"), "0123abcd", 3, ["a", "b"])
+    assert job.is_absolute(), "FLARE takes any other for one below the administrator's kit"
     assert not (job / "app" / "custom").exists()
     client = json.loads((job / "app" / "config" / "config_fed_client.json").read_text())
     assert client["executors"] == [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}]
@@ -300,13 +304,6 @@ def test_a_server_that_takes_no_job_is_quoted(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="did not take its job: submit_job: it is not a valid"):
         supervised(tmp_path, Picky(tmp_path, []))
-
-
-def test_a_job_has_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FLARE takes any other for one below the administrator's kit."""
-    monkeypatch.chdir(tmp_path)
-    job = write_job(Path("run/jobs"), Path("run"), "0123abcd", 1, ["a"])
-    assert job.is_absolute() and job.is_dir()
 
 
 def test_a_site_that_is_back_gets_a_new_segment(tmp_path: Path) -> None:
