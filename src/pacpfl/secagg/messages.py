@@ -6,6 +6,7 @@ The server sends the other lists, unsigned, since clients take nothing on its wo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -75,10 +76,7 @@ class Envelope:
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
-        reader = wire.Reader(data)
-        found = cls.read(reader)
-        reader.finish()
-        return found
+        return wire.whole(data, cls.read)
 
     def check(self, settings: Settings, step: Step) -> None:
         """Refuse it unless it is of this step and its sender signed it for this round."""
@@ -110,10 +108,8 @@ class Advertisement:
 
     @classmethod
     def decode(cls, data: bytes) -> Advertisement:
-        reader = wire.Reader(data)
-        found = cls(reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES), reader.fixed(DIGEST_BYTES))
-        reader.finish()
-        return found
+        sizes = (KEY_BYTES, KEY_BYTES, DIGEST_BYTES)
+        return wire.whole(data, lambda reader: cls(*map(reader.fixed, sizes)))
 
 
 @dataclass(frozen=True)
@@ -153,11 +149,9 @@ class ShareList:
 
     @classmethod
     def decode(cls, data: bytes) -> ShareList:
-        reader = wire.Reader(data)
-        found = cls(reader.sequence(SealedShares.read, MOST_CLIENTS))
-        reader.finish()
-        wire.ascending(item.peer for item in found.items)
-        return found
+        items = wire.whole(data, lambda r: r.sequence(SealedShares.read, MOST_CLIENTS))
+        wire.ascending(item.peer for item in items)
+        return cls(items)
 
 
 @dataclass(frozen=True)
@@ -171,11 +165,9 @@ class KeyList:
 
     @classmethod
     def decode(cls, data: bytes) -> KeyList:
-        reader = wire.Reader(data)
-        found = cls(reader.sequence(Envelope.read, MOST_CLIENTS))
-        reader.finish()
-        wire.ascending(envelope.sender for envelope in found.envelopes)
-        return found
+        envelopes = wire.whole(data, lambda r: r.sequence(Envelope.read, MOST_CLIENTS))
+        wire.ascending(envelope.sender for envelope in envelopes)
+        return cls(envelopes)
 
 
 @dataclass(frozen=True)
@@ -189,11 +181,9 @@ class Survivors:
 
     @classmethod
     def decode(cls, data: bytes) -> Survivors:
-        reader = wire.Reader(data)
-        found = cls(reader.sequence(wire.Reader.name, MOST_CLIENTS))
-        reader.finish()
-        wire.ascending(found.names)
-        return found
+        names = wire.whole(data, lambda r: r.sequence(wire.Reader.name, MOST_CLIENTS))
+        wire.ascending(names)
+        return cls(names)
 
 
 @dataclass(frozen=True)
@@ -207,11 +197,9 @@ class Signatures:
 
     @classmethod
     def decode(cls, data: bytes) -> Signatures:
-        reader = wire.Reader(data)
-        found = cls(reader.sequence(lambda r: (r.name(), r.fixed(SIGNATURE_BYTES)), MOST_CLIENTS))
-        reader.finish()
-        wire.ascending(name for name, _ in found.items)
-        return found
+        items = wire.whole(data, lambda r: r.sequence(_named(SIGNATURE_BYTES), MOST_CLIENTS))
+        wire.ascending(name for name, _ in items)
+        return cls(items)
 
 
 @dataclass(frozen=True)
@@ -229,12 +217,13 @@ class Revealed:
 
     @classmethod
     def decode(cls, data: bytes) -> Revealed:
-        reader = wire.Reader(data)
-        parts = [
-            reader.sequence(lambda r: (r.name(), r.fixed(SHARE_BYTES)), MOST_CLIENTS)
-            for _ in range(2)
-        ]
-        reader.finish()
-        for part in parts:
+        shares = _named(SHARE_BYTES)
+        both = wire.whole(data, lambda r: [r.sequence(shares, MOST_CLIENTS) for _ in range(2)])
+        for part in both:
             wire.ascending(name for name, _ in part)
-        return cls(parts[0], parts[1])
+        return cls(*both)
+
+
+def _named(size: int) -> Callable[[wire.Reader], tuple[str, bytes]]:
+    """Return the reader of a name and so many bytes."""
+    return lambda reader: (reader.name(), reader.fixed(size))

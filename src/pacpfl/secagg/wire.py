@@ -89,6 +89,14 @@ class Reader:
             raise SecureAggregationError(f"A message has {left} bytes after its end.")
 
 
+def whole(data: bytes, read: Callable[[Reader], Item]) -> Item:
+    """Return what `read` takes from a message, and refuse one that goes on after it."""
+    reader = Reader(data)
+    taken = read(reader)
+    reader.finish()
+    return taken
+
+
 def ascending(names: Iterable[str]) -> None:
     """Refuse names that are not in strictly ascending order, hence duplicates."""
     for first, second in pairwise(names):
