@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -58,11 +58,6 @@ class Proposer:
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
         value = self.asked[name] = low + self.which * (high - low)
         return value
-
-
-def test_every_section_of_the_configuration_is_relevant_or_not():
-    sections = {f.name for f in fields(Config) if is_dataclass(f.default)}
-    assert sections == {*spaces.RELEVANT, *spaces.IRRELEVANT, *spaces.OCCASIONAL}
 
 
 def test_every_space_is_that_of_a_method():

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pacpfl import config as configuration
-from pacpfl.config import Config
+from pacpfl.config import Config, method_identity
 from pacpfl.data.tables.read import stamp
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
@@ -43,12 +43,9 @@ class Search:
     def identity(self) -> str:
         """Trials can be compared where this is the same; there may be more of them."""
         space = [(key, repr(dimension)) for key, dimension in self.space.items()]
-        more: list[Any] = []
-        if self.config.data.name == "tables":
-            more += stamp(self.config.tables)
-        if spaces.has_classes(self.config):
-            more += [asdict(getattr(self.config, name)) for name in spaces.FOR_CLASSES]
-        return spaces.identity(self.config, self.method, self.folds, self.used_folds, space, *more)
+        files = stamp(self.config.tables) if self.config.data.name == "tables" else ()
+        folds = (self.folds, self.used_folds)
+        return method_identity(self.config, self.method, folds=folds, space=space, files=files)
 
 
 class Task(NamedTuple):

@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pacpfl import config as configuration
 from pacpfl.config import Config, override
 from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.data.tables.read import load_own
@@ -150,15 +149,6 @@ CLASS_SPACES: Mapping[str, Space] = {
     **{name: SPACES[name] for name in ("mtl", "maml", "fedavg")},
 }
 
-# Sections of the configuration that a regression can depend on, and those it cannot.
-RELEVANT = (
-    *("data", "pv", "prior", "network", "train", "local", "mtl", "maml", "alone", "personal"),
-)
-IRRELEVANT = ("images", "bnn", "pfedbayes", "pfedgp", "posterior", "run")
-FOR_CLASSES = ("images", "bnn", "posterior")  # what a search on classes depends on besides
-# Sections that matter where something is set in them.
-OCCASIONAL = ("tables", "privacy")
-
 # A key that only matters where another one has a certain part.
 NEEDS = {"prior.mean_widths": ("mean", "mlp"), "prior.kernel_widths": ("kernel", "deep")}
 
@@ -204,12 +194,6 @@ def complete(method: str, config: Config) -> Config:
         steps = config.train.rounds * config.local.steps
         return override(config, [f"mtl.personal_steps={steps}"])
     return config
-
-
-def identity(config: Config, *more: Any) -> str:
-    """Two runs of a regression with the same identity give the same numbers."""
-    set_here = [n for n in OCCASIONAL if getattr(config, n) != getattr(Config(), n)]
-    return configuration.identity(config, (*RELEVANT, *set_here), more=more)
 
 
 def suggest(trial: Suggester, method: str, space: Space, config: Config) -> Config:
