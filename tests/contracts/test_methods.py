@@ -64,15 +64,17 @@ def test_a_round_keeps_shapes_and_precision_and_ends_in_a_prediction(
         said = method.personalize(moved, after, data, KEY)(data.x[:4])
         return (state, own), (moved, after), said, curves
 
-    with jax.enable_x64(dtype == jnp.float64):
-        before, after, said, curves = jax.eval_shape(one_round, make_data(task, dtype))
-    assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
-        lambda a: (a.shape, a.dtype), after
-    )
-    assert all(curve.shape == () for curve in curves.values())
-    assert isinstance(said, Probabilities) == (task == "classes")
-    leaves = jax.tree.leaves(said)
-    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(dtype)}
+    for double in sorted(
+        {True, dtype == jnp.float64}, reverse=True
+    ):  # float32 stays float32 where float64 is on
+        with jax.enable_x64(double):
+            before, after, said, curves = jax.eval_shape(one_round, make_data(task, dtype))
+        kinds = (jax.tree.map(lambda a: (a.shape, a.dtype), part) for part in (before, after))
+        assert next(kinds) == next(kinds)
+        assert all(curve.shape == () for curve in curves.values())
+        assert isinstance(said, Probabilities) == (task == "classes")
+    if double == (dtype == jnp.float64):
+        assert {leaf.dtype for leaf in jax.tree.leaves(said)} == {jnp.dtype(dtype)}
 
 
 def test_every_entry_names_sections_that_are_there() -> None:

@@ -95,31 +95,6 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
 
 
 @every_method
-def test_rounds_keep_the_shape_of_the_state(name: str) -> None:
-    """Engines scan over rounds and save states: arrays only, of fixed shapes, in the data's type."""
-    method = METHODS[name]
-    assert isinstance(method.central, bool)
-    assert hash(method) == hash(METHODS[name]), "the engine passes methods as static arguments"
-    for double in (False, True):
-        with jax.enable_x64(double):
-            dtype = jnp.float64 if double else jnp.float32
-            data = jax.tree.map(jnp.asarray, make_clients())
-            data = data._replace(x=data.x.astype(dtype), y=data.y.astype(dtype))
-            one = jax.tree.map(lambda a: a[0], data)
-            start = jax.eval_shape(method.init, KEY, one)
-            state, updates, curves = jax.eval_shape(
-                lambda d, t=dtype: play(method, d, jnp.ones(CLIENTS, t), KEY), data
-            )
-            assert jax.tree.structure(state) == jax.tree.structure(start)
-            for before, after in zip(jax.tree.leaves(start), jax.tree.leaves(state), strict=True):
-                assert (before.shape, before.dtype) == (after.shape, after.dtype)
-            leaves = jax.tree.leaves((state, updates))
-            kinds = {leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
-            assert kinds <= {jnp.dtype(dtype)}
-            assert all(curve.shape == () for curve in curves.values())
-
-
-@every_method
 def test_rounds_are_reproducible_and_ignore_who_is_absent(name: str) -> None:
     method, data = METHODS[name], make_clients()
     weights = jnp.array([1.0, 0.0, 1.0])

@@ -267,39 +267,6 @@ def test_what_does_not_fit_is_named() -> None:
 
 
 @every_method
-def test_states_keep_their_shapes_in_the_precision_of_the_data(name: str) -> None:
-    """Engines scan over rounds and save states; float32 data stay float32 where float64 is on."""
-    method: Any = METHODS[name]
-    optimizer = "adam" if name.endswith("classes") else "momentum"
-    if name.startswith("maml"):
-        settings = replace(method.settings, first_order=optimizer == "adam")
-        method = replace(method, settings=settings, batch=3, local_steps=2)
-    else:
-        method = replace(method, local=LocalTraining(2, 0.1, optimizer, batch=3))
-    assert hash(method) == hash(replace(method)) and method == replace(method)
-    assert method.central is False
-    zeros = partial(jax.tree.map, lambda a: jnp.zeros(a.shape, a.dtype))
-    for dtype in (jnp.float32, jnp.float64):
-        data = jax.tree.map(jnp.asarray, make_clients(method.model))
-        data = data._replace(x=data.x.astype(dtype), y=data.y.astype(dtype))
-        one = one_of(data)
-        start = jax.eval_shape(method.init, KEY, one)
-        own = jax.eval_shape(method.init_client, start, one, KEY)
-        update, own_after = jax.eval_shape(method.client_update, start, own, one, KEY)
-        many = jax.eval_shape(jax.vmap(lambda _, u=update: zeros(u)), jnp.zeros(2))
-        after = jax.eval_shape(method.server_update, start, many, jnp.ones(2, dtype), KEY)
-        for before, then in ((start, after), (own, own_after)):
-            kinds = [(a.shape, a.dtype) for a in jax.tree.leaves(before)]
-            assert [(a.shape, a.dtype) for a in jax.tree.leaves(then)] == kinds
-            assert jax.tree.structure(before) == jax.tree.structure(then)
-        for client_state in (own, ()):
-            model = jax.eval_shape(method.personalize, start, client_state, one, KEY)
-            leaves = jax.tree.leaves((update, after, model))
-            floats = {a.dtype for a in leaves if jnp.issubdtype(a.dtype, jnp.floating)}
-            assert floats == {jnp.dtype(dtype)}
-
-
-@every_method
 def test_padding_and_the_order_of_clients_change_nothing(name: str) -> None:
     method: Any = METHODS[name]
     data, weights = make_clients(method.model), jnp.array([1.0, 2.0, 1.0])

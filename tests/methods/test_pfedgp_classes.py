@@ -340,16 +340,3 @@ def test_training_makes_predictions_better_for_new_clients() -> None:
         assert skipped == 0
         correct.append(np.mean(np.argmax(found, axis=1) == test.y))
     assert correct[0] < 0.7 and correct[1] > 0.95
-
-
-def test_shapes_and_precision_are_those_of_the_data() -> None:
-    for double in (False, True):
-        with jax.enable_x64(double):
-            dtype = jnp.float64 if double else jnp.float32
-            data = Data(*(jnp.asarray(p, dtype) for p in CLIENT[:2]), jnp.asarray(CLIENT.mask))
-            state = jax.eval_shape(METHOD.init, KEY, data)
-            update, _ = jax.eval_shape(METHOD.client_update, state, (), data, KEY)
-            model = jax.eval_shape(METHOD.personalize, state, (), data, KEY)
-            assert update.gradient.dtype == state.parameters.dtype == dtype
-            assert jax.eval_shape(lambda m, d: m(d.x), model, data).log_probabilities.dtype == dtype
-    assert hash(METHOD) == hash(replace(METHOD)) and METHOD.central is False
