@@ -27,10 +27,11 @@ def print_results(results: Mapping[str, MethodResult]) -> None:
         title="Mean over clients \N{PLUS-MINUS SIGN} 95% interval",
         title_justify="left",
         box=SIMPLE_HEAD,
-        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("method")
-    table.add_column("clients")
+    table.add_column("method", overflow="fold")
+    table.add_column("clients", no_wrap=True)
     for measure in shown:
         table.add_column(measure.title, justify="right", no_wrap=True)
     for title, groups in tables.items():
