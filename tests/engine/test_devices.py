@@ -20,13 +20,13 @@ from pacpfl.data.store import from_samples
 from pacpfl.engine import compiled as engine, rounds
 from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Samples
 
 rng = np.random.default_rng(0)
 sizes = [5, 30, 12, 21, 8, 17, 3]
 store = from_samples([Samples(rng.normal(size=(m, 2)), rng.normal(size=m)) for m in sizes])
-method = PACPFL(GPPrior(2, mean_widths=(4,), kernel_widths=(4,)), len(sizes), optax.adam(1e-2),
+method = PACPFL(GPPrior(2, GPSettings(mean_widths=(4,), kernel_widths=(4,))), len(sizes), optax.adam(1e-2),
                 TrainSettings(particles=3, tau=0.1, batch=6))
 jax.config.update("jax_log_compiles", True)
 compiled = []
