@@ -32,9 +32,9 @@ from pacpfl.data.store import from_clients
 from pacpfl.data.weather import Weather
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
+from pacpfl.methods.registry import entry
 from pacpfl.report.style import COLOURS, INK, MARKERS, as_png, drawing, grid, panels
 from pacpfl.run import Watcher, run_method
-from pacpfl.tune.spaces import ROWS
 from pacpfl.types import Federation
 from reproduction.study import cell_config, read_study
 from scripts.reference_years import two_years
@@ -85,9 +85,7 @@ def measure(federation: Federation, panels: Panels, method: str) -> dict[str, fl
         [f"data.clients={len(federation.existing)}", "data.new_clients=0"],
     )
     scaled = standardize(federation, config.data.standardize)
-    result = run_method(
-        ROWS[method].method, config, scaled, from_clients(scaled.existing), Watcher()
-    )
+    result = run_method(method, config, scaled, from_clients(scaled.existing), Watcher())
     found = result.groups["existing"].rows
     return {name: float(np.mean([row[name] for row in found])) for name in ("rsmse", "ce", "nll")}
 
@@ -135,7 +133,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
             ours, theirs = pairs(rows, houses, "rsmse", method)
             won = "" if method == "pacpfl" else f"{(ours < theirs).sum()} of {len(ours)}"
             lines.append(
-                f"| {ROWS[method].title} | {rsmse.mean():.3f} | {ce.mean():.3f} | {nll.mean():.3f} | "
+                f"| {entry(method).title} | {rsmse.mean():.3f} | {ce.mean():.3f} | {nll.mean():.3f} | "
                 f"{(ce > GOAL).sum()} of {len(ce)} | {ce.max():.3f} | {won} |"
             )
         lines.append("")

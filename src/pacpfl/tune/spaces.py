@@ -1,15 +1,14 @@
-"""The rows of the regression table: which method each is, what it fixes, and what is searched.
+"""What is searched for each method: keys of the configuration, and what they may be.
 
-A space maps keys of the configuration to what they may be. The paper's: networks with the same number
-of neurons, 2 to 64, in each of 2 or 4 hidden layers; tau above the limit of the server-level theorem;
-spread of the hyper-prior; learning rate. PAC-PFL may also choose the shape of its prior and what is
-done with its particles, pFedGP with a mean and the Gaussian processes without a federation the shape
-of theirs.
+The paper's: networks with the same number of neurons, 2 to 64, in each of 2 or 4 hidden layers; tau
+above the limit of the server-level theorem; spread of the hyper-prior; learning rate. PAC-PFL may also
+choose the shape of its prior and what is done with its particles, pFedGP with a mean and the Gaussian
+processes without a federation the shape of theirs.
 
 Ridge regression and the GP with one length scale per feature are not searched: they choose their
 penalty and their scales themselves, from each client's training samples.
 
-A file can take the place of these spaces, one table per row:
+A file can take the place of these spaces, one table per method:
 
     [pacpfl]
     "prior.mean" = ["mlp", "linear"]                                   # one of these
@@ -55,27 +54,6 @@ class Widths(NamedTuple):
 Dimension = Choice | Range | Widths
 Space = Mapping[str, Dimension]
 
-
-class Row(NamedTuple):
-    """A row of the table: the method that is run, and what it fixes on top of the data set."""
-
-    title: str
-    method: str
-    settings: tuple[str, ...] = ()
-
-
-ROWS = {
-    "pacpfl": Row("PAC-PFL", "pacpfl"),
-    "pfedgp": Row("pFedGP, zero mean", "pfedgp", ("prior.mean=zero",)),
-    "pfedgp-nn": Row("pFedGP, learned mean", "pfedgp", ("prior.mean=mlp",)),
-    "mtl": Row("MTL", "mtl"),
-    "maml": Row("MAML", "maml"),
-    "fedavg": Row("FedAvg", "fedavg"),
-    "vanilla": Row("Vanilla (deep GP per client)", "vanilla-deep"),
-    "pooled": Row("Pooled (deep GP)", "pooled-deep"),
-    "ridge": Row("Ridge per client", "ridge"),
-    "ard": Row("ARD-GP per client", "ard"),
-}
 
 MEANS = Choice(("mlp", "linear", "linear+mlp"))
 SCALES = Choice(("fixed", "learned"))
@@ -181,11 +159,6 @@ def has_classes(config: Config) -> bool:
 
 def spaces_for(config: Config) -> Mapping[str, Space]:
     return CLASS_SPACES if has_classes(config) else SPACES
-
-
-def prepare(row: str, config: Config) -> Config:
-    """The configuration with what the row fixes, and what follows from other keys."""
-    return complete(ROWS[row].method, override(config, list(ROWS[row].settings)))
 
 
 def complete(method: str, config: Config) -> Config:
