@@ -26,8 +26,6 @@ from pacpfl.bounds.losses import (
     expected_clipped_square,
     expected_clipped_squared_error,
     expected_miss,
-    expected_sign_error,
-    expected_under_mixture,
     miss,
     miss_range,
     monte_carlo_upper,
@@ -87,12 +85,10 @@ def test_the_clipped_nll_against_quadrature(
     assert value == pytest.approx(exact, abs=1e-9)
 
 
-def test_misses_and_signs_against_the_normal_law() -> None:
+def test_misses_against_the_normal_law() -> None:
     law = norm(0.4, 1.3)
     outside = law.cdf(1.0 - 0.7) + law.sf(1.0 + 0.7)
     assert float(expected_miss(0.4, 1.69, 1.0, 0.7)) == pytest.approx(outside, rel=1e-12)
-    assert float(expected_sign_error(0.4, 1.69, 1)) == pytest.approx(law.cdf(0), rel=1e-12)
-    assert float(expected_sign_error(0.4, 1.69, -1)) == pytest.approx(law.sf(0), rel=1e-12)
 
 
 def test_a_sure_model_has_the_loss_itself() -> None:
@@ -132,13 +128,6 @@ def test_a_law_much_wider_than_the_clip_loses_no_digits(scale: float) -> None:
     law = norm(0.3 * scale, scale)
     exact = quad(lambda u: (1 - u**2) * law.pdf(u), -1, 1, epsabs=0, epsrel=1e-12)[0]
     assert float(shortfall) == pytest.approx(exact, rel=1e-9, abs=4e-16)
-
-
-def test_a_mixture_s_risk_is_the_weighted_one() -> None:
-    values = np.array([[0.1, 0.2, 0.3], [0.5, 0.6, 0.7]])
-    np.testing.assert_allclose(
-        expected_under_mixture([0.25, 0.75], values), 0.25 * values[0] + 0.75 * values[1]
-    )
 
 
 def test_classification_losses_by_hand() -> None:
@@ -206,8 +195,6 @@ def test_bernstein_is_the_better_one_where_draws_agree() -> None:
         lambda: expected_clipped_square(0.0, 1.0, 1.0, 1.0),
         lambda: expected_clipped_gaussian_nll(0.0, 1.0, 0.0, 0.0, 0.0, 1.0),
         lambda: expected_miss(0.0, 1.0, 0.0, -0.1),
-        lambda: expected_sign_error(0.0, 1.0, 0),
-        lambda: expected_under_mixture([0.5, 0.6], [[1.0], [1.0]]),
         lambda: monte_carlo_upper([0.5, 1.5], 0.0, 1.0, 0.05),
         lambda: monte_carlo_upper([0.5], 0.0, 1.0, 0.05),
         lambda: monte_carlo_upper([0.5, 0.5], 0.0, 1.0, 0.0),

@@ -29,14 +29,16 @@ from pacpfl.bounds.divergences import (
     optimal_hyper_kl,
     particle_cloud_kl,
 )
-from pacpfl.bounds.newcomers import new_client_bound, optimal_new_client_bound
-from pacpfl.bounds.partition import LogPartition, log_partition
 from pacpfl.bounds.server import (
+    LogPartition,
     ServerPremises,
     lambda_from_tau,
     later_factor,
     later_range,
+    log_partition,
+    new_client_bound,
     optimal_hyper_posterior,
+    optimal_new_client_bound,
     optimal_server_bound,
     server_bound,
     tau_from_lambda,

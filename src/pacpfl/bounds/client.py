@@ -28,7 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import rel_entr
 
-from pacpfl.bounds.checks import (
+from pacpfl.bounds.conditions import (
+    Bound,
+    Condition,
     count,
     loss_width,
     not_negative,
@@ -37,7 +39,6 @@ from pacpfl.bounds.checks import (
     probability,
     risk,
 )
-from pacpfl.bounds.conditions import Bound, Condition
 from pacpfl.errors import InputError
 
 Unit = Literal["sample", "client"]

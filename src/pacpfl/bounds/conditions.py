@@ -1,4 +1,7 @@
-"""What a theorem returns: a bound, term by term, and the conditions behind it."""
+"""What theorems ask of their numbers, and what they return: bounds, and the conditions behind them.
+
+A wrong number is refused, never turned into a bound.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pacpfl.bounds.checks import count, loss_width, not_negative, positive
+import numpy as np
+from numpy.typing import ArrayLike
+
 from pacpfl.errors import InputError
 
 Status = Literal["holds", "does not hold", "assumed"]
 Kind = Literal["premise", "world", "use"]
+# Sums of float64 risks may leave [a, b] by rounding; anything beyond this is a mistake.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -147,3 +154,86 @@ def consistency(
             f"lambda ~ n^{q:g} must stay below n (n_2 + upsilon) ~ n^{1 + s:g}",
         ),
     )
+
+
+# What bounds ask of their numbers.
+
+
+def probability(value: float, name: str = "delta") -> float:
+    """A failure probability, strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise InputError(
+            f"{name} is {value}, but a failure probability lies strictly between 0 and 1: "
+            "give for instance 0.05."
+        )
+    return float(value)
+
+
+def positive(value: float, name: str) -> float:
+    """A finite number above zero."""
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{name} is {value}, but it must be a finite number above zero.")
+    return float(value)
+
+
+def not_negative(value: float, name: str) -> float:
+    """A finite number that is zero or more."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise InputError(f"{name} is {value}, but it must be a finite number, zero or more.")
+    return float(value)
+
+
+def count(value: int, name: str, least: int = 1) -> int:
+    """A whole number of at least `least`."""
+    if not (math.isfinite(value) and value == int(value) and value >= least):
+        raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
+    return int(value)
+
+
+def loss_width(a: float, b: float) -> float:
+    """b - a of a loss with values in [a, b]."""
+    if not (math.isfinite(a) and math.isfinite(b) and a < b):
+        raise InputError(
+            f"The loss is said to lie in [{a}, {b}], but the bounds need finite a < b: "
+            "clip the loss to such an interval."
+        )
+    return float(b) - float(a)
+
+
+def risk(value: float, a: float, b: float, name: str) -> float:
+    """An average of losses, which cannot leave [a, b]."""
+    slack = ROUNDING * max(1.0, abs(a), abs(b))
+    if not a - slack <= value <= b + slack:
+        raise InputError(
+            f"{name} is {value}, outside the loss's interval [{a}, {b}]: "
+            "compute it with the loss that is being bounded."
+        )
+    return float(value)
+
+
+def finite(values: ArrayLike, name: str) -> np.ndarray:
+    """A float64 array of finite numbers, of any shape."""
+    array = np.asarray(values, dtype=np.float64)
+    if not np.all(np.isfinite(array)):
+        raise InputError(f"The {name} holds a value that is not finite.")
+    return array
+
+
+def vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
+    """A non-empty one-dimensional float64 array of finite numbers, of the given length."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0 or (length is not None and array.size != length):
+        wanted = "one number per client" if length is None else f"{length} numbers"
+        raise InputError(f"{name} has shape {array.shape}, but {wanted} are needed.")
+    if not np.all(np.isfinite(array)):
+        where = int(np.argmin(np.isfinite(array)))
+        raise InputError(f"{name} is {array[where]} for entry {where}: every entry must be finite.")
+    return array
+
+
+def positive_vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
+    """A vector whose entries are all above zero."""
+    array = vector(values, name, length)
+    for where, value in enumerate(array):
+        positive(float(value), f"{name} of entry {where}")
+    return array

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, rel_entr
 
-from pacpfl.bounds.checks import ROUNDING, finite, positive
+from pacpfl.bounds.conditions import ROUNDING, finite, positive
 from pacpfl.errors import InputError
 
 

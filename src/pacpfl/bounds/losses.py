@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from pacpfl import metrics
-from pacpfl.bounds.checks import count, finite, loss_width, not_negative, positive, probability
+from pacpfl.bounds.conditions import count, finite, loss_width, not_negative, positive, probability
 from pacpfl.errors import InputError
 
 
@@ -163,25 +163,6 @@ def expected_miss(
     centre, std = _gaussian(finite(mean, "means") - finite(target, "targets"), variance)
     not_negative(tolerance, "the tolerance")
     return np.asarray(ndtr((-tolerance - centre) / std) + ndtr((centre - tolerance) / std))
-
-
-def expected_sign_error(mean: ArrayLike, variance: ArrayLike, sign: ArrayLike) -> np.ndarray:
-    """Return Pr[h has not the sign +1 or -1 of the label] for h ~ N(mean, variance): the 0-1 loss of
-    classification into two classes by the sign of a Gaussian h, exactly.
-    """
-    labels = finite(sign, "labels")
-    if not np.all(np.abs(labels) == 1):
-        raise InputError("The labels must be +1 or -1.")
-    centre, std = _gaussian(mean, variance)
-    return np.asarray(ndtr(-labels * centre / std))
-
-
-def expected_under_mixture(weights: ArrayLike, expectations: ArrayLike) -> np.ndarray:
-    """Return E over a mixture posterior: sum_c w_c E_c, components on the first axis."""
-    w = finite(weights, "mixture weights")
-    if w.ndim != 1 or np.any(w < 0) or abs(w.sum() - 1) > 1e-6:
-        raise InputError("The mixture weights must be zero or more and sum to one.")
-    return np.asarray(np.tensordot(w, finite(expectations, "expectations"), axes=(0, 0)))
 
 
 # Expectations from draws.

@@ -1,4 +1,4 @@
-"""The server-level bound: what holds for the clients' average risk, whatever the hyper-posterior.
+"""Bounds on average risks: of the clients, and of clients yet to come, whatever the hyper-posterior.
 
 By default these functions compute the theorem that we can prove (`docs/theory.md`, "The
 server-level bound"); `printed` gives the paper's formula.
@@ -6,29 +6,28 @@ server-level bound"); `printed` gives the paper's formula.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from pacpfl.bounds.checks import (
+from pacpfl.bounds.conditions import (
     ROUNDING,
+    Bound,
     count,
-    later_sizes,
     loss_width,
     not_negative,
     positive,
     positive_vector,
     probability,
     risk,
-    sample_sizes,
     vector,
 )
-from pacpfl.bounds.conditions import Bound
 from pacpfl.errors import InputError
 
 UPSILON = 1e-4  # the paper's choice
@@ -56,9 +55,9 @@ class ServerPremises:
     upsilon: float = UPSILON
 
     def __post_init__(self) -> None:
-        sample_sizes(self.samples)
+        _sample_sizes(self.samples)
         positive_vector(self.betas, "beta", len(self.samples))
-        later_sizes(self.later, len(self.samples))
+        _later_sizes(self.later, len(self.samples))
         loss_width(self.a, self.b)
         probability(self.delta)
         positive(self.upsilon, "upsilon")
@@ -71,7 +70,7 @@ class ServerPremises:
 
     @property
     def later_samples(self) -> tuple[int | None, ...]:
-        return later_sizes(self.later, self.clients)
+        return _later_sizes(self.later, self.clients)
 
     @property
     def new_clients(self) -> int:
@@ -184,7 +183,7 @@ def server_bound(
     if printed is not None:
         return _printed_bound(evidence, kl, given, printed)
     shares = _checked_weights(weights, given)
-    price, deviation = price_and_deviation(given, shares)
+    price, deviation = _price_and_deviation(given, shares)
     return Bound(
         {
             "empirical": -float(np.sum(shares / np.asarray(given.betas) * evidence)),
@@ -195,7 +194,7 @@ def server_bound(
     )
 
 
-def price_and_deviation(given: ServerPremises, shares: np.ndarray) -> tuple[float, float]:
+def _price_and_deviation(given: ServerPremises, shares: np.ndarray) -> tuple[float, float]:
     """Return what one nat of divergence or confidence costs, and the deviation term."""
     kappa = float(np.max(np.asarray(given.betas) / shares))
     price = 1 / kappa + _later_weight(given.lambda_, given.new_clients, given.upsilon)
@@ -237,7 +236,7 @@ def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
 
     $-\ln Z^S_\tau / (\tau \sum_i \beta_i)$ stands for the first two terms of `server_bound`.
     """
-    price, deviation = price_and_deviation(given, _checked_weights(None, given))
+    price, deviation = _price_and_deviation(given, _checked_weights(None, given))
     # price = 1 / (tau sum_i beta_i)
     free_energy = risk(-price * log_partition, given.a, given.b, "-ln Z^S / (tau n beta)")
     return Bound(
@@ -281,3 +280,147 @@ def _checked_weights(weights: ArrayLike | None, given: ServerPremises) -> np.nda
     if abs(shares.sum() - 1) > ROUNDING * given.clients:
         raise InputError(f"The clients' weights sum to {shares.sum()}: they must sum to one.")
     return shares
+
+
+def new_client_bound(
+    log_evidence: ArrayLike, kl: float, given: ServerPremises, *, printed: bool = False
+) -> Bound:
+    r"""Return the bound of the new-client lemma (paper, Section 4), for EVERY Q and any beta_i:
+
+    $$E_{\text{new client}} E_{P \sim Q} L(Q^*(P, \tilde S), D)
+      \le -\frac1n \sum_i \frac{1}{\beta_i} E_{P \sim Q} \ln Z_{\beta_i}(P, S_i)
+      + \Big( \frac{1}{n \beta} + \frac{n_2 + \upsilon}{\lambda} \Big)
+        \big( \mathrm{KL}(Q \| \text{hyper-prior}) + \ln \tfrac{1}{\delta} \big)
+      + \frac{(b-a)^2}{8n} \Big( \beta \sum_i \frac{1}{m_i} + \frac{\lambda}{n_2 + \upsilon} \Big),$$
+
+    $\beta = \max_i \beta_i$, with probability at least 1 - delta over the existing clients AND their
+    data. It bounds the average over new clients drawn from the same distribution T, with
+    sample sizes drawn like the m_i; it says nothing about one given new client, whose own
+    client-level bound (epsilon = 0) does. `given.later` enters through n_2 only.
+
+    `printed` has ln(1/delta)/sqrt(n), the mean beta in 1/(n beta), and sum_i beta_i/m_i.
+    """
+    terms = _fixed_terms(given, printed)
+    # What existing clients know WITHOUT later samples: new clients start from there.
+    known = server_bound(log_evidence, kl, given, weights=np.full(given.clients, 1 / given.clients))
+    price = terms.pop("price")
+    return Bound({"empirical": known.terms["empirical"], "divergence": price * kl} | terms)
+
+
+def optimal_new_client_bound(
+    log_partition: float, given: ServerPremises, *, printed: bool = False
+) -> Bound:
+    r"""Return the bound of the new-client lemma for Q = Q*, as the paper states it, for ONE beta.
+
+    Its first two terms are $-(1/(n \beta) + (n_2 + \upsilon)/\lambda) \ln Z^S_\tau$.
+    """
+    if len(set(given.betas)) > 1:
+        raise InputError(
+            "The clients' betas differ, and then Q* does not minimise the new-client bound: "
+            "use new_client_bound with its expected log evidences and divergence."
+        )
+    terms = _fixed_terms(given, printed)
+    free_energy = -terms.pop("price") * log_partition
+    risk(free_energy, given.a, given.b, "-ln Z^S / (tau n beta)")
+    return Bound({"empirical": free_energy} | terms)
+
+
+def _fixed_terms(given: ServerPremises, printed: bool) -> dict[str, float]:
+    """Return the terms that depend on neither data nor hyper-posterior, and the price of a nat."""
+    if math.isinf(given.lambda_):
+        raise InputError("The new-client bound needs a finite lambda: give one.")
+    n, width = given.clients, given.b - given.a
+    price, deviation = _price_and_deviation(
+        dataclasses.replace(given, later=None, lambda_=math.inf), np.full(n, 1 / n)
+    )
+    later_weight = _later_weight(given.lambda_, given.new_clients, given.upsilon)
+    price += later_weight
+    confidence = price * math.log(1 / given.delta)
+    if printed:
+        betas = np.asarray(given.betas, dtype=np.float64)
+        price = 1 / float(betas.sum()) + later_weight
+        deviation = width**2 / 8 * float(np.mean(betas / np.asarray(given.samples)))
+        confidence = math.log(1 / given.delta) / math.sqrt(n)
+    return {
+        "price": price,
+        "deviation": deviation,
+        "newness": width**2 / (8 * n * later_weight),
+        "confidence": confidence,
+    }
+
+
+class LogPartition(NamedTuple):
+    """An estimate of ln Z^S.
+
+    `standard_error` is asymptotic (delta method) and means little where `effective_draws` is
+    small. `lower` is not asymptotic: ln Z^S >= lower with probability at least 1 - alpha over
+    the draws, for any number of draws.
+    """
+
+    estimate: float
+    standard_error: float
+    effective_draws: float
+    lower: float
+    alpha: float
+
+
+def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPartition:
+    r"""Estimate ln Z^S from independent draws P_1, ..., P_N of the hyper-prior.
+
+    `log_terms` holds t_j = tau sum_i ln Z_{beta_i}(P_j, S_i). The estimate is
+    ln((1/N) sum_j e^(t_j)), on average below ln Z^S, so that -ln Z^S is over-estimated.
+
+    `lower` is Markov's inequality on the product of the means Z_1, ..., Z_g of g equal groups
+    of draws, whose expectation is (Z^S)^g:
+
+    $$\ln Z^S \ge \frac1g \sum_l \ln Z_l - \frac{\ln(1/\alpha)}{g}
+      \quad \text{with probability at least } 1 - \alpha.$$
+
+    More groups make the second part smaller and the first noisier; g must be chosen before the
+    draws are seen. alpha is part of the certificate's probability budget.
+    """
+    terms = vector(log_terms, "tau sum_i ln Z of the draws from the hyper-prior")
+    probability(alpha, "alpha")
+    count(groups, "the number of groups")
+    draws = terms.size
+    if draws < 2 or draws % groups:
+        raise InputError(
+            f"There are {draws} draws for {groups} groups: give at least two draws, "
+            "as many in each group."
+        )
+    estimate = float(logsumexp(terms)) - math.log(draws)
+    ratios = np.exp(terms - estimate)  # their mean is one
+    variance = float(np.sum((ratios - 1) ** 2)) / (draws - 1)
+    size = draws // groups
+    group_means = logsumexp(terms.reshape(groups, size), axis=1) - math.log(size)
+    return LogPartition(
+        estimate=estimate,
+        standard_error=math.sqrt(variance / draws),
+        effective_draws=float(draws**2 / np.sum(ratios**2)),
+        lower=float(np.mean(group_means)) - math.log(1 / alpha) / groups,
+        alpha=alpha,
+    )
+
+
+def _sample_sizes(samples: Sequence[int]) -> np.ndarray:
+    """m_i, a whole number of at least one for every client."""
+    if len(samples) == 0:
+        raise InputError("There is no client: give at least one number of samples.")
+    return np.array(
+        [float(count(m, f"the number of samples of client {i}")) for i, m in enumerate(samples)]
+    )
+
+
+def _later_sizes(later: Sequence[int | None] | None, clients: int) -> tuple[int | None, ...]:
+    """m~_i for every client: a whole number, or None where it is not known."""
+    if later is None:
+        return (0,) * clients
+    if len(later) != clients:
+        raise InputError(
+            f"later has {len(later)} entries for {clients} clients: "
+            "give one number of later samples per client, None where it is not known."
+        )
+    return tuple(
+        None if m is None else count(m, f"the number of later samples of client {i}", 0)
+        for i, m in enumerate(later)
+    )

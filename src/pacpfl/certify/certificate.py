@@ -24,9 +24,9 @@ from pacpfl.bounds import (
     non_vacuous_privacy,
     server_bound,
 )
-from pacpfl.bounds.checks import probability
-from pacpfl.bounds.checks import risk as checked_risk
 from pacpfl.bounds.client import Unit
+from pacpfl.bounds.conditions import probability
+from pacpfl.bounds.conditions import risk as checked_risk
 from pacpfl.bounds.losses import LossRange, monte_carlo_upper
 from pacpfl.errors import InputError
 

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from pacpfl.bounds import ClientPremises, Condition, participation, sampling_epsilon
-from pacpfl.bounds.checks import not_negative
 from pacpfl.bounds.client import Unit, participation_margin
+from pacpfl.bounds.conditions import not_negative
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.methods.models import temperatures

@@ -12,8 +12,8 @@ from typing import Any
 
 from pacpfl import files
 from pacpfl.bounds import Condition
-from pacpfl.bounds.checks import not_negative, probability
 from pacpfl.bounds.client import Unit
+from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.certify import gaussian_processes, networks
 from pacpfl.certify.average import AverageCertificates, certify_average
 from pacpfl.certify.certificate import Certificate

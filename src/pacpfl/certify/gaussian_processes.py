@@ -26,8 +26,8 @@ import numpy as np
 
 from pacpfl import hyper
 from pacpfl.bounds import mixture_kl
-from pacpfl.bounds.checks import probability
 from pacpfl.bounds.client import Unit
+from pacpfl.bounds.conditions import probability
 from pacpfl.bounds.losses import (
     LossRange,
     clipped_nll_range,

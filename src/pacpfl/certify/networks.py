@@ -31,8 +31,8 @@ from jaxtyping import Array, Float
 
 from pacpfl import hyper
 from pacpfl.bounds import Condition, mixture_kl
-from pacpfl.bounds.checks import probability
 from pacpfl.bounds.client import Unit, privacy_cost
+from pacpfl.bounds.conditions import probability
 from pacpfl.bounds.divergences import diagonal_gaussian_kl
 from pacpfl.bounds.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.certify.average import Pairs
