@@ -28,16 +28,15 @@ from benchmarks.results import Sheet, from_table, write_results
 from pacpfl.config import Config, override
 from pacpfl.data.store import from_clients
 from pacpfl.engine import runtime
-from pacpfl.engine.compiled import make_call
+from pacpfl.engine.compiled import Rounds, make_call
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import (
     choose_clients,
     divide,
+    first_client,
     hold,
     initial_client_states,
-    point_round,
-    stack_rounds,
-    to_device,
+    round_inputs,
 )
 from pacpfl.methods.registry import build_method
 from pacpfl.types import Client, Federation, Samples
@@ -108,22 +107,12 @@ def make_rounds(name: str, sizes: Sizes, rounds: int) -> Callable[[], object]:
     store = from_clients(federation.existing)
     layout = divide(sizes.per_round, sizes.samples, 1, 4)
     keys = Keys.of(0)
-    example = jax.tree.map(lambda a: a[0], to_device(store.gather(np.array([0]), np.float32)))
-    state = jax.jit(method.init)(keys.start(), example)
+    state = jax.jit(method.init)(keys.start(), first_client(store, np.float32))
     client_states = initial_client_states(method, state, store, keys, np.float32)
-    call = make_call(
-        method,
-        keys,
-        layout,
-        rounds,
-        False,
-        sizes.clients,
-        to_device(hold(store, np.float32)),
-        sizes.samples,
-    )
+    program = Rounds(method, layout, rounds, False, sizes.clients, sizes.samples)
+    call = make_call(program, keys, hold(store, np.float32))
     chosen = [choose_clients(0, number, sizes.clients, sizes.per_round) for number in range(rounds)]
-    each = [point_round(store, clients, layout.slots, np.float32) for clients in chosen]
-    inputs = to_device(stack_rounds(each, rounds))
+    inputs = round_inputs(store, chosen, layout.slots, np.float32, rounds, held=True)
 
     def step() -> object:
         return jax.block_until_ready(call(state, client_states, inputs, 0, rounds))

@@ -12,9 +12,9 @@ import optax
 
 from benchmarks.problem import Problem
 from pacpfl.data.store import from_samples
-from pacpfl.engine.compiled import make_call
+from pacpfl.engine.compiled import Rounds, make_call
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import divide, gather_round, stack_rounds, to_device
+from pacpfl.engine.rounds import divide, round_inputs
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Samples
@@ -51,12 +51,10 @@ def make_round(problem: Problem, dtype: str, rounds: int = 1) -> Callable[[Any],
     method = make_method(problem)
     store = from_samples([Samples(x, y) for x, y in zip(problem.x, problem.y, strict=True)])
     layout = divide(sizes.clients, sizes.samples, sizes.particles, np.dtype(kind).itemsize)
-    inputs = to_device(
-        stack_rounds([gather_round(store, np.arange(sizes.clients), layout.slots, kind)], 1)
-    )
+    inputs = round_inputs(store, [np.arange(sizes.clients)], layout.slots, kind)
     example = jax.tree.map(lambda a: a[0, 0], inputs.data)
     state = method.init(jax.random.key(0), example)
-    call = make_call(method, Keys.of(0), layout, rounds, True, sizes.clients)
+    call = make_call(Rounds(method, layout, rounds, True, sizes.clients), Keys.of(0))
 
     def step(particles: Any) -> Any:
         start = state._replace(particles=jax.numpy.asarray(particles, kind))

@@ -19,9 +19,9 @@ from pacpfl import svgd
 from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients, release, row_blocks
-from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import first_client
+from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving
 from pacpfl.folder import MethodResult, RunFolder

@@ -12,9 +12,9 @@ import numpy as np
 from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import from_clients
-from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import first_client, to_device
+from pacpfl.engine.training import load_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.folder import AGAIN, RunFolder
 from pacpfl.methods.pacpfl import PACPFL

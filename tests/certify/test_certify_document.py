@@ -260,7 +260,7 @@ def another_seed(folder: Path) -> None:
 def more_rounds(folder: Path) -> None:
     """As an interrupted run leaves it: the checkpoint is behind the configuration."""
     from pacpfl import files
-    from pacpfl.engine.checkpoint import KIND, REMEDY
+    from pacpfl.engine.training import KIND, REMEDY
 
     path = folder / "checkpoint.safetensors"
     arrays, about = files.load_arrays(path, KIND, REMEDY)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.checkpoint import load_checkpoint
+from pacpfl.engine.training import load_checkpoint
 from pacpfl.methods.base import Method
 from pacpfl.secagg.certified import Passport
 from pacpfl.sites import participation, wire

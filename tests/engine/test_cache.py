@@ -11,7 +11,7 @@ from toys import StatelessToy, make_store
 
 from pacpfl import config
 from pacpfl.build import build_federation
-from pacpfl.engine.cache import PROGRAMS, compiled_once
+from pacpfl.engine.runtime import PROGRAMS, compiled_once
 from pacpfl.engine.simulate import train
 from pacpfl.methods.registry import build_method, named
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from toys import assert_same_tree
 
 from pacpfl import files
-from pacpfl.engine.checkpoint import KIND, Checkpoint, load_checkpoint, save_checkpoint
+from pacpfl.engine.training import KIND, Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.errors import InputError
 
 

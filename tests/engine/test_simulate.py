@@ -21,11 +21,10 @@ from toys import StatelessToy, Toy, assert_same_tree, make_store
 
 from pacpfl.data.store import ClientStore
 from pacpfl.engine import simulate
-from pacpfl.engine.checkpoint import load_checkpoint
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import choose_clients, divide, initial_client_states
 from pacpfl.engine.simulate import Progress, Trained, train
-from pacpfl.engine.training import Saving
+from pacpfl.engine.training import Saving, load_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.gp import GPPrior, GPSettings

@@ -4,128 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import PyTree
 
-from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import Layout, Resident, RoundInputs, look_up
+from pacpfl.engine.runtime import compiled_once
 from pacpfl.methods.base import Method, Together
 
 # Bytes of a device's share of a round's updates, from which on devices exchange sums.
 LARGE_UPDATES = 2**22
 
+Carry = tuple[PyTree, PyTree, dict[str, jax.Array]]  # states of server and clients, and curves
+
 EVERYWHERE = PartitionSpec()
 ROWS = PartitionSpec(None, "clients")  # inputs are [rounds, slots, ...]
 
 
-def make_call(
-    method: Method,
-    keys: Keys,
-    layout: Layout,
-    capacity: int,
-    everyone: bool,
-    n: int,
-    resident: Resident | None = None,
-    longest: int = 0,
-    secret: bool = False,
-) -> Callable[..., Any]:
-    """Return a function that plays `count` rounds in one compiled loop.
-
-    `count` is an argument: one compilation serves all.
-
-    Clients are dealt to the devices; each computes its share of the updates, all gather all of them
-    or their means, and each takes the server's step, which is small, for itself. `resident` samples
-    stay on the devices from call to call. `secret`: the call takes one more argument, a key that the
-    server's randomness comes from, instead of the seed that everybody may know.
-    """
-    compiled, mesh = _compiled(method, layout, capacity, everyone, n, longest, secret)
-    # The key is an argument: as a constant it would make every seed compile anew.
-    seed = jax.random.key_data(keys.seed)
-    held = (resident, seed)
-    if mesh is not None:
-        everywhere, dealt = (jax.NamedSharding(mesh, spec) for spec in (EVERYWHERE, ROWS))
-        held = jax.device_put(held, everywhere)
-
-    def run(
-        state: Any,
-        client_states: Any,
-        inputs: RoundInputs,
-        start: Any,
-        count: Any,
-        noise: Any = None,
-    ) -> Any:
-        shared = (state, client_states, start, count, noise)
-        if mesh is not None:
-            # Where the results of the call before lie, and of one type: else it compiles twice.
-            counted = (jnp.int32(start), jnp.int32(count))
-            shared = jax.device_put((state, client_states, *counted, noise), everywhere)
-            inputs = jax.device_put(inputs, dealt)
-        return compiled(*shared[:2], inputs, *shared[2:], *held)
-
-    return run
-
-
-@compiled_once
-def _compiled(
-    method: Method,
-    layout: Layout,
-    capacity: int,
-    everyone: bool,
-    n: int,
-    longest: int,
-    secret: bool,
-) -> tuple[Callable[..., Any], jax.sharding.Mesh | None]:
-    """Compile the loop for one device, or for a mesh of them."""
-    rounds = Rounds(method, layout, capacity, everyone, n, longest, secret)
-    if layout.devices == 1:
-        return jax.jit(rounds.call), None
-    mesh = jax.make_mesh(
-        (layout.devices,),
-        ("clients",),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[: layout.devices],
-    )
-    specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
-    dealt = jax.shard_map(
-        rounds.call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False
-    )
-    return jax.jit(dealt), mesh
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Rounds:
-    """What is compiled: the rounds of a method for one layout."""
+    """Rounds of a method for one layout; equal ones share what is compiled."""
 
     method: Method
     layout: Layout
-    capacity: int
-    everyone: bool
+    capacity: int  # rounds in a call, at most
+    everyone: bool  # whether all clients take part in every round
     n: int
-    longest: int
-    secret: bool
+    longest: int = 0  # samples of a client, where they stay on the devices
 
     def call(
         self,
-        state: Any,
-        client_states: Any,
+        state: PyTree,
+        client_states: PyTree,
         inputs: RoundInputs,
-        start: Any,
-        count: Any,
-        noise: Any,
+        start: jax.Array,
+        count: jax.Array,
+        noise: jax.Array | None,
         samples: Resident | None,
-        seed: Any,
-    ) -> Any:
+        seed: jax.Array,
+    ) -> Carry:
         """Play `count` rounds from round `start` on; return states, and curves in `capacity` places."""
         keys = Keys(jax.random.wrap_key_data(seed))
         # Its shapes are asked for before it runs: jitted, so that it is traced once, not twice.
-        one_round = jax.jit(self.one_round, inline=True)
+        one_round = jax.jit(partial(Rounds.one_round, self), inline=True)
 
-        def pick(index: Any) -> RoundInputs:
+        def pick(index: ArrayLike) -> RoundInputs:
             place = 0 if self.everyone else index
             picked = jax.tree.map(lambda a: a[place], inputs)
             if samples is None:
@@ -135,7 +64,7 @@ class Rounds:
         shapes = jax.eval_shape(one_round, keys, noise, start, state, client_states, pick(0))[2]
         curves = jax.tree.map(lambda s: jnp.zeros((self.capacity, *s.shape), s.dtype), shapes)
 
-        def body(index: Any, carry: Any) -> Any:
+        def body(index: jax.Array, carry: Carry) -> Carry:
             state, client_states, curves = carry
             state, client_states, values = one_round(
                 keys, noise, start + index, state, client_states, pick(index)
@@ -148,12 +77,12 @@ class Rounds:
     def one_round(
         self,
         keys: Keys,
-        noise: Any,
-        number: Any,
-        state: Any,
-        client_states: Any,
+        noise: jax.Array | None,
+        number: jax.Array,
+        state: PyTree,
+        client_states: PyTree,
         inputs: RoundInputs,
-    ) -> Any:
+    ) -> Carry:
         """Play one round on this device's share of the clients."""
         several = self.layout.devices > 1
         own_keys = jax.vmap(lambda client: keys.update(number, client))(inputs.chosen)
@@ -174,14 +103,16 @@ class Rounds:
                     lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
                 )
         curves = self.method.diagnostics(state, updates, weights)
-        key = private_step(noise, number) if self.secret else keys.step(number, self.n)
+        key = keys.step(number, self.n) if noise is None else private_step(noise, number)
         return self.method.server_update(state, updates, weights, key), client_states, curves
 
-    def _updates(self, state: Any, client_states: Any, inputs: RoundInputs, keys: Any) -> Any:
+    def _updates(
+        self, state: PyTree, client_states: PyTree, inputs: RoundInputs, keys: jax.Array
+    ) -> tuple[PyTree, PyTree]:
         """Return the share's updates and the new states of its clients."""
         own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
 
-        def update(arguments: Any) -> Any:
+        def update(arguments: PyTree) -> PyTree:
             return jax.vmap(lambda cs, data, key: self.method.client_update(state, cs, data, key))(
                 *arguments
             )
@@ -190,17 +121,17 @@ class Rounds:
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
 
     def _means(
-        self, method: Together, state: Any, inputs: RoundInputs, keys: Any
-    ) -> tuple[Any, Any]:
+        self, method: Together, state: PyTree, inputs: RoundInputs, keys: jax.Array
+    ) -> tuple[PyTree, jax.Array]:
         """Return each block's mean update and weight, as if it were a client."""
 
-        def mean(arguments: Any) -> Any:
+        def mean(arguments: PyTree) -> tuple[PyTree, jax.Array]:
             data, keys, weights = arguments
             return method.mean_update(state, data, keys, weights), weights.sum()
 
         return self._block_by_block(mean, (inputs.data, keys, inputs.weights))
 
-    def _block_by_block(self, compute: Callable[[Any], Any], arguments: Any) -> Any:
+    def _block_by_block(self, compute: Callable[[PyTree], PyTree], arguments: PyTree) -> PyTree:
         """Return `compute`, of a block of clients, for all of them: results along a leading axis."""
         layout = self.layout
         in_blocks = jax.tree.map(
@@ -212,7 +143,59 @@ class Rounds:
         return jax.lax.map(compute, in_blocks)
 
 
-def sums_suffice(method: Method, updates: Any) -> bool:
+def make_call(rounds: Rounds, keys: Keys, resident: Resident | None = None) -> Callable[..., Carry]:
+    """Return a function that plays `count` rounds in one compiled loop.
+
+    Clients are dealt to the devices; each computes its share of the updates, all gather all of them
+    or their means, and each takes the server's step, which is small, for itself. `count` is an
+    argument: one compilation serves all. `resident` samples stay on the devices from call to call.
+    `noise` is the key of secret rounds.
+    """
+    compiled, mesh = _compiled(rounds)
+    # The key is an argument: as a constant it would make every seed compile anew.
+    held = (resident, jax.random.key_data(keys.seed))
+    if mesh is not None:
+        everywhere, dealt = (jax.NamedSharding(mesh, spec) for spec in (EVERYWHERE, ROWS))
+        held = jax.device_put(held, everywhere)
+
+    def run(
+        state: PyTree,
+        client_states: PyTree,
+        inputs: RoundInputs,
+        start: ArrayLike,
+        count: ArrayLike,
+        noise: jax.Array | None = None,
+    ) -> Carry:
+        shared = (state, client_states, start, count, noise)
+        if mesh is not None:
+            # Where the results of the call before lie, and of one type: else it compiles twice.
+            counted = (jnp.int32(start), jnp.int32(count))
+            shared = jax.device_put((state, client_states, *counted, noise), everywhere)
+            inputs = jax.device_put(inputs, dealt)
+        return compiled(*shared[:2], inputs, *shared[2:], *held)
+
+    return run
+
+
+@compiled_once
+def _compiled(rounds: Rounds) -> tuple[Callable[..., Carry], jax.sharding.Mesh | None]:
+    """Compile the loop for one device, or for a mesh of them."""
+    count = rounds.layout.devices
+    call = partial(Rounds.call, rounds)  # no bound method: a plugin's method may have no hash
+    if count == 1:
+        return jax.jit(call), None
+    mesh = jax.make_mesh(
+        (count,),
+        ("clients",),
+        axis_types=(jax.sharding.AxisType.Auto,),
+        devices=jax.devices()[:count],
+    )
+    specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
+    dealt = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
+    return jax.jit(dealt), mesh
+
+
+def sums_suffice(method: Method, updates: PyTree) -> bool:
     """Return whether devices exchange sums instead of all updates.
 
     Updates of networks are large, and to move all of them between devices takes longer than to compute
@@ -222,7 +205,7 @@ def sums_suffice(method: Method, updates: Any) -> bool:
     return method.averages and size > LARGE_UPDATES
 
 
-def average(updates: Any, weights: Any) -> tuple[Any, Any]:
+def average(updates: PyTree, weights: jax.Array) -> tuple[PyTree, jax.Array]:
     """Return all devices' clients as one client with their mean update and their weights' sum.
 
     One collective, as in `gather`.
@@ -230,7 +213,7 @@ def average(updates: Any, weights: Any) -> tuple[Any, Any]:
     leaves, structure = jax.tree.flatten(updates)
     present = weights > 0
 
-    def total(leaf: Any) -> Any:
+    def total(leaf: jax.Array) -> jax.Array:
         kept = jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
         return jnp.tensordot(weights, kept, 1, precision="highest").ravel()
 
@@ -244,7 +227,7 @@ def average(updates: Any, weights: Any) -> tuple[Any, Any]:
     return jax.tree.unflatten(structure, means), weight
 
 
-def gather(tree: Any, devices: int) -> Any:
+def gather(tree: PyTree, devices: int) -> PyTree:
     """Return every device's slots on every device, in ONE collective.
 
     On a CPU a device that waits for the others holds a thread; two collectives that the devices
@@ -256,10 +239,10 @@ def gather(tree: Any, devices: int) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     carrier = jnp.result_type(*(f.dtype for f in leaves if jnp.issubdtype(f.dtype, jnp.floating)))
 
-    def pack(leaf: Any) -> Any:
+    def pack(leaf: jax.Array) -> jax.Array:
         return _cast(leaf, carrier).reshape(leaf.shape[0], -1)
 
-    def unpack(part: Any, leaf: Any) -> Any:
+    def unpack(part: jax.Array, leaf: jax.Array) -> jax.Array:
         return _cast(part, leaf.dtype).reshape(part.shape[0], *leaf.shape[1:])
 
     packed = [pack(leaf) for leaf in leaves]
@@ -268,6 +251,6 @@ def gather(tree: Any, devices: int) -> Any:
     return jax.tree.unflatten(structure, [unpack(p, f) for p, f in zip(parts, leaves, strict=True)])
 
 
-def _cast(a: Any, dtype: Any) -> Any:
+def _cast(a: jax.Array, dtype: DTypeLike) -> jax.Array:
     same_width = a.dtype.itemsize == np.dtype(dtype).itemsize
     return jax.lax.bitcast_convert_type(a, dtype) if same_width else a.astype(dtype)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import divide, first_client, initial_client_states, to_device
+from pacpfl.engine.runtime import compiled_once
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
 from pacpfl.personal import PersonalModel
@@ -40,10 +41,10 @@ class Evaluation(NamedTuple):
 
 def evaluate(
     method: Method,
-    state: Any,
+    state: PyTree,
     federation: Federation,
     *,
-    client_states: Any = (),
+    client_states: PyTree = (),
     seed: int = 0,
     dtype: type = np.float32,
     matrices_per_client: int = 1,
@@ -103,7 +104,7 @@ def evaluate(
 
 
 def shared_model(
-    method: Method, state: Any, clients: Sequence[Client], key: jax.Array, dtype: type
+    method: Method, state: PyTree, clients: Sequence[Client], key: jax.Array, dtype: type
 ) -> Predictor | None:
     """Return the one model of a central method, from everybody's data; None for the others."""
     if not method.central:
@@ -128,12 +129,18 @@ class Details(NamedTuple):
     responsibilities: jax.Array  # [k, K]
 
 
+Common = tuple[PyTree, Predictor | None, Keys]  # the state, and the model that serves everyone
+Answer = tuple[Mixture | Probabilities, Details | None]
+
+
 @compiled_once
-def answering(method: Method) -> Callable[..., Any]:
+def answering(method: Method) -> Callable[..., Answer]:
     """Return the program from a block's samples to models to answers; groups of one shape share it."""
 
     # What differs from seed to seed is an argument, or every seed would compile anew.
-    def one(common: Any, client_state: Any, data: Data, x: jax.Array, client: jax.Array) -> Any:
+    def one(
+        common: Common, client_state: PyTree, data: Data, x: jax.Array, client: jax.Array
+    ) -> Answer:
         state, model, keys = common
         if model is None:
             model = method.personalize(state, client_state, data, keys.personal(client))
@@ -146,14 +153,14 @@ def answering(method: Method) -> Callable[..., Any]:
 
 
 def predict_all(
-    answer: Callable[..., Any],
-    common: tuple[Any, Predictor | None, Keys],
-    client_states: Any,
+    answer: Callable[..., Answer],
+    common: Common,
+    client_states: PyTree,
     owners: ClientStore,
     tests: ClientStore,
     dtype: type,
     block: int,
-) -> tuple[Mixture | Probabilities, Details | None]:
+) -> Answer:
     """Return predictions at all test inputs, leading axis clients."""
     n = tests.clients
     parts = []
@@ -163,9 +170,7 @@ def predict_all(
         data = to_device(owners.gather(chosen, dtype))
         x = to_device(tests.gather(chosen, dtype).x)
         parts.append(answer(common, own, data, x, chosen))
-    whole: tuple[Mixture | Probabilities, Details | None] = jax.tree.map(
-        lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts
-    )
+    whole: Answer = jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
     return whole
 
 

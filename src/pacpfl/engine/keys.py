@@ -6,9 +6,10 @@ where clients are. Only a private server's randomness comes from elsewhere (`pri
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jax.typing import ArrayLike
 
 # What is folded into the seed's key first. Certificates draw from the key of the clients' first states.
 START, ROUNDS, PERSONAL, CLIENTS = range(4)
@@ -29,19 +30,19 @@ class Keys(NamedTuple):
         """Return the key of the server's first state."""
         return jax.random.fold_in(self.seed, START)
 
-    def start_of(self, client: Any) -> jax.Array:
+    def start_of(self, client: ArrayLike) -> jax.Array:
         """Return the key of a client's first state."""
         return jax.random.fold_in(jax.random.fold_in(self.seed, CLIENTS), client)
 
-    def round(self, number: Any) -> jax.Array:
+    def round(self, number: ArrayLike) -> jax.Array:
         """Return the key of a round, from which those of its updates and of its step come."""
         return jax.random.fold_in(jax.random.fold_in(self.seed, ROUNDS), number)
 
-    def update(self, number: Any, client: Any) -> jax.Array:
+    def update(self, number: ArrayLike, client: ArrayLike) -> jax.Array:
         """Return the key of a client's update in a round."""
         return jax.random.fold_in(self.round(number), client)
 
-    def step(self, number: Any, clients: Any) -> jax.Array:
+    def step(self, number: ArrayLike, clients: ArrayLike) -> jax.Array:
         """Return the key of the server's step in a round of a run with so many clients."""
         return jax.random.fold_in(self.round(number), clients)
 
@@ -49,7 +50,7 @@ class Keys(NamedTuple):
         """Return the keys by which clients are personalised: of new ones' first states as well."""
         return Keys(jax.random.fold_in(self.seed, PERSONAL))
 
-    def personal(self, client: Any) -> jax.Array:
+    def personal(self, client: ArrayLike) -> jax.Array:
         """Return the key of a client's own model; clients count from 0 within their group."""
         return jax.random.fold_in(self.evaluation().seed, client)
 
@@ -58,6 +59,6 @@ class Keys(NamedTuple):
         return jax.random.fold_in(self.seed, CERTIFICATES)
 
 
-def private_step(noise: jax.Array, number: Any) -> jax.Array:
+def private_step(noise: jax.Array, number: ArrayLike) -> jax.Array:
     """Return the key of a private server's step, from the data of a key that nobody can draw again."""
     return jax.random.fold_in(jax.random.wrap_key_data(noise), number)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import PyTree
 from scipy.special import bdtrc  # scipy.stats takes half a second to import
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.cache import compiled_once
 from pacpfl.engine.keys import Keys
-from pacpfl.methods.base import Method
+from pacpfl.engine.runtime import compiled_once
+from pacpfl.methods.base import ClientState, Method, State, Update
 from pacpfl.types import Data
+
+T = TypeVar("T")  # a pytree
 
 # Bytes of kernel matrices in flight on each device; larger federations go in blocks. On a CPU what
 # leaves the cache costs: measured from 1.5 to 8 MiB, this is 1.1 (k = 4) to 1.2 x (k = 16) faster.
@@ -86,14 +90,51 @@ def poisson_slots(n: int, rate: float) -> int:
     return max(1, int(np.argmax(more <= OVERFLOW)))
 
 
-def gather_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type) -> RoundInputs:
-    """Return one round's inputs; empty slots hold some client's data with weight 0."""
-    empty = slots - len(chosen)
-    data = store.gather(fill(chosen, slots), dtype)
-    numbers = np.concatenate([chosen, np.full(empty, store.clients)]).astype(np.int32)
-    weights: np.ndarray = np.zeros(slots, dtype)
-    weights[: len(chosen)] = 1
-    return RoundInputs(data, numbers, weights)
+def round_inputs(
+    store: ClientStore,
+    chosen: Sequence[np.ndarray],
+    slots: int,
+    dtype: type,
+    capacity: int = 1,
+    held: bool = False,
+) -> RoundInputs:
+    """Return the inputs of rounds with these clients, on the device, in arrays of always the same size.
+
+    Parameters
+    ----------
+    store
+        The clients' samples.
+    chosen
+        The clients of each round.
+    slots
+        Clients in a round, at most; an empty slot holds some client's data with weight 0.
+    dtype
+        Of samples and weights.
+    capacity
+        Rounds in a call, at most.
+    held
+        Whether the samples are on the device already (`hold`): then only where they lie is handed over.
+    """
+
+    def one(clients: np.ndarray) -> RoundInputs:
+        filled, taken = fill(clients, slots), np.arange(slots) < len(clients)
+        if held:
+            starts = store.offsets[filled]
+            data: Data | Places = Places(
+                starts.astype(np.int32), (store.offsets[filled + 1] - starts).astype(np.int32)
+            )
+        else:
+            data = store.gather(filled, dtype)
+        numbers = np.where(taken, filled, store.clients).astype(np.int32)
+        return RoundInputs(data, numbers, taken.astype(dtype))
+
+    def stack(*parts: np.ndarray) -> np.ndarray:
+        whole = np.zeros((capacity, *parts[0].shape), parts[0].dtype)
+        for index, part in enumerate(parts):
+            whole[index] = part
+        return whole
+
+    return to_device(jax.tree.map(stack, *map(one, chosen)))
 
 
 def fill(chosen: np.ndarray, slots: int) -> np.ndarray:
@@ -103,23 +144,15 @@ def fill(chosen: np.ndarray, slots: int) -> np.ndarray:
 
 
 def hold(store: ClientStore, dtype: type) -> Resident:
+    """Put everybody's samples on the device."""
     x: np.ndarray = np.zeros((len(store.x) + store.longest, store.features), dtype)
     y: np.ndarray = np.zeros(len(x), dtype)
     x[: len(store.x)], y[: len(store.y)] = store.x, store.y
-    return Resident(x, y)  # type: ignore[arg-type]
+    return to_device(Resident(x, y))  # type: ignore[arg-type]
 
 
-def point_round(store: ClientStore, chosen: np.ndarray, slots: int, dtype: type) -> RoundInputs:
-    """Return one round's inputs when the samples are on the device: only where they lie."""
-    filled = fill(chosen, slots)
-    starts, ends = store.offsets[filled], store.offsets[filled + 1]
-    places = Places(starts.astype(np.int32), (ends - starts).astype(np.int32))
-    numbers = np.where(np.arange(slots) < len(chosen), filled, store.clients).astype(np.int32)
-    return RoundInputs(places, numbers, (np.arange(slots) < len(chosen)).astype(dtype))
-
-
-def look_up(samples: Resident, places: Any, longest: int) -> Data:
-    """Return what `gather_round` makes of a store, from samples on the device."""
+def look_up(samples: Resident, places: Places, longest: int) -> Data:
+    """Return what a store gathers, from samples on the device."""
 
     def one(start: jax.Array, length: jax.Array) -> Data:
         mask = jnp.arange(longest) < length
@@ -130,21 +163,13 @@ def look_up(samples: Resident, places: Any, longest: int) -> Data:
     return jax.vmap(one)(places.starts, places.lengths)
 
 
-def stack_rounds(each: list[RoundInputs], capacity: int) -> RoundInputs:
-    """Stack rounds along a new leading axis, in arrays of always the same size."""
-
-    def stack(*parts: np.ndarray) -> np.ndarray:
-        whole = np.zeros((capacity, *parts[0].shape), parts[0].dtype)
-        for index, part in enumerate(parts):
-            whole[index] = part
-        return whole
-
-    return jax.tree.map(stack, *each)
-
-
 def initial_client_states(
-    method: Method, state: Any, store: ClientStore, keys: Keys, dtype: type
-) -> Any:
+    method: Method[State, ClientState, Update],
+    state: State,
+    store: ClientStore,
+    keys: Keys,
+    dtype: type,
+) -> ClientState:
     """Return what clients keep before the first round, leading axis n; () where they keep nothing."""
     one, many = _first_states(method)
     example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
@@ -155,10 +180,10 @@ def initial_client_states(
 
 
 @compiled_once
-def _first_states(method: Method) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _first_states(method: Method) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
     """Return the function for one client, and compiled for many."""
 
-    def one(state: Any, keys: Keys, data: Data, client: Any) -> Any:
+    def one(state: PyTree, keys: Keys, data: Data, client: ArrayLike) -> PyTree:
         return method.init_client(state, data, keys.start_of(client))
 
     return one, jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
@@ -169,6 +194,6 @@ def first_client(store: ClientStore, dtype: type) -> Data:
     return to_device(jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype)))
 
 
-def to_device(tree: Any) -> Any:
+def to_device(tree: T) -> T:
     """Move a pytree to the device; `jnp.asarray` would compile a program for every shape."""
     return jax.device_put(tree)

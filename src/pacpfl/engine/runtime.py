@@ -1,17 +1,24 @@
-"""Settings of JAX that must be made before it starts, and facts about where it runs."""
+"""JAX in this process: settings from before it starts, compiled programs, facts about the machine."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache, wraps
 from importlib import metadata
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import jax
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 MOST_DEVICES = 8
+PROGRAMS = 16  # of each kind; the one not used for longest goes first
 
 
 def configure(precision: str = "float32") -> None:
@@ -43,6 +50,29 @@ def prepare() -> None:
     if os.access(folder, os.W_OK):
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def compiled_once(make: Callable[P, R]) -> Callable[P, R]:
+    """Cache what `make` builds, compiled functions, by its arguments.
+
+    A study runs the same method with many seeds. Programs on disk spare it the compiler, but not the
+    tracing and reading of them, which for small federations takes longer than the training itself.
+
+    Arguments must determine the result: methods are frozen, and hold what is not learned. With
+    arguments that have no hash it is built each time.
+    """
+    remembered = lru_cache(PROGRAMS)(make)
+
+    @wraps(make)
+    def get(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            hash((*args, *kwargs.values()))
+        except TypeError:
+            return make(*args, **kwargs)
+        return remembered(*args, **kwargs)  # type: ignore[arg-type]
+
+    get.cache_clear = remembered.cache_clear  # type: ignore[attr-defined]
+    return get
 
 
 def usable_cores() -> int:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.cache import compiled_once
-from pacpfl.engine.compiled import make_call
+from pacpfl.engine.compiled import Carry, Rounds, make_call
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import (
     RoundInputs,
     choose_clients,
     divide,
     first_client,
-    gather_round,
     hold,
     initial_client_states,
-    point_round,
     poisson_slots,
-    stack_rounds,
-    to_device,
+    round_inputs,
 )
+from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.training import Played, Saving, Secrecy, States, Training, play
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
@@ -49,8 +47,8 @@ class Progress(NamedTuple):
 class Trained(NamedTuple):
     """A training's result, and how it came about."""
 
-    state: Any
-    client_states: Any
+    state: PyTree
+    client_states: PyTree
     history: dict[str, np.ndarray]
     rounds: int
     compile_seconds: float
@@ -173,17 +171,16 @@ class InProcess:
         if any(len(clients) > self._calls.slots for clients in chosen):
             self._calls = self._prepare(self.store.clients)
         inputs = self._calls.inputs(chosen)
-        noise: tuple[jax.Array, ...] = ()
+        noise = None
         if self.secrecy is not None:
-            noise = (self.secrecy.noise(),)
+            noise = self.secrecy.noise()
             self.secrecy.release(first, first + count)
         began = time.monotonic()
-        *after, curves = self._calls.call(*states, inputs, first, count, *noise)
+        state, clients, curves = self._calls.call(*states, inputs, first, count, noise)
         jax.block_until_ready(curves)
         self._keep_pace(count, time.monotonic() - began)
         return Played(
-            (after[0], after[1]),
-            {name: np.asarray(values)[:count] for name, values in curves.items()},
+            (state, clients), {name: np.asarray(values)[:count] for name, values in curves.items()}
         )
 
     def _choose(self, number: int) -> np.ndarray:
@@ -209,22 +206,16 @@ class InProcess:
         # Samples that lie on disk stay there: they may be more than fits anywhere.
         in_memory = not isinstance(store.x, np.memmap)
         if not self._everyone and in_memory and store.x.size * itemsize <= RESIDENT_BYTES:
-            resident = to_device(hold(store, dtype))
-            bytes_per_round = 1
+            resident, bytes_per_round = hold(store, dtype), 1
         capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
-        call = make_call(
-            self.method, Keys.of(self.seed), layout, capacity, self._everyone, n, resident,
-            store.longest, self.secrecy is not None,
-        )  # fmt: skip
+        rounds = Rounds(self.method, layout, capacity, self._everyone, n, store.longest)
+        call = make_call(rounds, Keys.of(self.seed), resident)
         if self._everyone:
-            everyone = gather_round(store, np.arange(n), layout.slots, dtype)
-            fixed = to_device(stack_rounds([everyone], 1))
+            fixed = round_inputs(store, [np.arange(n)], layout.slots, dtype)
             return Calls(call, lambda chosen: fixed, capacity, layout.slots)
-        make = gather_round if resident is None else point_round
 
         def inputs(chosen: list[np.ndarray]) -> RoundInputs:
-            each = [make(store, clients, layout.slots, dtype) for clients in chosen]
-            return to_device(stack_rounds(each, capacity))
+            return round_inputs(store, chosen, layout.slots, dtype, capacity, resident is not None)
 
         return Calls(call, inputs, capacity, layout.slots)
 
@@ -232,12 +223,12 @@ class InProcess:
 class Calls(NamedTuple):
     """Compiled rounds for cohorts up to a size, and how their inputs are made."""
 
-    call: Callable[..., Any]
+    call: Callable[..., Carry]
     inputs: Callable[[list[np.ndarray]], RoundInputs]  # from the clients chosen in each round
     capacity: int  # rounds in a call, at most
     slots: int  # clients in a round, at most
 
 
 @compiled_once
-def _start(method: Method) -> Callable[..., Any]:
+def _start(method: Method) -> Callable[..., PyTree]:
     return jax.jit(method.init)

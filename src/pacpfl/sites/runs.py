@@ -20,18 +20,17 @@ from pacpfl import files
 from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients
-from pacpfl.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pacpfl.engine.compiled import make_call
+from pacpfl.engine.compiled import Rounds, make_call
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import (
     divide,
     first_client,
-    gather_round,
     initial_client_states,
-    stack_rounds,
+    round_inputs,
     to_device,
 )
+from pacpfl.engine.training import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.memory import clients_at_once
@@ -284,11 +283,9 @@ def replay(
     client_states = initial_client_states(method, state, store, keys, dtype)
     itemsize = jnp.zeros((), dtype).dtype.itemsize
     layout = divide(store.clients, store.longest, matrices_per_client, itemsize)
-    calls = {n: make_call(build(n), keys, layout, 1, False, n, None, store.longest) for n in sizes}
+    calls = {n: make_call(Rounds(build(n), layout, 1, False, n), keys) for n in sizes}
     for one in record.rounds:
         chosen = np.array(one.clients, int)
-        inputs = stack_rounds([gather_round(store, chosen, layout.slots, dtype)], 1)
-        state, client_states, _ = calls[one.total](
-            state, client_states, to_device(inputs), one.number, 1
-        )
+        inputs = round_inputs(store, [chosen], layout.slots, dtype)
+        state, client_states, _ = calls[one.total](state, client_states, inputs, one.number, 1)
     return state, client_states
