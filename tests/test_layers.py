@@ -6,17 +6,17 @@ The sources are parsed, not imported, so that an import inside a function counts
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+from scripts import import_graph
+from scripts.import_graph import Module, imports, modules
 
 # From the bottom to the top. A module may import its own layer and those below it.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "settings", "types", "__version__"}),
+    frozenset({"errors", "files", "settings", "types", "version"}),
     frozenset(
         {
             "bounds",
@@ -47,9 +47,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "memory",
             "protect",
             "own",
-            "rules",
             "run",
-            "studies",
             "trained",
             "tune",
         }
@@ -131,50 +129,13 @@ REACHES_OUTSIDE = frozenset(
         "report",
         "run",
         "sites",
-        "studies",
         "trained",
         "tune",
     }
 )
+# Modules that nobody imports: what `python -m` runs, and a round of the protocol to try out.
+BEGINNINGS = {"__main__", "secagg.simulate"}
 PRINTS = frozenset({"cli", "report"})
-
-
-class Module(NamedTuple):
-    """One source file: its dotted name below pacpfl ("" for the package itself) and its text."""
-
-    name: str
-    text: str
-    is_package: bool = False
-
-    @property
-    def part(self) -> str:
-        """The name that LAYERS knows it by; the commands' files are one part."""
-        first = self.name.split(".")[0] or "__init__"
-        return "cli" if first.startswith("cli_") else first
-
-
-def modules() -> Iterator[Module]:
-    for path in sorted((SOURCE / "pacpfl").rglob("*.py")):
-        names = path.relative_to(SOURCE / "pacpfl").with_suffix("").parts
-        is_package = names[-1] == "__init__"
-        name = ".".join(names[:-1] if is_package else names)
-        yield Module(name, path.read_text(encoding="utf-8"), is_package)
-
-
-def imports(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and absolute dotted name of all that is imported; of `from a import b` it is a.b."""
-    package = ["pacpfl", *filter(None, module.name.split("."))]
-    if not module.is_package:
-        package.pop()
-    for node in ast.walk(ast.parse(module.text)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            origin = package[: len(package) - node.level + 1] if node.level else []
-            origin = [*origin, *filter(None, (node.module or "").split("."))]
-            for alias in node.names:
-                yield node.lineno, ".".join([*origin, alias.name])
 
 
 def calls(module: Module) -> Iterator[tuple[int, str, ast.Call]]:
@@ -201,35 +162,65 @@ def belongs(module: Module, owners: frozenset[str]) -> bool:
 
 
 def violations(module: Module) -> list[str]:
-    """What is wrong with one module, as sentences."""
+    """Return what is wrong with one module, as sentences."""
     if module.part not in HEIGHT:
         return [f"{module.name} stands in no layer: add it to LAYERS in this test"]
-    found = []
-    for line, name in imports(module):
-        root = name.split(".")[0]
-        if root == "pacpfl" and HEIGHT[part_of(name)] > HEIGHT[module.part]:
-            found.append(f"{module.name}:{line} imports {name}, which is above it")
-        if root in USERS:
-            found.append(f"{module.name}:{line} imports {root}, which is a user of the package")
-        if root in RESERVED and not belongs(module, RESERVED[root]):
-            owners = ", ".join(sorted(RESERVED[root])) or "nobody"
-            found.append(f"{module.name}:{line} imports {root}, which is for {owners}")
-        if root in OUTSIDE_PACKAGES and module.name and not belongs(module, REACHES_OUTSIDE):
-            found.append(f"{module.name}:{line} imports {root}, but this layer touches no files")
+    found = [(line, reason) for line, name in imports(module) if (reason := _why_not(module, name))]
+    pure = not belongs(module, REACHES_OUTSIDE)
     for line, name, node in calls(module):
         if name == "print" and not belongs(module, PRINTS):
-            found.append(f"{module.name}:{line} prints, which is for cli and report")
-        if name in OUTSIDE_CALLS and not belongs(module, REACHES_OUTSIDE):
-            found.append(f"{module.name}:{line} calls {name}, but this layer touches no files")
+            found.append((line, "prints, which is for cli and report"))
+        if name in OUTSIDE_CALLS and pure:
+            found.append((line, f"calls {name}, but this layer touches no files"))
         if name == "load" and "allow_pickle=True" in ast.unparse(node):
-            found.append(f"{module.name}:{line} allows pickle, which nobody may")
-    return found
+            found.append((line, "allows pickle, which nobody may"))
+    return [f"{module.name}:{line} {reason}" for line, reason in found]
+
+
+def _why_not(module: Module, name: str) -> str:
+    """Return why the module may not import this name; empty if it may."""
+    root = name.split(".")[0]
+    if root == "pacpfl" and HEIGHT[part_of(name)] > HEIGHT[module.part]:
+        return f"imports {name}, which is above it"
+    if root in USERS:
+        return f"imports {root}, which is a user of the package"
+    if root in RESERVED and not belongs(module, RESERVED[root]):
+        return f"imports {root}, which is for {', '.join(sorted(RESERVED[root])) or 'nobody'}"
+    if root in OUTSIDE_PACKAGES and module.name and not belongs(module, REACHES_OUTSIDE):
+        return f"imports {root}, but this layer touches no files"
+    return ""
 
 
 def test_every_module_keeps_to_its_layer() -> None:
     every = list(modules())
     assert len(every) > len(LAYERS), "the sources were not found"
     assert [sentence for module in every for sentence in violations(module)] == []
+
+
+def test_no_import_leads_back() -> None:
+    """Imports in functions count too; those for types alone never happen."""
+    every = [import_graph.without_types(module) for module in modules()]
+    assert import_graph.cycle(import_graph.import_graph(every)) == []
+    assert import_graph.cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_every_module_is_imported_by_somebody() -> None:
+    """Or named in a text of the sources, as FLARE names the classes that it makes."""
+    every = list(modules())
+    imported = set().union(*import_graph.import_graph(every).values())
+    texts = " ".join(module.text for module in every)
+    alone = {
+        module.name
+        for module in every
+        if not (module.is_package or module.name in imported | BEGINNINGS)
+        and not re.search(rf'"pacpfl\.{re.escape(module.name)}\b', texts)
+    }
+    assert alone == set()
+
+
+def test_the_picture_of_the_imports_is_of_today() -> None:
+    """`python scripts/import_graph.py` draws it again."""
+    assert import_graph.PICTURE.read_text(encoding="utf-8") == import_graph.drawn()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +231,7 @@ def test_every_module_keeps_to_its_layer() -> None:
         ("priors.gp", "from ..methods import pacpfl"),
         ("hyper", "from . import personal"),
         ("methods.pacpfl", "def update():\n    from pacpfl.engine.simulate import run"),
-        ("engine.simulate", "from pacpfl import studies"),
+        ("engine.simulate", "from pacpfl import config"),
         ("tune.search", "from pacpfl.cli import main"),
         ("data.tables", "from pacpfl.methods.base import Method"),
         ("engine.simulate", "from pacpfl import SomethingExported"),

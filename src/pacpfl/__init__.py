@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pacpfl.version import __version__
+
 if TYPE_CHECKING:
     from pacpfl.client import load_model
     from pacpfl.estimators import PACPFLClassifier, PACPFLRegressor
 
 __all__ = ["PACPFLClassifier", "PACPFLRegressor", "__version__", "load_model"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

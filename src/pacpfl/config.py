@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pacpfl import rules
-from pacpfl.data.settings import DataSettings, ImageSettings, PVSettings
+from pacpfl.data.settings import CLASSIFICATION, DataSettings, ImageSettings, PVSettings
 from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.alone import AloneSettings
@@ -26,7 +25,7 @@ from pacpfl.methods.network import LocalTraining
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.pfedbayes import PFedBayesSettings
 from pacpfl.methods.pfedgp_classes import PFedGPSettings
-from pacpfl.methods.registry import entry
+from pacpfl.methods.registry import entries, entry, named
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.bnn import BNNSettings
 from pacpfl.priors.gp import GPSettings
@@ -182,8 +181,78 @@ def check(config: Config, origin: str) -> None:
         With the first thing that is wrong; `origin` says where it was written.
     """
     parts = (getattr(config, section) for section in SECTIONS)
-    for problem in chain(*(part.problems() for part in parts), rules.problems(config)):
+    for problem in chain(*(part.problems() for part in parts), _problems(config)):
         raise InputError(f"{origin}: {problem}")
+
+
+def _problems(config: Config) -> Iterator[str]:
+    """Yield what is wrong with several sections together, as sentences."""
+    yield from _client_problems(config)
+    yield from _method_problems(config)
+    if config.privacy.mode != "none":
+        yield from _privacy_problems(config)
+        if config.privacy.strict:
+            yield from _strict_problems(config)
+
+
+def _client_problems(config: Config) -> Iterator[str]:
+    data, train, tables = config.data, config.train, config.tables
+    if data.name == "tables":  # how many clients there are, the files tell
+        if not (tables.source and tables.target):
+            yield (
+                "tables need a source (file or folder) and a target (column); pacpfl init FOLDER "
+                "writes both."
+            )
+    elif (train.clients_per_round or 0) > data.clients:
+        yield (
+            f"clients_per_round = {train.clients_per_round} is more than the {data.clients} clients "
+            "there are."
+        )
+
+
+def _method_problems(config: Config) -> Iterator[str]:
+    if not config.run.methods:
+        yield f"methods is empty; name at least one of {', '.join(entries())}."
+    able = named("classes")
+    for name in config.run.methods:
+        if name not in entries():
+            yield f"there is no method {name!r}{nearest(name, entries())}"
+        elif config.data.name in CLASSIFICATION and name not in able:
+            yield (
+                f"{name} is not made for classes, which {config.data.name} has; choose among "
+                f"{', '.join(able)}."
+            )
+
+
+def _privacy_problems(config: Config) -> Iterator[str]:
+    if "pacpfl" not in config.run.methods:
+        yield (
+            f"privacy.mode = {config.privacy.mode} is for the method pacpfl, which is not among the "
+            "methods; add it."
+        )
+    if config.data.standardize == "global":
+        yield (
+            "standardize = global uses all clients' data without noise, which no budget covers; choose "
+            "client or none."
+        )
+    if config.data.name == "tables" and config.tables.missing == "impute":
+        yield (
+            "missing = impute uses the medians of all clients' rows without noise, which no budget "
+            "covers; set tables.missing to drop, or privacy.mode to none."
+        )
+
+
+def _strict_problems(config: Config) -> Iterator[str]:
+    """Whoever does not say that nothing unaccounted for leaves the clients is refused."""
+    loud = [name for name in config.run.methods if entry(name).releases == "more"]
+    if loud:
+        yield (
+            "privacy.strict releases nothing that is not accounted for, but "
+            f"{', '.join(loud)} would learn from all clients without noise; leave them out of "
+            "run.methods."
+        )
+    if config.data.name != "tables" and config.data.new_clients == 0:
+        yield "privacy.strict measures new clients only, and there are none; set new_clients."
 
 
 def _with(config: Config, name: str, value: Any, origin: str) -> Config:

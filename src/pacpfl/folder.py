@@ -14,8 +14,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from pacpfl import __version__, excerpts, files, metrics
 from pacpfl import config as configuration
+from pacpfl import excerpts, files, metrics
 from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
@@ -24,6 +24,7 @@ from pacpfl.methods.registry import entries
 from pacpfl.privacy.ledger import FILE as LEDGER
 from pacpfl.privacy.ledger import start_over
 from pacpfl.types import Client, Federation
+from pacpfl.version import __version__
 
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
 CLASS_METRICS = ("accuracy", "ce_own", "nll", "brier")

@@ -146,7 +146,7 @@ def test_bad_values_end_in_one_sentence(folder: Path, given: dict[str, Any], wor
 
 @pytest.mark.parametrize("name", ["certify-digits", "certify-writers"])
 def test_the_shipped_examples_are_valid_configurations(name: str) -> None:
-    path = resources.files("pacpfl.studies") / "configs" / f"{name}.toml"
+    path = resources.files("pacpfl") / "configs" / f"{name}.toml"
     config = configuration.load(path.read_text(encoding="utf-8"), path.name)
     assert config.data.clients == config.data.new_clients == 50 and config.seed >= 100
     assert config.posterior.inference == "variational" and config.run.methods == ("pacpfl",)

@@ -310,7 +310,7 @@ def test_a_full_disk_leaves_the_old_file(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_the_shipped_example_is_a_valid_configuration() -> None:
-    path = resources.files("pacpfl.studies") / "configs" / "certify-polynomial.toml"
+    path = resources.files("pacpfl") / "configs" / "certify-polynomial.toml"
     config = configuration.load(path.read_text(encoding="utf-8"), path.name)
     assert config.data.clients + config.data.new_clients == 100 and config.seed >= 100
     assert config.data.standardize == "none" and "pacpfl" in config.run.methods

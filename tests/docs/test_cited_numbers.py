@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CONFIGURATIONS = (Path("src/pacpfl/studies/configs"), Path("reproduction/configs"))
+CONFIGURATIONS = (Path("src/pacpfl/configs"), Path("reproduction/configs"))
 PAGES = ("README.md", "docs/index.md", "docs/choosing.md")
 
 
@@ -19,9 +19,7 @@ def sections(text: str) -> dict[str, str]:
 def sources(section: str, page: Path, root: Path) -> list[Path]:
     """Pages that a section links to, and configurations that it names."""
     links = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", section)
-    named = re.findall(
-        r"`(?:src/pacpfl/studies/configs/|reproduction/configs/)?([\w/-]+\.toml)`", section
-    )
+    named = re.findall(r"`(?:src/pacpfl/configs/|reproduction/configs/)?([\w/-]+\.toml)`", section)
     files = [root / folder / name for folder in CONFIGURATIONS for name in named]
     return [page.parent / link for link in links] + [file for file in files if file.exists()]
 

@@ -52,7 +52,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> Non
 
 def version() -> None:
     """Print the version."""
-    from pacpfl import __version__
+    from pacpfl.version import __version__
 
     print(__version__)
 

@@ -35,7 +35,7 @@ def shipped(name: str) -> Config:
 
     from pacpfl import config as configuration
 
-    folder = resources.files("pacpfl.studies") / "configs"
+    folder = resources.files("pacpfl") / "configs"
     path = folder / f"{name}.toml"
     if not path.is_file():
         names = sorted(

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pacpfl import __version__, client
+from pacpfl import client
 from pacpfl.client import ClientModel, Name, Question, Shared
 from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.data.store import from_clients
@@ -43,6 +43,7 @@ from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.report.progress import training_bar
 from pacpfl.types import Client, Federation, Samples
+from pacpfl.version import __version__
 
 KEPT = 128  # models of clients in memory; the others are made again when they are asked for
 

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pacpfl import __version__, files
+from pacpfl import files
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import compressed, summed
@@ -20,6 +20,7 @@ from pacpfl.sites.secure_terms import Agreed
 from pacpfl.sites.terms import Exchange, Terms
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Form
+from pacpfl.version import __version__
 
 FORM = "federation.json"
 

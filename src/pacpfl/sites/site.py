@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pacpfl import __version__, files
+from pacpfl import files
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import fill, to_device
@@ -38,6 +38,7 @@ from pacpfl.sites.secure_site import MESSAGE, SecureSite
 from pacpfl.sites.secure_terms import size_of, to_rows
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Federation
+from pacpfl.version import __version__
 
 AT_ONCE = 64  # clients in one compiled call, at most
 Answer = tuple[dict[str, np.ndarray], dict[str, Any]]

@@ -5,6 +5,6 @@ from __future__ import annotations
 import sys
 
 if "pacpfl.sites.trainer" in sys.orig_argv:
-    import pacpfl
+    from pacpfl import version
 
-    pacpfl.__version__ = "99.0.0"
+    version.__version__ = "99.0.0"

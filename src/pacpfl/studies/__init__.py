@@ -1,1 +1,0 @@
-"""The paper's tables and figures, and the runs they are made of."""

@@ -1,0 +1,3 @@
+"""The version of the package, which lies below everything else."""
+
+__version__ = "0.1.0"
