@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pacpfl import memory
 from pacpfl.build import build_federation
 from pacpfl.config import Config, identity, override
 from pacpfl.engine.evaluate import Evaluation
@@ -183,8 +182,8 @@ def test_activations_are_those_of_the_network(side: int, padding: str) -> None:
         _, _, height, width = rows.shape
         total += rows.size + height * width * filters
         image = jnp.zeros((1, filters, height // 2, width // 2))
-    assert memory.activations(network) == total + image.size + 11 + 7
-    assert memory.activations(MLP((20, 6, 5))) == 31
+    assert network.activations == total + image.size + 11 + 7
+    assert MLP((20, 6, 5)).activations == 31
 
 
 def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
@@ -194,7 +193,9 @@ def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
     )
 
     def count(name: str, *settings: str) -> int:
-        found = memory.clients_at_once(name, override(base, list(settings)), toy)
+        config = override(base, list(settings))
+        dtype = np.float64 if config.run.precision == "float64" else np.float32
+        found = entry(name).clients_at_once(config, toy, dtype)
         assert found is not None
         return found
 
@@ -208,7 +209,7 @@ def test_fewer_clients_at_once_the_more_each_of_them_needs() -> None:
     assert count("vanilla", "alone.networks=9") < count("vanilla", "alone.networks=2")
     assert count("fedavg") > usual
     assert count("pacpfl", "network.widths=[200000, 2000]") == 1, "one client always goes"
-    assert memory.clients_at_once("pacpfl", base, federation(classes=None)) is None
+    assert entry("pacpfl").clients_at_once(base, federation(classes=None), np.float32) is None
 
 
 # --------------------------------------------------------------------------------- examples

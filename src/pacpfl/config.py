@@ -31,7 +31,7 @@ from pacpfl.priors.bnn import BNNSettings
 from pacpfl.priors.gp import GPSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import NetworkSettings
-from pacpfl.privacy.settings import PrivacySettings
+from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.settings import Settings, convert, key, nearest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,15 +23,14 @@ from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.rounds import first_client
 from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.simulate import Progress, Trained, train
-from pacpfl.engine.training import Saving
+from pacpfl.engine.training import Saving, Secrecy, keep_secret
 from pacpfl.folder import MethodResult, RunFolder
-from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
 from pacpfl.methods.models import temperatures
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.private import Private
+from pacpfl.methods.private import Private, protect
 from pacpfl.methods.registry import build_method, entry
-from pacpfl.protect import describe_privacy, plan_of, protect, secrecy
+from pacpfl.privacy.ledger import FILE, facts, read_ledger
 from pacpfl.types import Federation
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
@@ -82,9 +81,12 @@ def run_method(
 ) -> MethodResult:
     """Train (where the method trains) and evaluate on existing and new clients."""
     method: Method = build_method(name, config, federation.form)
-    plan = plan_of(config, store.clients) if isinstance(method, PACPFL) else None
-    if plan is not None and isinstance(method, PACPFL):
-        method = protect(method, plan, config)
+    plan = None
+    if isinstance(method, PACPFL):
+        rounds, most = config.train.rounds, config.train.clients_per_round
+        plan = config.privacy.plan(rounds, store.clients, most)
+        if plan is not None:
+            method = protect(method, plan, config.privacy, rounds)
     folder = saving.path.parent if saving is not None else None
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     began = time.monotonic()
@@ -96,7 +98,11 @@ def run_method(
     extra: dict[str, np.ndarray] = {}
     if found.in_rounds:
         watcher.stage(f"{title}: training")
-        with nullcontext() if plan is None else secrecy(plan, config, folder) as secret:
+        secrecy: AbstractContextManager[Secrecy | None] = nullcontext()
+        if plan is not None:
+            identity = configuration.identity(config)
+            secrecy = keep_secret(plan, config.privacy.noise_seed, identity, folder)
+        with secrecy as secret:
             trained = train(
                 method,
                 store,
@@ -127,7 +133,7 @@ def run_method(
         seed=config.seed,
         dtype=dtype,
         matrices_per_client=max(1, held.matrices),
-        clients_at_once=clients_at_once(name, config, federation),
+        clients_at_once=found.clients_at_once(config, federation, dtype),
     )
     if config.privacy.mode != "none" and config.privacy.strict:
         del groups["existing"]  # measured on their own data, without noise
@@ -147,7 +153,10 @@ def describe_training(
         "compile_seconds": trained.compile_seconds,
     }
     if isinstance(method, Private):
-        about["privacy"] = describe_privacy(method, trained, config, folder)
+        runs = read_ledger(folder / FILE) if folder else []
+        about["privacy"] = facts(
+            method.plan, config.privacy, runs, trained.rounds, trained.out_of_budget
+        )
         trained, method = trained._replace(state=method.released(trained.state)), method.method
     if not isinstance(method, PACPFL):
         return about, {}

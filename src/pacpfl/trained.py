@@ -18,9 +18,9 @@ from pacpfl.engine.training import load_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.folder import AGAIN, RunFolder
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.private import protect
 from pacpfl.methods.registry import build_method
 from pacpfl.privacy.ledger import RunRecord, read_ledger
-from pacpfl.protect import plan_of, protect
 from pacpfl.run import run_identity
 from pacpfl.types import Federation
 
@@ -61,8 +61,9 @@ def load_run(path: Path) -> Trained:
     store = from_clients(federation.existing)
     dtype = np.float64 if config.run.precision == "float64" else np.float32
     example = first_client(store, dtype)
-    plan = plan_of(config, store.clients)
-    private = None if plan is None else protect(method, plan, config)
+    train = config.train
+    plan = config.privacy.plan(train.rounds, store.clients, train.clients_per_round)
+    private = None if plan is None else protect(method, plan, config.privacy, train.rounds)
     made = method if private is None else private
     template = made.init(Keys.of(config.seed).start(), example)
     name = run_identity(config, store)
@@ -71,7 +72,7 @@ def load_run(path: Path) -> Trained:
     except InputError as error:
         raise InputError(f"The run in {path} has no particles: {error}") from error
     # A private run may have ended before its last round: run.json says so.
-    last = config.train.rounds if plan is None else record["methods"]["pacpfl"]["rounds"]
+    last = train.rounds if plan is None else record["methods"]["pacpfl"]["rounds"]
     if found is None or found.round < last:
         reached = "there is no checkpoint" if found is None else f"round {found.round}"
         raise InputError(f"The run in {path} is not complete ({reached}); {AGAIN}.")

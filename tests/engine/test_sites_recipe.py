@@ -16,7 +16,7 @@ from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private
 from pacpfl.methods.registry import build_method
-from pacpfl.privacy.settings import PrivacySettings
+from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites.kits import Project, read_project
 from pacpfl.sites.recipe import recipe_of, site_federation
 from pacpfl.types import Form

@@ -19,7 +19,6 @@ from pacpfl.privacy.accounting import (
     Sampling,
     Spent,
     epsilon_spent,
-    noise_for,
     plan_for,
     together,
 )
@@ -182,7 +181,7 @@ def test_laplace_with_little_noise_does_not_overflow() -> None:
 
 
 def test_paper_has_the_printed_noise_and_no_epsilon() -> None:
-    assert noise_for(4.0, 1e-5, 200, mode="paper") == 50.0
+    assert plan_for(4.0, 1e-5, 200, mode="paper").multiplier == 50.0
     spent = epsilon_spent(Plan("paper", "fixed", 10, 5, 50.0), 200)
     assert spent.epsilon == math.inf and "no guarantee" in spent.accountant
 
@@ -232,9 +231,9 @@ def test_what_is_spent_is_monotone(z: float, rounds: int, rate: float, mode: str
 @pytest.mark.parametrize("mode", ["laplace", "gaussian"])
 def test_the_noise_is_monotone_in_budget_rounds_and_rate(mode: accounting.Mode) -> None:
     def noise(epsilon: float, rounds: int, cohort: int) -> float:
-        return noise_for(
+        return plan_for(
             epsilon, 1e-5, rounds, mode=mode, sampling="poisson", clients=100, cohort=cohort
-        )
+        ).multiplier
 
     by_epsilon = [noise(e, 20, 30) for e in (0.2, 0.8, 2.0)]
     by_rounds = [noise(0.8, t, 30) for t in (10, 20, 80)]
@@ -262,7 +261,7 @@ def test_several_runs_add_up() -> None:
 def test_wrong_budgets_are_refused() -> None:
     for epsilon, delta, word in ((0.0, 1e-5, "epsilon"), (1.0, 0.0, "delta"), (1.0, 1.0, "delta")):
         with pytest.raises(InputError, match=word):
-            noise_for(epsilon, delta, 10)
+            plan_for(epsilon, delta, 10)
 
 
 def test_without_dp_accounting_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

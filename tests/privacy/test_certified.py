@@ -16,8 +16,8 @@ from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.priors.gp import GPSettings
+from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.privacy.ledger import FILE
-from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.run import run
 
 CONFIG = Config(

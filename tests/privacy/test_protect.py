@@ -22,12 +22,11 @@ from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.folder import RunFolder
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.private import protect
 from pacpfl.methods.registry import build_pacpfl
 from pacpfl.priors.gp import GPSettings
-from pacpfl.privacy.accounting import epsilon_spent
+from pacpfl.privacy.accounting import PrivacySettings, epsilon_spent
 from pacpfl.privacy.ledger import FILE, read_ledger
-from pacpfl.privacy.settings import PrivacySettings
-from pacpfl.protect import plan_of, protect
 from pacpfl.run import run
 
 ROUNDS = 8
@@ -48,23 +47,25 @@ def changed(**privacy: Any) -> Config:
 
 
 def test_the_plan_follows_the_configuration() -> None:
-    plan = plan_of(CONFIG, 5)
+    plan = CONFIG.privacy.plan(ROUNDS, 5, 2)
     assert plan is not None
     assert (plan.mode, plan.sampling, plan.clients, plan.cohort) == ("laplace", "poisson", 5, 2)
     assert (plan.rounds, plan.epsilon, plan.delta) == (ROUNDS, 3.0, 0.0)
     assert epsilon_spent(plan, ROUNDS).epsilon == pytest.approx(3.0)
-    everyone = plan_of(replace(CONFIG, train=TrainSettings(rounds=ROUNDS)), 5)
+    everyone = CONFIG.privacy.plan(ROUNDS, 5)
     assert everyone is not None and (everyone.sampling, everyone.cohort) == ("all", 5)
-    assert plan_of(changed(mode="none", epsilon=None), 5) is None
-    paper = plan_of(changed(mode="paper"), 5)
+    assert PrivacySettings().plan(ROUNDS, 5) is None
+    paper = changed(mode="paper").privacy.plan(ROUNDS, 5)
     assert paper is not None and paper.multiplier == pytest.approx(ROUNDS / 3.0)
 
 
 def test_the_method_follows_the_configuration() -> None:
     config = changed(mode="gaussian", clip=0.3, clip_quantile=0.6, clip_rate=0.1, strict=True)
-    plan = plan_of(config, 5)
+    plan = config.privacy.plan(ROUNDS, 5, 2)
     assert plan is not None
-    method = protect(build_pacpfl(config, build_federation(config).form), plan, config)
+    method = protect(
+        build_pacpfl(config, build_federation(config).form), plan, config.privacy, ROUNDS
+    )
     assert (method.clip, method.average_from, method.strict) == (0.3, 4, True)
     assert method.adaptive is not None
     assert (method.adaptive.quantile, method.adaptive.rate) == (0.6, 0.1)

@@ -57,10 +57,11 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     """With a noise seed, a private run across sites is the simulator's, too."""
     from pacpfl.data.store import from_clients
     from pacpfl.engine.simulate import train
+    from pacpfl.engine.training import Secrecy
+    from pacpfl.methods.private import protect
     from pacpfl.methods.registry import build_method
+    from pacpfl.privacy.accounting import PrivacySettings
     from pacpfl.privacy.ledger import FILE, read_ledger
-    from pacpfl.privacy.settings import PrivacySettings
-    from pacpfl.protect import plan_of, protect, secrecy
 
     privacy = PrivacySettings(mode="gaussian", epsilon=5.0, noise_seed=4, sampling="all")
     config = replace(settings(ROUNDS), privacy=privacy)
@@ -76,13 +77,12 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     outcome = serve(Local({"a": site}), recipe_of(config, "pacpfl"), text, Terms(run, 1), folder)
     assert outcome.finished, outcome
     assert read_ledger(folder / FILE)[-1].released == ROUNDS
-    plan = plan_of(config, 6)
+    plan = privacy.plan(ROUNDS, 6, config.train.clients_per_round)
     assert plan is not None
-    method = protect(build_method("pacpfl", config, federation.form), plan, config)  # type: ignore[arg-type]
-    with secrecy(plan, config, None) as held:
-        expected = train(
-            method, from_clients(federation.existing), rounds=ROUNDS, seed=config.seed,
-            dtype=np.float64, secrecy=held,
-        )  # fmt: skip
+    method = protect(build_method("pacpfl", config, federation.form), plan, privacy, ROUNDS)  # type: ignore[arg-type]
+    expected = train(
+        method, from_clients(federation.existing), rounds=ROUNDS, seed=config.seed,
+        dtype=np.float64, secrecy=Secrecy(plan, None, privacy.noise_seed),
+    )  # fmt: skip
     _, _, found = load_trained(folder, config, "pacpfl")
     assert difference(found.state[0], expected.state) < 1e-9

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from deployment import Deployment, Running, difference, settings, simulated
 
+from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.privacy.ledger import FILE, read_ledger
-from pacpfl.privacy.settings import PrivacySettings
 from pacpfl.sites import participation
 from pacpfl.sites.kits import provision
 

@@ -9,7 +9,8 @@ system, so that a run that goes on draws them anew. What they release is written
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,7 +23,7 @@ from pacpfl import files
 from pacpfl.engine.rounds import poisson_clients, to_device
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan
-from pacpfl.privacy.ledger import Ledger
+from pacpfl.privacy.ledger import FILE, Ledger, open_ledger
 from pacpfl.privacy.source import generator, noise_key
 
 KIND = "pacpfl-checkpoint-1"
@@ -87,6 +88,21 @@ class Secrecy:
     def noise(self) -> jax.Array:
         """Draw the data of a key for the server's randomness."""
         return jax.random.key_data(noise_key(self.noise_seed))
+
+
+@contextmanager
+def keep_secret(
+    plan: Plan, noise_seed: int | None, identity: str, folder: Path | None
+) -> Iterator[Secrecy]:
+    """Hold the ledger in a folder open; without a folder nothing is written down, and nothing resumed."""
+    if folder is None:
+        yield Secrecy(plan, None, noise_seed)
+        return
+    ledger = open_ledger(folder / FILE, plan, identity, noise_seed is None and plan.guaranteed)
+    try:
+        yield Secrecy(plan, ledger, noise_seed)
+    finally:
+        ledger.close()
 
 
 @dataclass

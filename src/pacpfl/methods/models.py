@@ -27,7 +27,7 @@ from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.mixture import mixture
-from pacpfl.priors.networks import CNN, MLP, Network, NetworkSettings
+from pacpfl.priors.networks import CNN, MLP, NetworkSettings
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Form
 
@@ -94,7 +94,7 @@ def build_likelihood(form: Form) -> Likelihood:
     return Gaussian(1.0) if form.classes is None else Categorical(form.classes)
 
 
-def build_network(config: Sections, form: Form, outputs: int) -> Network:
+def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:
     network, shape = config.network, form.shape
     if network.kind == "mlp":
         return MLP((len(form.features), *network.widths, outputs), network.activation)

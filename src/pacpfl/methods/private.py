@@ -21,6 +21,7 @@ the sample unit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,8 +35,8 @@ from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.privacy import mechanisms
-from pacpfl.privacy.accounting import Plan
-from pacpfl.privacy.mechanisms import AdaptiveClip, next_clip, sum_multiplier
+from pacpfl.privacy.accounting import Plan, PrivacySettings
+from pacpfl.privacy.mechanisms import AdaptiveClip, count_std, next_clip, sum_multiplier
 from pacpfl.types import Data
 
 
@@ -199,6 +200,23 @@ class Private:
             bad = updates.refused | ~self._acceptable(state, updates.gradients)
             curves["refused"] = jnp.where(weights > 0, bad, False).sum()
         return curves
+
+
+def protect(method: PACPFL, plan: Plan, settings: PrivacySettings, rounds: int) -> Private:
+    """Return the method that clips, adds the plan's noise, and averages as the settings say."""
+    adaptive = None
+    if settings.clip_quantile is not None:
+        noise = count_std(plan.multiplier, plan.cohort)
+        adaptive = AdaptiveClip(settings.clip_quantile, noise, settings.clip_rate)
+    return Private(
+        method,
+        plan,
+        settings.clip,
+        settings.per_particle,
+        adaptive,
+        math.floor((1 - settings.average) * rounds) if settings.average > 0 else None,
+        settings.strict,
+    )
 
 
 def check_decomposes(prior: Prior) -> None:

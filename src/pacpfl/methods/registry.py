@@ -15,6 +15,9 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Literal, NamedTuple
 
+import jax
+import numpy as np
+
 from pacpfl.errors import InputError
 from pacpfl.methods import models
 from pacpfl.methods.alone import ARD, PooledBNN, Ridge, Vanilla, VanillaBNN
@@ -30,12 +33,19 @@ from pacpfl.methods.pfedgp_classes import PFedGPClassify
 from pacpfl.methods.pooled import Pooled
 from pacpfl.priors.networks import ROWS
 from pacpfl.settings import nearest
-from pacpfl.types import Form
+from pacpfl.types import Federation, Form
 
 GROUP = "pacpfl.methods"
 Task = Literal["numbers", "classes"]
 BOTH: frozenset[Task] = frozenset({"numbers", "classes"})
 NUMBERS: frozenset[Task] = frozenset({"numbers"})
+
+
+# Bytes that clients who are personalised together may take.
+ROOM = {"cpu": 2**30}
+ROOM_ACCELERATOR = 2**34
+GRADIENT = 3  # forward pass, its copy for the backward pass, and the backward pass
+COPIES = 4  # of the parameters: themselves, gradient, two moments of Adam
 
 
 class Memory(NamedTuple):
@@ -85,6 +95,24 @@ class Entry:
     @property
     def in_rounds(self) -> bool:
         return self.learns == "in rounds"
+
+    def clients_at_once(self, config: Sections, federation: Federation, dtype: type) -> int | None:
+        """Return how many clients to personalise at once, so that their networks fit into memory.
+
+        What counts is the size of the activations: a convolution of 28 x 28 pixels, written as a matrix
+        product (`priors.networks`), holds a third of a megabyte for every image and network. The
+        estimate is rough, and generous. None: the engine decides, as for targets that are numbers.
+        """
+        if federation.classes is None:
+            return None
+        form = federation.form
+        network = models.build_network(config, form, models.build_likelihood(form).outputs)
+        rows = max(len(c.personal) for group in federation.groups().values() for c in group)
+        held = self.memory(config, form)
+        passes, rows = GRADIENT if held.gradients else 1, min(rows, held.rows or rows)
+        floats = held.networks * (passes * rows * network.activations + COPIES * network.size)
+        room = ROOM.get(jax.default_backend(), ROOM_ACCELERATOR)
+        return max(1, room // (np.dtype(dtype).itemsize * floats))
 
     def title_for(self, form: Form) -> str:
         """Return what people call the model that it is for this target."""

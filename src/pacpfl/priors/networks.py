@@ -97,6 +97,11 @@ class MLP:
     def size(self) -> int:
         return sum(self.layer_sizes)
 
+    @property
+    def activations(self) -> int:
+        """How many numbers one row leaves behind on its way through the network."""
+        return sum(self.sizes)
+
     def initial(self, key: Array) -> Float[Array, " size"]:
         """Weights N(0, gain / inputs), biases 0."""
         parts = []
@@ -267,6 +272,17 @@ class CNN:
     @property
     def size(self) -> int:
         return sum(self.layer_sizes)
+
+    @property
+    def activations(self) -> int:
+        """How many numbers one image leaves behind on its way through the network."""
+        lost = self.side - 1 if self.padding == "valid" else 0
+        height, width, channels, total = self.height, self.width, self.channels, 0
+        for filters in self.filters:
+            height, width = height - lost, width - lost
+            total += height * width * (self.side**2 * channels + filters)
+            height, width, channels = height // 2, width // 2, filters
+        return total + height * width * channels + self.hidden + self.outputs
 
     def initial(self, key: Array) -> Float[Array, " size"]:
         """Weights N(0, 2 / inputs) (He), of the last layer, which nothing rectifies, N(0, 1 / inputs);

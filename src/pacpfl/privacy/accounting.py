@@ -1,4 +1,4 @@
-"""What a plan spends, and how much noise a budget asks for (dp-accounting: RDP and PLD).
+"""How much privacy is asked for, and what a plan spends of it (dp-accounting: RDP and PLD).
 
 Accounted is the release, in every round, of the noisy sum of clipped updates (with adaptive clipping:
 and of the noisy count). All that the server does with it is post-processing and costs nothing: the
@@ -23,19 +23,87 @@ theorem asks for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from pacpfl.errors import InputError
-from pacpfl.privacy.mechanisms import Adjacency, Mode
+from pacpfl.privacy.mechanisms import Adjacency, Mode, sensitivity
+from pacpfl.settings import Settings, key
 
 Sampling = Literal["poisson", "fixed", "all"]
 Unit = Literal["client", "sample"]
 ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128)  # of Renyi; whole, for exact formulas
 INTERVAL = 5e-4  # of the privacy loss distributions; too coarse a one gives more than is spent
 TOLERANCE = 1e-3  # relative, of the noise that is found
+
+
+@dataclass(frozen=True)
+class PrivacySettings(Settings):
+    """Differential privacy of PAC-PFL's training (docs/privacy.md); the other methods have none."""
+
+    mode: str = key(
+        "none",
+        "none, gaussian, laplace (pure epsilon), or paper (as printed: NO GUARANTEE)",
+        choices=("none", "paper", "laplace", "gaussian"),
+    )
+    epsilon: float | None = key(None, "budget of the whole training", above=0)
+    delta: float = key(1e-5, "with it (gaussian)", above=0, most=0.5)
+    clip: float = key(1.0, "gamma: norm to which updates are clipped", above=0)
+    clip_quantile: float | None = key(
+        None, "let the clip adapt, so that this share of updates is not clipped", above=0, most=0.99
+    )
+    clip_rate: float = key(0.2, "how fast it adapts", above=0)
+    per_particle: bool = key(False, "clip each particle's part to an equal share")
+    sampling: str = key(
+        "poisson",
+        "how clients_per_round are drawn: poisson (that many expected), fixed (exactly), all",
+        choices=("poisson", "fixed", "all"),
+    )
+    unit: str = key(
+        "client",
+        "what is protected: a client, or one sample of it",
+        choices=("client", "sample"),
+    )
+    average: float = key(
+        0.0, "share of the rounds, the last ones, whose particles are averaged", least=0, most=1
+    )
+    strict: bool = key(False, "leave everything out of the run folder that is not accounted for")
+    noise_seed: int | None = key(
+        None, "repeatable noise, for tests; the run is NOT PRIVATE then", least=0
+    )
+
+    def problems(self) -> Iterator[str]:
+        if self.mode == "none":
+            if self.epsilon is not None:
+                yield (
+                    f"privacy.epsilon = {self.epsilon} protects nobody without a mode; set "
+                    "privacy.mode to gaussian or laplace."
+                )
+        elif self.epsilon is None:
+            yield f"privacy.mode = {self.mode} needs a budget; set privacy.epsilon."
+        elif self.clip_quantile is not None and (self.mode, self.unit) != ("gaussian", "client"):
+            yield (
+                "privacy.clip_quantile is accounted for mode gaussian and unit client only; leave it "
+                "out."
+            )
+
+    def plan(self, rounds: int, clients: int, clients_per_round: int | None = None) -> Plan | None:
+        """Return the plan that spends the budget in so many rounds; None for a run without privacy."""
+        if self.mode == "none":
+            return None
+        assert self.epsilon is not None
+        return plan_for(
+            self.epsilon,
+            self.delta,
+            rounds,
+            mode=self.mode,  # type: ignore[arg-type]
+            sampling=self.sampling,  # type: ignore[arg-type]
+            clients=clients,
+            cohort=clients_per_round or clients,
+            unit=self.unit,  # type: ignore[arg-type]
+        )
 
 
 @dataclass(frozen=True)
@@ -61,6 +129,11 @@ class Plan:
         return "replace" if self.sampling == "fixed" or self.unit == "sample" else "add-remove"
 
     @property
+    def change(self) -> float:
+        """How much one of those who count can change the sum, in units of the clip."""
+        return sensitivity(1.0, self.adjacency)
+
+    @property
     def guaranteed(self) -> bool:
         return self.mode != "paper"
 
@@ -79,8 +152,7 @@ def epsilon_spent(plan: Plan, rounds: int) -> Spent:
     if plan.mode == "paper":
         return Spent(math.inf, plan.delta, plan.adjacency, "none: no guarantee")
     if plan.mode == "laplace":
-        change = 1.0 if plan.adjacency == "add-remove" else 2.0
-        each = _amplified(change / plan.multiplier, plan.rate)
+        each = _amplified(plan.change / plan.multiplier, plan.rate)
         return Spent(rounds * each, 0.0, plan.adjacency, "pure composition")
     found = _gaussian(plan.sampling, plan.adjacency, plan.rate, plan.multiplier, rounds, plan.delta)
     return Spent(found[0], plan.delta, plan.adjacency, found[1])
@@ -106,7 +178,7 @@ def together(parts: Sequence[Spent]) -> Spent:
     )
 
 
-def noise_for(
+def plan_for(
     epsilon: float,
     delta: float,
     rounds: int,
@@ -116,19 +188,26 @@ def noise_for(
     clients: int = 1,
     cohort: int = 1,
     unit: Unit = "client",
-) -> float:
-    """The smallest noise multiplier (to 0.1%, never below) with which `rounds` stay within epsilon.
+) -> Plan:
+    """Return the plan that spends this budget in this many rounds, with as little noise as that takes.
 
-    For `paper` the printed one: T / epsilon, on the sum, in units of the clip.
+    The noise is found to 0.1%, never below. For `paper` it is the printed one: T / epsilon, on the sum,
+    in units of the clip.
     """
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon} is no budget; give a positive number.")
-    if mode == "paper":
-        return rounds / epsilon
+    if sampling == "poisson" and cohort == clients:
+        sampling = "all"
+    if sampling == "all":
+        cohort = clients
+    if mode == "laplace":
+        delta = 0.0
     draft = Plan(mode, sampling, clients, cohort, 1.0, delta, epsilon, rounds, unit)
+    if mode == "paper":
+        return replace(draft, multiplier=rounds / epsilon)
     if mode == "laplace":
         each = _amplified(epsilon * (1 - 1e-12) / rounds, 1 / draft.rate)
-        return (1.0 if draft.adjacency == "add-remove" else 2.0) / each
+        return replace(draft, multiplier=draft.change / each)
     if not 0 < delta < 1:
         raise InputError(f"delta = {delta} is no probability; Gaussian noise needs 0 < delta < 1.")
 
@@ -139,7 +218,7 @@ def noise_for(
     # RDP is fast and comes close; PLD then finds what is left to gain.
     known = draft.adjacency == "add-remove" or sampling != "poisson"
     start = _find(lambda z: spent(z, ("RDP",)), epsilon, 1.0) if known else 1.0
-    return _find(lambda z: spent(z, ("RDP", "PLD")), epsilon, start)
+    return replace(draft, multiplier=_find(lambda z: spent(z, ("RDP", "PLD")), epsilon, start))
 
 
 def _find(spent: Callable[[float], float], epsilon: float, start: float) -> float:
@@ -161,37 +240,6 @@ def _find(spent: Callable[[float], float], epsilon: float, start: float) -> floa
     while excess(found) > 0:
         found += TOLERANCE / 2
     return math.exp(found)
-
-
-def plan_for(
-    epsilon: float,
-    delta: float,
-    rounds: int,
-    *,
-    mode: Mode,
-    sampling: Sampling,
-    clients: int,
-    cohort: int,
-    unit: Unit = "client",
-) -> Plan:
-    """The plan that spends this budget in this many rounds."""
-    if sampling != "all" and cohort == clients:
-        sampling = "all" if sampling == "poisson" else sampling
-    if sampling == "all":
-        cohort = clients
-    if mode == "laplace":
-        delta = 0.0
-    multiplier = noise_for(
-        epsilon,
-        delta,
-        rounds,
-        mode=mode,
-        sampling=sampling,
-        clients=clients,
-        cohort=cohort,
-        unit=unit,
-    )
-    return Plan(mode, sampling, clients, cohort, multiplier, delta, epsilon, rounds, unit)
 
 
 def _amplified(epsilon: float, rate: float) -> float:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pacpfl.errors import InputError
-from pacpfl.privacy.accounting import Plan, Spent, epsilon_spent, together
+from pacpfl.privacy.accounting import Plan, PrivacySettings, Spent, epsilon_spent, together
 
 FILE = "privacy.jsonl"
 START = hashlib.sha256(b"pacpfl-privacy-ledger-1").hexdigest()
@@ -161,6 +161,50 @@ def records(entries: list[dict[str, Any]]) -> list[RunRecord]:
         )
         for run in runs
     ]
+
+
+def facts(
+    plan: Plan, settings: PrivacySettings, runs: list[RunRecord], rounds: int, out_of_budget: bool
+) -> dict[str, Any]:
+    """Return what run.json says: `epsilon` was spent, also in rounds that were lost in a crash.
+
+    Parameters
+    ----------
+    plan, settings
+        What was asked for.
+    runs
+        Those in the ledger, this one last; without a ledger there are none.
+    rounds
+        How many the training has made.
+    out_of_budget
+        Whether it ended because the budget did.
+    """
+    if rounds == 0:
+        raise InputError(
+            f"All {plan.rounds} rounds of the budget were released and lost when the run was "
+            "interrupted, and nothing was learned; --fresh begins a new run, whose budget adds to it."
+        )
+    released = runs[-1].released if runs else rounds
+    spent = epsilon_spent(plan, released)
+    return {
+        "mode": plan.mode,
+        "private": settings.noise_seed is None and plan.guaranteed,
+        "epsilon": spent.epsilon if plan.guaranteed else plan.epsilon,
+        "delta": spent.delta,
+        "adjacency": spent.adjacency,
+        "unit": plan.unit,
+        "accountant": spent.accountant,
+        "budget": plan.epsilon,
+        "noise_multiplier": plan.multiplier,
+        "clip": settings.clip,
+        "sampling": plan.sampling,
+        "cohort": plan.cohort,
+        "rounds_released": released,
+        "rounds_planned": plan.rounds,
+        "out_of_budget": out_of_budget,
+        "earlier_runs": max(0, len(runs) - 1),
+        "strict": settings.strict,
+    }
 
 
 def total(runs: list[RunRecord]) -> Spent:

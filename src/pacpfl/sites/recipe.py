@@ -18,12 +18,13 @@ from pacpfl.data.prepare import standardize
 from pacpfl.data.site_folder import is_site_folder, read_site_folder
 from pacpfl.data.tables.read import load_own
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.training import Secrecy
+from pacpfl.engine.training import Secrecy, keep_secret
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.methods.private import protect
 from pacpfl.methods.registry import build_method, named
-from pacpfl.protect import plan_of, protect, secrecy
+from pacpfl.privacy.accounting import Plan
 from pacpfl.sites import wire
 from pacpfl.types import Data, Federation, Form
 
@@ -85,20 +86,27 @@ def recipe_of(config: Config, method: str) -> Recipe:
         )
     private = method == "pacpfl" and config.privacy.mode != "none"
 
+    def plan_for(clients: int) -> Plan | None:
+        train = config.train
+        return (
+            config.privacy.plan(train.rounds, clients, train.clients_per_round) if private else None
+        )
+
     def build(form: Form) -> Method:
         made = build_method(method, config, form)
-        plan = plan_of(config, form.clients) if private else None
+        plan = plan_for(form.clients)
         if plan is not None and isinstance(made, PACPFL):
-            return protect(made, plan, config)
+            return protect(made, plan, config.privacy, config.train.rounds)
         return made
 
     @contextmanager
     def secret(clients: int, folder: Path) -> Iterator[Secrecy | None]:
-        plan = plan_of(config, clients) if private else None
+        plan = plan_for(clients)
         if plan is None:
             yield None
             return
-        with secrecy(plan, config, folder) as held:
+        identity = configuration.identity(config)
+        with keep_secret(plan, config.privacy.noise_seed, identity, folder) as held:
             yield held
 
     return Recipe(

@@ -33,7 +33,6 @@ from pacpfl.engine.rounds import (
 from pacpfl.engine.training import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, RunFolder
-from pacpfl.memory import clients_at_once
 from pacpfl.methods.base import Method
 from pacpfl.methods.registry import entry
 from pacpfl.methods.transforms import compressed
@@ -220,7 +219,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
         seed=config.seed,
         dtype=recipe.dtype,
         matrices_per_client=max(1, entry(method).memory(config, own.form).matrices),
-        clients_at_once=clients_at_once(method, config, own),
+        clients_at_once=entry(method).clients_at_once(config, own, recipe.dtype),
     )
     groups = {name: group for name, group in groups.items() if group.rows}
     result = MethodResult({"title": entry(method).title, "rounds": about["rounds"]}, {}, groups)
