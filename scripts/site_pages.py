@@ -38,8 +38,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links to notebooks lead to their pages (but for the one that hands out the file); numbers stay
-    together with their intervals."""
+    together with their intervals; pages at the root are where `on_files` puts them."""
     markdown = markdown.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    for name, place in FROM_THE_ROOT.items():
+        markdown = markdown.replace(f"](../{name}", f"]({place}")
     return re.sub(r"\]\(([^)\s:]+)\.ipynb\)(?!\{)", r"](\1.md)", markdown)
 
 

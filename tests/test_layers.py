@@ -215,6 +215,13 @@ def test_every_module_is_imported_by_somebody() -> None:
     assert alone == set()
 
 
+def test_the_page_on_architecture_has_every_part() -> None:
+    page = (import_graph.ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = re.findall(r"(?m)^  (\w+)(?:\.py|/) +\S", page)
+    parts = {path.stem for path in import_graph.PACKAGE.iterdir() if path.name[0] not in "_."}
+    assert sorted(tree) == sorted(parts - {"py"})
+
+
 def test_the_picture_of_the_imports_is_of_today() -> None:
     """`python scripts/import_graph.py` draws it again."""
     assert import_graph.PICTURE.read_text(encoding="utf-8") == import_graph.drawn()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from recipes import install
 
 from pacpfl import config as configuration
 from pacpfl.config import Config, method_identity, override
@@ -126,64 +126,14 @@ def test_a_method_for_numbers_is_refused_for_classes() -> None:
         entry("pacpfi")
 
 
-FOREIGN = '''
-"""A method of another package: everybody predicts with its own mean."""
-from dataclasses import dataclass
-from typing import ClassVar
-
-import equinox as eqx
-import jax.numpy as jnp
-
-from pacpfl.methods.registry import Entry
-from pacpfl.types import Prediction
-
-
-class Constant(eqx.Module):
-    mean: object
-    std: object
-
-    def __call__(self, x):
-        ones = jnp.ones((1, len(x)), x.dtype)
-        return Prediction(jnp.ones(1, x.dtype), self.mean * ones, self.std * ones)
-
-
-@dataclass(frozen=True)
-class Mean:
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = True
-
-    def init(self, key, example):
-        return jnp.zeros((), example.x.dtype)
-
-    def init_client(self, state, data, key):
-        return ()
-
-    def client_update(self, state, client_state, data, key):
-        return jnp.where(data.mask, data.y, 0).sum() / data.mask.sum(), ()
-
-    def server_update(self, state, updates, weights, key):
-        return (weights * updates).sum() / weights.sum()
-
-    def personalize(self, state, client_state, data, key):
-        return Constant(state, jnp.ones((), data.x.dtype))
-
-    def diagnostics(self, state, updates, weights):
-        return {"mean": state}
-
-
-ENTRY = Entry("mean", "Mean of all", lambda config, form: Mean(), tasks=frozenset({"numbers"}))
-LOUD = Entry("loud", "Loud", lambda config, form: Mean(), releases="accounted")
-'''
-
-
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """A folder with a distribution that brings a method."""
-    (tmp_path / "their_package.py").write_text(FOREIGN, encoding="utf-8")
-    about = tmp_path / "their_package-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[pacpfl.methods]\nmean = their_package:ENTRY\n")
+    """A folder with a distribution that brings a method: CONTRIBUTING's."""
+    install(tmp_path)
+    with open(tmp_path / "their_method.py", "a", encoding="utf-8") as file:
+        file.write(
+            'LOUD = Entry("loud", "Loud", lambda config, form: Mean(), releases="accounted")\n'
+        )
     return tmp_path
 
 
@@ -194,20 +144,6 @@ def pacpfl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         capture_output=True, text=True, timeout=400, cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     )  # fmt: skip
-
-
-def test_a_method_of_another_package_runs_and_is_reported(foreign: Path) -> None:
-    settings = ["data.clients=3", "data.new_clients=2", "train.rounds=5", "test_samples=4"]
-    words = [word for setting in settings for word in ("--set", setting)]
-    done = pacpfl(
-        foreign, "run", "polynomial", "--out", "out", *words, "--set", 'methods=["mean", "ridge"]'
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    record = json.loads((foreign / "out" / "run.json").read_text())
-    assert record["methods"]["mean"]["title"] == "Mean of all"
-    assert record["methods"]["mean"]["rounds"] == 5
-    metrics = json.loads((foreign / "out" / "metrics.json").read_text())
-    assert "mean" in json.dumps(metrics)
 
 
 def test_a_method_that_does_not_say_what_it_releases_is_refused_by_strict_privacy(
@@ -227,11 +163,11 @@ def test_a_method_that_does_not_say_what_it_releases_is_refused_by_strict_privac
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("mean = their_package:LOUD", "accounts for it"),
-        ("pacpfl = their_package:ENTRY", "takes the name of a method"),
-        ("mean = their_package:NOTHING", "cannot be loaded"),
-        ("mean = their_package:FOREIGN_IS_NO_ENTRY", "cannot be loaded"),
-        ("mean = their_package:Mean", "let it name an Entry"),
+        ("mean = their_method:LOUD", "accounts for it"),
+        ("pacpfl = their_method:ENTRY", "takes the name of a method"),
+        ("mean = their_method:NOTHING", "cannot be loaded"),
+        ("mean = their_method:FOREIGN_IS_NO_ENTRY", "cannot be loaded"),
+        ("mean = their_method:Mean", "let it name an Entry"),
     ],
 )
 def test_an_entry_point_that_cannot_be_used_is_named(
@@ -247,4 +183,4 @@ def test_an_entry_point_that_cannot_be_used_is_named(
     finally:
         monkeypatch.undo()
         entries.cache_clear()
-        sys.modules.pop("their_package", None)
+        sys.modules.pop("their_method", None)

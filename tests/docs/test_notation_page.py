@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-import typing
 from typing import Any
 
 import pytest
@@ -46,11 +45,17 @@ def resolve(name: str) -> Any:
         except ModuleNotFoundError:
             continue
         for word in words[count:]:
-            if word in typing.get_type_hints(found) if isinstance(found, type) else False:
+            if word in fields_of(found):
                 return word
             found = getattr(found, word)
         return found
     raise AttributeError(f"pacpfl has no {name}")
+
+
+def fields_of(found: Any) -> set[str]:
+    """The annotated fields of a class, those of its bases included."""
+    bases = found.__mro__ if isinstance(found, type) else ()
+    return {name for base in bases for name in vars(base).get("__annotations__", ())}
 
 
 def test_every_symbol_of_the_paper_has_a_row(table):
