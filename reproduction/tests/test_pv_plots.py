@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pacpfl.data.pv import HouseRecord, Panels, house_records
-from pacpfl.data.synthetic_weather import synthetic_weather
-from pacpfl.data.weather import Weather
+from pacpfl.data.weather import Weather, synthetic_weather
 from pacpfl.errors import InputError
 from pacpfl.report import style
 from reproduction.pv_plots import houses_over_days

@@ -16,7 +16,7 @@ import pytest
 
 from pacpfl import cli
 from pacpfl.data.pvgis import as_csv
-from pacpfl.data.synthetic_weather import synthetic_weather
+from pacpfl.data.weather import synthetic_weather
 from reproduction import study
 from reproduction.__main__ import STUDIES, main, without_folders
 from reproduction.study import Cell, Outcome

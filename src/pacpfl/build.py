@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pacpfl.config import Config
 from pacpfl.data.digits import digits
-from pacpfl.data.images import Images, load_images
-from pacpfl.data.partition import by_writer, dirichlet
+from pacpfl.data.image_files import load_images
+from pacpfl.data.images import Images, by_writer, dirichlet
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.prepare import check_federation, standardize
 from pacpfl.data.settings import PVSettings
@@ -60,7 +60,7 @@ def _pv(config: Config) -> Federation:
 def load_weather(houses: PVSettings) -> Weather:
     """Synthetic weather does not change with the seed of a run: the city has one past."""
     if houses.weather == "synthetic":
-        from pacpfl.data.synthetic_weather import synthetic_weather
+        from pacpfl.data.weather import synthetic_weather
 
         return synthetic_weather(houses.latitude, houses.longitude)
     from pacpfl.data.pvgis import fetch_pvgis, read_pvgis_csv

@@ -24,10 +24,10 @@ from pacpfl import config as configuration
 from pacpfl import metrics, predictive, warp
 from pacpfl.config import Config
 from pacpfl.data.prepare import Scaler, fit_scaler, fit_scalers
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import round_up
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import load_own
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.files import damaged, load_arrays, save_arrays

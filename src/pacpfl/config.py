@@ -15,8 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pacpfl.data.settings import CLASSIFICATION, DataSettings, ImageSettings, PVSettings
-from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.settings import (
+    CLASSIFICATION,
+    DataSettings,
+    ImageSettings,
+    PVSettings,
+    TableSettings,
+)
 from pacpfl.errors import InputError
 from pacpfl.methods.alone import AloneSettings
 from pacpfl.methods.maml import MAMLSettings

@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from pacpfl.config import Config
-from pacpfl.data.settings import DataSettings
-from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.settings import DataSettings, TableSettings
 from pacpfl.engine.runtime import usable_cores
 from pacpfl.types import Form
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pacpfl.data.emnist import is_idx, read_idx, read_mat
-from pacpfl.data.images import load_images
+from pacpfl.data.image_files import is_idx, load_images, read_idx, read_mat
 from pacpfl.errors import InputError
 
 SIDE = 6

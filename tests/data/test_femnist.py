@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pacpfl.data.femnist import read_leaf, read_parquet
-from pacpfl.data.images import load_images
+from pacpfl.data.image_files import load_images, read_femnist
 from pacpfl.errors import InputError
 
 SIDE = 5
@@ -158,7 +157,7 @@ def test_writers_with_images_of_different_sizes(tmp_path: Path) -> None:
     content = leaf(*TWO)
     first(content)["x"] = [[0.5] * 16] * 3
     with pytest.raises(InputError, match="differ in size"):
-        read_leaf(write_leaf(tmp_path / "a.json", content))
+        read_femnist(write_leaf(tmp_path / "a.json", content), ".json")
 
 
 @pytest.mark.parametrize("text", ["", '{"users": ["f00', "[1, 2]", "\xff\xfe", "[" * 100_000])
@@ -210,8 +209,8 @@ def test_parquet_comes_out_with_ink_high(tmp_path: Path) -> None:
 
 def test_parquet_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_parquet(tmp_path / "femnist.parquet", LABELS)
-    monkeypatch.setattr("pacpfl.data.femnist._BATCH", 2)
-    np.testing.assert_array_equal(read_parquet(file).images, strokes(5, 0))
+    monkeypatch.setattr("pacpfl.data.image_files._BATCH", 2)
+    np.testing.assert_array_equal(read_femnist(file, ".parquet").images, strokes(5, 0))
 
 
 def test_parquet_digits_only_decodes_no_letters(tmp_path: Path) -> None:
@@ -233,9 +232,9 @@ def test_the_image_that_fails_is_named_by_its_row(
     rows = [{"bytes": png(image), "path": None} for image in strokes(5, 0)]
     rows[4]["bytes"] = rows[4]["bytes"][:40]
     file = write_parquet(tmp_path / "femnist.parquet", LABELS, image=rows)
-    monkeypatch.setattr("pacpfl.data.femnist._BATCH", 2)
+    monkeypatch.setattr("pacpfl.data.image_files._BATCH", 2)
     with pytest.raises(InputError, match="the image in row 4 cannot be decoded"):
-        read_parquet(file)
+        read_femnist(file, ".parquet")
 
 
 @pytest.mark.parametrize("below", ["", "data"])
@@ -274,7 +273,7 @@ def test_other_parquet(tmp_path: Path, changes: dict[str, Any], words: str) -> N
 def test_images_of_different_sizes(tmp_path: Path) -> None:
     rows = [{"bytes": png(np.zeros((side, side), np.uint8)), "path": None} for side in (4, 5)]
     with pytest.raises(InputError, match="differ in size"):
-        read_parquet(write_parquet(tmp_path / "a.parquet", [1, 2], image=rows))
+        load_images(write_parquet(tmp_path / "a.parquet", [1, 2], image=rows))
 
 
 def test_an_empty_parquet_file(tmp_path: Path) -> None:
@@ -285,7 +284,7 @@ def test_an_empty_parquet_file(tmp_path: Path) -> None:
         tmp_path / "a.parquet", [], **empty, character=arrow.array([], arrow.int64())
     )
     with pytest.raises(InputError, match="holds no samples"):
-        read_parquet(file)
+        read_femnist(file, ".parquet")
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.99])

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from pacpfl.data.images import Images, Part, federation, load_images, samples
+from pacpfl.data.image_files import load_images
+from pacpfl.data.images import Images, Part, federation, samples
 from pacpfl.errors import InputError
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (6, 2, 3), dtype=np.uint8)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pacpfl.data.images import Images, load_images
-from pacpfl.data.partition import by_writer, dirichlet, sizes, usable_writers
+from pacpfl.data.image_files import load_images
+from pacpfl.data.images import Images, by_writer, dirichlet
+from pacpfl.errors import InputError
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
 
@@ -27,15 +28,14 @@ def digits() -> Images:
 
 def test_forty_writers_with_twenty_digits_each(digits: Images) -> None:
     few, full = (by_writer(digits, 40, 40, samples, seed=1) for samples in (20, None))
-    assert {train for train, _ in sizes(few).values()} == {20}
-    assert usable_writers(digits, 20).left_out == 0
+    assert {*few.form.sizes} == {20}
     for some, every in zip((*few.existing, *few.new), (*full.existing, *full.new), strict=True):
         assert some.name == every.name
         assert some.test is not None
         assert every.test is not None
         np.testing.assert_array_equal(some.test.x, every.test.x)
         np.testing.assert_array_equal(some.train.x, every.train.x[:20])
-    assert 85 < np.mean([train for train, _ in sizes(full).values()]) < 95
+    assert 85 < np.mean(full.form.sizes) < 95
     assert few.classes == 10
     assert few.shape == (28, 28)
     x = few.existing[0].train.x
@@ -58,8 +58,9 @@ def test_leafs_writers() -> None:
     assert every.writer is not None
     assert len(set(every.writer.tolist())) == 28
     assert every.writer[0].startswith("f")
-    assert usable_writers(every, 20).left_out == 2  # those with 8 and 14 samples
     assert len(by_writer(every, 20, 6, 20).new) == 6
+    with pytest.raises(InputError, match=r"2 have fewer"):  # those with 8 and 14 samples
+        by_writer(every, 20, 7, 20)
     only = load("femnist_leaf_28_writers.npz", classes=10)
     assert only.classes == 10
     np.testing.assert_array_equal(only.images, every.images[every.labels < 10])
@@ -73,7 +74,6 @@ def test_eighty_clients_share_emnist() -> None:
     pixels = np.stack([number >> 16, number >> 8 & 255, number & 255], -1).astype(np.uint8)
     found = dirichlet(Images("emnist", pixels[:, None, :], real.labels, 62))
     assert len(found.existing) == 80
-    assert sum(map(sum, sizes(found).values())) == 81425
     seen = np.zeros(81425, int)
     for client in found.existing:
         for part in (client.train, client.test):

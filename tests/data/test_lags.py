@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from pacpfl.data.lags import PAPER_LAGS, partial_autocorrelation, select_lags
+from pacpfl.data.pv import PAPER_LAGS, partial_autocorrelation, select_lags
 from pacpfl.errors import InputError
 
 

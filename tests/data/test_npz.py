@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pacpfl.data.npz import read_npz, to_bytes
+from pacpfl.data.image_files import read_npz, to_bytes
 from pacpfl.errors import InputError
 
 PIXELS = np.random.default_rng(7).integers(0, 256, (5, 4, 3), dtype=np.uint8)

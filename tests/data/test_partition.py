@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pacpfl.data.images import Images
-from pacpfl.data.partition import by_writer, dirichlet, divide, sizes, split, usable_writers
+from pacpfl.data.images import Images, by_writer, dirichlet, divide, split
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
@@ -66,14 +65,9 @@ def test_dirichlet_uses_every_sample_once(new_clients: int) -> None:
 
 def test_dirichlet_sizes() -> None:
     found = dirichlet(SKEWED, 18, 2, test_fraction=0.25, seed=4)
-    reported = sizes(found)
-    assert len(reported) == 20
     for client in everyone(found):
         assert client.test is not None
-        train, test = reported[client.name]
-        assert (train, test) == (len(client.train), len(client.test))
-        assert test == round(0.25 * (train + test))
-    assert sum(map(sum, reported.values())) == 3000
+        assert len(client.test) == round(0.25 * (len(client.train) + len(client.test)))
 
 
 def test_dirichlet_is_reproducible_and_depends_on_the_seed() -> None:
@@ -120,7 +114,7 @@ def test_small_clients_are_drawn_again() -> None:
     once = [len(rows) for rows in divide(LABELS, 20, 0.1, np.random.default_rng([4003, 3]))]
     assert min(once) < 30, "the first draw must be one that is rejected"
     found = dirichlet(SKEWED, **settings_, seed=3)  # type: ignore[arg-type]
-    assert min(map(sum, sizes(found).values())) >= 30
+    assert min(len(rows_of(c.train) + rows_of(c.test)) for c in everyone(found)) >= 30
     assert sorted(all_rows(found)) == list(range(3000))
 
 
@@ -244,21 +238,12 @@ def test_the_seed_chooses_writers_and_samples() -> None:
     assert any(rows_of(a.test) != rows_of(b.test) for a, b in shared)
 
 
-def test_a_fixed_number_of_test_samples() -> None:
-    found = by_writer(WRITTEN, 6, test_samples=7, least=2)
-    assert {test for _, test in sizes(found).values()} == {7}
-
-
-def test_writers_with_too_few_are_left_out_and_counted() -> None:
+@pytest.mark.parametrize("samples", [5, 20])
+def test_writers_with_too_few_are_left_out(samples: int) -> None:
     # 12 + 3 i samples less 20% of them (rounded) for the test: 20 remain from 27 on, so i = 0 .. 4 go.
-    usable, left_out = usable_writers(WRITTEN, samples=20)
-    assert usable == tuple(str(number) for number in range(105, 130))
-    assert left_out == 5
-    assert usable_writers(WRITTEN, samples=5).left_out == 5
-    assert usable_writers(WRITTEN, samples=5, least=5).left_out == 0
-    assert usable_writers(WRITTEN, samples=30, test_samples=10).left_out == 10
-    chosen = {client.name for client in by_writer(WRITTEN, 25, samples=20).existing}
+    chosen = {client.name for client in by_writer(WRITTEN, 25, samples=samples).existing}
     assert chosen == {f"writer {number}" for number in range(105, 130)}
+    assert len(by_writer(WRITTEN, 30, samples=5, least=5).existing) == 30
 
 
 def test_names_of_writers() -> None:
@@ -277,7 +262,6 @@ def test_names_of_writers() -> None:
         ({"samples": 200}, "has 0 writers with at least 200"),
         ({"clients": 0}, "0 existing"),
         ({"samples": 1}, "samples = 1 is too few"),
-        ({"test_samples": 0}, "test_samples = 0 is too few"),
         ({"least": 1}, "least = 1 is too few"),
         ({"test_fraction": 0.0}, "test_fraction = 0.0"),
     ],

@@ -14,23 +14,21 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pacpfl.data import lags, pvgis
 from pacpfl.data import pv as pv_module
-from pacpfl.data import synthetic_weather as synthetic_weather_module
+from pacpfl.data import pvgis
 from pacpfl.data import weather as weather_module
-from pacpfl.data.lags import PAPER_LAGS
 from pacpfl.data.prepare import check_federation, standardize
 from pacpfl.data.pv import (
     INVERTERS,
     MODULES,
+    PAPER_LAGS,
     HouseRecord,
     draw_house,
     house_records,
     pv,
     sample_hours,
 )
-from pacpfl.data.synthetic_weather import synthetic_weather
-from pacpfl.data.weather import Weather
+from pacpfl.data.weather import Weather, synthetic_weather
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation
 
@@ -360,9 +358,7 @@ def test_without_pvlib_the_extra_is_named(
         pv("EW", 1, 0, 150, "first", weather)
 
 
-@pytest.mark.parametrize(
-    "module", [pv_module, pvgis, weather_module, synthetic_weather_module, lags]
-)
+@pytest.mark.parametrize("module", [pv_module, pvgis, weather_module])
 def test_without_pvlib_the_modules_still_import(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,7 @@ from pacpfl.data.pv import (
     house_records,
     output_of,
 )
-from pacpfl.data.synthetic_weather import synthetic_weather
-from pacpfl.data.weather import Sky, Weather, sky
+from pacpfl.data.weather import Sky, Weather, sky, synthetic_weather
 
 pvlib = pytest.importorskip("pvlib")
 

@@ -11,8 +11,7 @@ import pytest
 from scipy import integrate, stats
 
 from pacpfl.data.pvgis import read_pvgis_csv
-from pacpfl.data.synthetic_weather import autoregressive, clouds, irradiance, synthetic_weather
-from pacpfl.data.weather import Weather, sky
+from pacpfl.data.weather import Weather, autoregressive, clouds, irradiance, sky, synthetic_weather
 from pacpfl.errors import InputError
 
 pvlib = pytest.importorskip("pvlib")

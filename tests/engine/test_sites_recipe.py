@@ -10,8 +10,7 @@ import pytest
 
 from pacpfl.build import build_federation
 from pacpfl.config import Config
-from pacpfl.data.settings import DataSettings
-from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.settings import DataSettings, TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.private import Private

@@ -38,7 +38,7 @@ def download(
             bar.update(task, completed=received, total=total)
 
         path = downloads.download(name, folder, show)
-    if not downloads.SOURCES[name].checked:
+    if not downloads.SOURCES[name].checksum:
         console.print(f"Its publisher gives no checksum: {path} was not checked.", soft_wrap=True)
     dataset = name.partition("-")[0]
     print(f"pacpfl run {dataset} --data {shlex.quote(str(path))}")

@@ -8,14 +8,11 @@ are, as real writers do. (For clients that differ in their labels: `dirichlet(di
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 from scipy.ndimage import affine_transform
 
-from pacpfl.data.images import Images
-from pacpfl.data.partition import by_writer
-from pacpfl.errors import InputError
+from pacpfl.data.images import Images, by_writer
+from pacpfl.errors import InputError, imported
 from pacpfl.types import Federation
 
 _HANDS = 4004
@@ -30,21 +27,14 @@ def digits(
     slant: float = 0.3,
     seed: int = 0,
 ) -> Federation:
-    """The digits, each used once, among clients with different hands; 59 or 60 each with 30 clients."""
+    """Deal out the digits, each used once, to clients with different hands: 59 or 60 each of 30 clients."""
     images = hands(digit_images(), clients + new_clients, degrees, slant, seed)
-    return by_writer(
-        images, clients, new_clients, samples, test_fraction, least=samples or 2, seed=seed
-    )
+    return by_writer(images, clients, new_clients, samples, test_fraction, samples or 2, seed)
 
 
 def digit_images() -> Images:
-    """scikit-learn's digits; its 17 grey levels 0..16 become 0..255."""
-    try:
-        bunch = importlib.import_module("sklearn.datasets").load_digits()
-    except ImportError as error:
-        raise InputError(
-            "The digits come with scikit-learn; install it with `pip install scikit-learn`."
-        ) from error
+    """Return scikit-learn's digits; its 17 grey levels 0..16 become 0..255."""
+    bunch = imported("sklearn.datasets", "The set of digits", "scikit-learn").load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     return Images("digits", pixels, bunch.target.astype(np.int64), 10)
 

@@ -17,13 +17,13 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from pacpfl import files
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained, reason
 
 Progress = Callable[[int, int | None], None]  # bytes received, bytes in all where that is known
 _CHUNK = 1 << 18
@@ -37,12 +37,7 @@ class Source(NamedTuple):
     url: str
     file: str
     unpack: str | None = None  # pattern of the names to take out of a zip archive
-    sha256: str | None = None
-    md5: str | None = None
-
-    @property
-    def checked(self) -> bool:
-        return self.sha256 is not None or self.md5 is not None
+    checksum: str | None = None  # such as "md5:58c8..."
 
 
 # LEAF publishes no FEMNIST files, only scripts that make its JSON from NIST's Special Database 19.
@@ -51,7 +46,7 @@ SOURCES = {
         "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
         "emnist-gzip.zip",
         unpack="emnist-byclass-*-ubyte.gz",
-        md5="58c8d27c78d21e728a6bc7b3cc06412e",
+        checksum="md5:58c8d27c78d21e728a6bc7b3cc06412e",
     ),
     "emnist-matlab": Source(
         "https://biometrics.nist.gov/cs_links/EMNIST/matlab.zip",
@@ -70,11 +65,11 @@ class _Temporary(Exception):
 
 
 def download(name: str, folder: Path, progress: Progress | None = None) -> Path:
-    """Get one of SOURCES into `folder`; returns what `load_images` reads."""
+    """Get one of SOURCES into `folder`, and return what `load_images` reads."""
     if name not in SOURCES:
         raise InputError(f"No set is called {name!r}; choose one of {', '.join(SOURCES)}.")
     source = SOURCES[name]
-    file = fetch(source.url, folder / source.file, source.sha256, md5=source.md5, progress=progress)
+    file = fetch(source.url, folder / source.file, source.checksum, progress=progress)
     if source.unpack is None:
         return file
     unpacked = unpack(file, source.unpack, folder / name)
@@ -84,9 +79,8 @@ def download(name: str, folder: Path, progress: Progress | None = None) -> Path:
 def fetch(
     url: str,
     path: Path,
-    sha256: str | None = None,
+    checksum: str | None = None,
     *,
-    md5: str | None = None,
     tries: int = 4,
     wait: float = 1.0,
     timeout: float = 60.0,
@@ -99,89 +93,59 @@ def fetch(
     """
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url} is no web address; give one that starts with https://.")
-    digests = {kind: value.lower() for kind, value in (("sha256", sha256), ("md5", md5)) if value}
     partial = path.with_name(f"{path.name}.partial")
-    try:
-        if path.exists() and _mismatch(path, digests) is None:
+    with explained(f"{path} could not be written", "make room or choose another folder", OSError):
+        if path.exists() and _mismatch(path, checksum) is None:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not digests:
+        if checksum is None:
             partial.unlink(missing_ok=True)
-        _receive_all(url, partial, digests, tries, wait, timeout, progress)
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(
-            f"{path} could not be written ({error.strerror or error}); make room or choose another folder."
-        ) from error
-    return path
+        version: str | None = None  # what the server calls the file's present version
+        why = ""
+        for attempt in range(tries):
+            if attempt:
+                time.sleep(wait * 2 ** (attempt - 1))
+            try:
+                with _open(url, partial, version, timeout) as response:
+                    version = _version(response)
+                    _receive(response, partial, progress)
+                _check(url, partial, checksum, response.status == 206)
+                os.replace(partial, path)
+                return path
+            except _Temporary as error:
+                why = str(error)
+        if checksum is None:
+            partial.unlink(missing_ok=True)
+    raise InputError(
+        f"{url} could not be downloaded in {tries} tries ({why}); check the connection and run it again."
+    )
 
 
 def unpack(archive: Path, pattern: str, folder: Path) -> list[Path]:
     """Take the files whose names match out of a zip archive, into `folder` itself: all, or none."""
     targets: list[Path] = []
-    try:
-        with ExitStack() as together, zipfile.ZipFile(archive) as content:
-            # Only the last part of a name counts, so an archive cannot write outside of the folder.
-            members = [
-                m
-                for m in content.infolist()
-                if not m.is_dir() and fnmatch.fnmatch(Path(m.filename).name, pattern)
-            ]
-            if not members:
-                raise InputError(f"{archive} holds no file {pattern}; download it again.")
-            for member in members:
-                targets.append(folder / Path(member.filename).name)
+    broken = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
+    what = f"{archive} could not be unpacked into {folder}"
+    with (
+        explained(what, "download it again or make room", *broken),
+        ExitStack() as together,
+        zipfile.ZipFile(archive) as content,
+    ):
+        # Only the last part of a name counts, so an archive cannot write outside of the folder.
+        for member in content.infolist():
+            name = Path(member.filename).name
+            if not member.is_dir() and fnmatch.fnmatch(name, pattern):
+                targets.append(folder / name)
                 file = together.enter_context(files.replacing(targets[-1]))
                 with content.open(member) as packed:
                     shutil.copyfileobj(packed, file, _CHUNK)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(
-            f"{archive} could not be unpacked into {folder} ({error}); download it again or make room."
-        ) from error
+    if not targets:
+        raise InputError(f"{archive} holds no file {pattern}; download it again.")
     return sorted(targets)
 
 
-def _receive_all(
-    url: str,
-    partial: Path,
-    digests: dict[str, str],
-    tries: int,
-    wait: float,
-    timeout: float,
-    progress: Progress | None,
-) -> None:
-    """Fill `partial` with the whole, right file."""
-    version: str | None = None  # what the server calls the file's present version
-    for attempt in range(tries):
-        try:
-            before = partial.stat().st_size if partial.exists() else 0
-            with _open(url, partial, version, timeout) as response:
-                version = _version(response)
-                _receive(response, partial, progress)
-            wrong = _mismatch(partial, digests)
-            if wrong is None:
-                return
-            partial.unlink()
-            if not before:
-                raise InputError(
-                    f"{url} did not arrive as expected ({wrong}), so nothing was kept; try again later, or "
-                    "get the file elsewhere and give its path."
-                )
-            reason = wrong  # the part that was there may be to blame
-        except _Temporary as error:
-            reason = str(error)
-        if attempt + 1 < tries:
-            time.sleep(wait * 2**attempt)
-    if not digests:
-        partial.unlink(missing_ok=True)
-    raise InputError(
-        f"{url} could not be downloaded in {tries} tries ({reason}); check the connection and run it "
-        "again."
-    )
-
-
-def _open(url: str, partial: Path, version: str | None, timeout: float) -> Any:
-    """The server's answer to a request for what `partial` lacks."""
+def _open(url: str, partial: Path, version: str | None, timeout: float) -> http.client.HTTPResponse:
+    """Ask the server for what `partial` lacks."""
     start = partial.stat().st_size if partial.exists() else 0
     headers = {"User-Agent": "pacpfl", "Accept-Encoding": "identity"}
     if start:
@@ -194,23 +158,24 @@ def _open(url: str, partial: Path, version: str | None, timeout: float) -> Any:
         error.close()
         if error.code == _RANGE_REFUSED:
             partial.unlink(missing_ok=True)
+        answer = f"the server answered {error.code} {error.reason}"
         if error.code in _BUSY or error.code == _RANGE_REFUSED:
-            raise _Temporary(f"the server answered {error.code} {error.reason}") from error
+            raise _Temporary(answer) from error
         raise InputError(
-            f"{url} cannot be had: the server answered {error.code} {error.reason}; check the address or "
-            "get the file elsewhere and give its path."
+            f"{url} cannot be had: {answer}; check the address or get the file elsewhere and give its "
+            "path."
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise _Temporary(str(getattr(error, "reason", error)) or type(error).__name__) from error
 
 
-def _version(response: Any) -> str | None:
-    """What the server calls this version of the file. A weak tag does not promise the same bytes."""
+def _version(response: http.client.HTTPResponse) -> str | None:
+    """Return the server's name of this version of the file. A weak tag does not promise the same bytes."""
     tag = response.headers.get("ETag", "")
     return response.headers.get("Last-Modified") if not tag or tag.startswith("W/") else tag
 
 
-def _receive(response: Any, partial: Path, progress: Progress | None) -> None:
+def _receive(response: http.client.HTTPResponse, partial: Path, progress: Progress | None) -> None:
     """Write the answer to `partial`: after what is there, or, where it is the whole file, in its place."""
     received = 0
     if response.status == 206:
@@ -221,32 +186,44 @@ def _receive(response: Any, partial: Path, progress: Progress | None) -> None:
     length = response.headers.get("Content-Length", "")
     total = received + int(length) if length.isdigit() else None
     with open(partial, "ab" if received else "wb") as file:
-        received = _copy(response, file, received, total, progress)
+        for chunk in _chunks(response, received):
+            file.write(chunk)
+            received += len(chunk)
+            if progress is not None:
+                progress(received, total)
     if total is not None and received < total:
         raise _Temporary(f"only {received} of {total} bytes arrived")
 
 
-def _copy(
-    response: Any, file: BinaryIO, received: int, total: int | None, progress: Progress | None
-) -> int:
-    while True:
-        try:
-            chunk = response.read(_CHUNK)
-        except (OSError, http.client.HTTPException) as error:
-            raise _Temporary(f"the connection broke after {received} bytes ({error})") from error
-        if not chunk:
-            return received
-        file.write(chunk)
-        received += len(chunk)
-        if progress is not None:
-            progress(received, total)
+def _chunks(response: http.client.HTTPResponse, received: int) -> Iterator[bytes]:
+    try:
+        while chunk := response.read(_CHUNK):
+            received += len(chunk)
+            yield chunk
+    except (OSError, http.client.HTTPException) as error:
+        broke = f"the connection broke after {received} bytes"
+        raise _Temporary(f"{broke} ({reason(error)})") from error
 
 
-def _mismatch(path: Path, digests: dict[str, str]) -> str | None:
-    """What is wrong with a file's checksums, if anything."""
-    for kind, expected in digests.items():
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        if found != expected:
-            return f"its {kind} is {found} and not {expected}"
-    return None
+def _check(url: str, partial: Path, checksum: str | None, continued: bool) -> None:
+    """Delete a file that is not the right one; if it was continued, the part before may be to blame."""
+    wrong = _mismatch(partial, checksum)
+    if wrong is None:
+        return
+    partial.unlink()
+    if continued:
+        raise _Temporary(wrong)
+    raise InputError(
+        f"{url} did not arrive as expected ({wrong}), so nothing was kept; try again later, or get the "
+        "file elsewhere and give its path."
+    )
+
+
+def _mismatch(path: Path, checksum: str | None) -> str | None:
+    """Say what is wrong with a file's checksum, if anything."""
+    if checksum is None:
+        return None
+    kind, _, expected = checksum.lower().partition(":")
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, kind).hexdigest()
+    return None if found == expected else f"its {kind} is {found} and not {expected}"

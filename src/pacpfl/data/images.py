@@ -1,23 +1,27 @@
-"""Labelled images: the record, what can be wrong with it, how files and federations relate to it."""
+"""Labelled images, and how one set of them becomes the data of many clients.
+
+By writer (the paper's FEMNIST): a client is a person, and people write differently. By label (the
+paper's EMNIST): the samples of each class are divided among the clients in proportions drawn from a
+symmetric Dirichlet distribution; the smaller alpha, the fewer classes a client knows.
+
+A client's test part follows its own label distribution: of m_l samples of a class, floor or ceil of
+m_l t / m are among the t of m that test (systematic sampling along the samples sorted by class, in
+random order within a class, from a random start; every sample has probability t / m).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from pacpfl.data import emnist, femnist
-from pacpfl.data.npz import Arrays, read_npz
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
-FORMATS = (
-    "an .npz with images and labels, a folder with an idx pair, a .mat of EMNIST, Parquet of "
-    "flwrlabs/femnist, or JSON of LEAF"
-)
+# Different uses of one seed draw different numbers.
+_CHOICE, _SPLIT, _DIRICHLET = 4001, 4002, 4003
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Images:
     writer: np.ndarray | None = None  # [N] numbers or names
 
     def __post_init__(self) -> None:
-        check_arrays(Arrays(self.images, self.labels, self.writer, self.classes), self.name)
+        check_images(self.name, self.images, self.labels, self.writer, self.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,9 +53,14 @@ class Part(NamedTuple):
     test: np.ndarray
 
 
-def check_arrays(arrays: Arrays, origin: str) -> None:
+def check_images(
+    origin: str,
+    images: np.ndarray,
+    labels: np.ndarray,
+    writer: np.ndarray | None,
+    classes: int | None,
+) -> None:
     """Raise InputError, naming `origin`, at the first thing that cannot be used."""
-    images, labels, writer, classes = arrays
     if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
         raise InputError(
             f"{origin}: images are {images.dtype} of shape {images.shape}; give bytes of shape "
@@ -65,7 +74,7 @@ def check_arrays(arrays: Arrays, origin: str) -> None:
         raise InputError(
             f"{origin}: there are {len(images)} images and {len(labels)} labels; each image needs its own."
         )
-    bad = labels < 0 if classes is None else (labels < 0) | (labels >= classes)
+    bad = (labels < 0) | (labels >= (np.inf if classes is None else classes))
     if bad.any():
         row = int(np.argmax(bad))
         limit = "0 on" if classes is None else f"0 to {classes - 1}"
@@ -80,104 +89,156 @@ def check_arrays(arrays: Arrays, origin: str) -> None:
         )
 
 
-def load_images(path: Path | str, classes: int | None = None) -> Images:
-    """Images of any of FORMATS. With `classes` only the first so many are kept (10: digits)."""
-    path = Path(path)
-    if classes is not None and classes < 2:
-        raise InputError(f"{classes} classes cannot be told apart; ask for at least 2.")
-    if not path.exists():
-        raise InputError(f"There is no file or folder {path}; give {FORMATS}.")
-    try:
-        arrays = _read(path, classes)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give {FORMATS}.") from error
-    check_arrays(arrays, str(path))
-    images, labels, writer, known = arrays
-    labels = labels.astype(np.int64)
-    if classes is not None:
-        kept = labels < classes
-        if not kept.any():
-            raise InputError(f"{path} holds no image of the first {classes} classes; ask for more.")
-        if not kept.all():
-            images, labels = images[kept], labels[kept]
-            writer = None if writer is None else writer[kept]
-    return Images(
-        path.resolve().stem,
-        images,
-        labels,
-        classes or known or int(labels.max()) + 1,
-        writer,
-    )
-
-
 def samples(images: Images, rows: np.ndarray) -> Samples:
-    """x [m, H W] in 0..1 with ink high, y the class numbers; float32 both."""
+    """Return x [m, H W] in 0..1 with ink high, and y, the class numbers; float32 both."""
     x = images.images[rows].reshape(len(rows), -1).astype(np.float32)
     x /= np.float32(255)
     return Samples(x, images.labels[rows].astype(np.float32))
 
 
 def federation(images: Images, existing: Sequence[Part], new: Sequence[Part] = ()) -> Federation:
-    """The federation in which every part of a partition is a client."""
+    """Make a client of every part of a partition."""
+    old, joining = (
+        tuple(
+            Client(p.name, samples(images, p.train), None, samples(images, p.test)) for p in parts
+        )
+        for parts in (existing, new)
+    )
+    pixels = tuple(f"pixel {number}" for number in range(images.shape[0] * images.shape[1]))
+    return Federation(images.name, old, joining, pixels, "label", images.classes, images.shape)
 
-    def clients(parts: Sequence[Part]) -> tuple[Client, ...]:
-        return tuple(
-            Client(part.name, samples(images, part.train), test=samples(images, part.test))
-            for part in parts
+
+def by_writer(
+    images: Images,
+    clients: int = 40,
+    new_clients: int = 0,
+    samples: int | None = None,
+    test_fraction: float = 0.2,
+    least: int = 20,
+    seed: int = 0,
+) -> Federation:
+    """Make one client per writer, chosen by `seed` among those with enough samples.
+
+    Each writer's samples are put in an order by `seed`; the test part is `test_fraction` of them, and the
+    training part is the first `samples` of the rest (None: all of it). The order does not depend on
+    `samples`: FEMNIST (20) and FEMNIST (all) have the same test images, and the 20 are among all. A writer
+    with fewer than `least` (or `samples`, if that is more) for training is left out; up to `least` the
+    choice of writers is the same too. More new clients change neither the existing ones nor those that
+    were new before.
+    """
+    _check_arguments(clients, new_clients, test_fraction)
+    for name, value in (("samples", samples), ("least", least)):
+        if value is not None and value < 2:
+            raise InputError(f"{name} = {value} is too few for a client; give more.")
+    if images.writer is None:
+        raise InputError(f"{images.name} does not say who wrote what; divide it by label instead.")
+    names, position, counts = np.unique(images.writer, return_inverse=True, return_counts=True)
+    tests = _tested(counts, test_fraction)
+    least, wanted = max(least, samples or 0), clients + new_clients
+    enough = counts - tests >= least
+    usable = int(enough.sum())
+    if usable < wanted:
+        raise InputError(
+            f"{images.name} has {usable} writers with at least {least} samples beside the test part "
+            f"({len(names) - usable} have fewer) and {wanted} are asked for; ask for fewer clients or "
+            "samples."
+        )
+    ranking = np.random.default_rng([_CHOICE, seed]).permutation(len(names))
+    chosen = ranking[enough[ranking]][:wanted]
+    rows = np.split(np.argsort(position, kind="stable"), np.cumsum(counts)[:-1])  # of each writer
+
+    def part(writer: int) -> Part:
+        own = rows[writer]
+        random = np.random.default_rng([_SPLIT, seed, writer])
+        train, test = split(images.labels[own], int(tests[writer]), random)
+        return Part(f"writer {names[writer]}", own[train[:samples]], own[test])
+
+    parts = [part(int(writer)) for writer in chosen]
+    return federation(images, parts[:clients], parts[clients:])
+
+
+def dirichlet(
+    images: Images,
+    clients: int = 80,
+    new_clients: int = 0,
+    alpha: float = 0.4,
+    test_fraction: float = 0.2,
+    least: int = 10,
+    seed: int = 0,
+    draws: int = 100,
+) -> Federation:
+    """Give every sample to exactly one of `clients` + `new_clients`, by `divide`.
+
+    Where some client gets fewer than `least` samples the whole division is drawn again, up to `draws`
+    times: the clients then follow the Dirichlet distribution GIVEN that none is smaller. The last
+    `new_clients` of the division, which are like all others, are held out of training.
+    """
+    _check_arguments(clients, new_clients, test_fraction)
+    if not 0 < alpha < np.inf:
+        raise InputError(f"alpha = {alpha} is no Dirichlet parameter; give a number above 0.")
+    if least - _tested(np.array(least), test_fraction) < 2:
+        raise InputError(
+            f"A client of {least} samples keeps fewer than 2 for training at test_fraction = "
+            f"{test_fraction}; raise least or test fewer."
+        )
+    parts = clients + new_clients
+    random = np.random.default_rng([_DIRICHLET, seed])
+    for _ in range(draws):
+        rows = divide(images.labels, parts, alpha, random)
+        if min(map(len, rows)) >= least:
+            break
+    else:
+        raise InputError(
+            f"In {draws} draws some of the {parts} clients always had fewer than {least} of the "
+            f"{len(images)} samples of {images.name}; ask for fewer clients, a larger alpha or a smaller "
+            "least."
         )
 
-    return Federation(
-        images.name,
-        clients(existing),
-        clients(new),
-        features=tuple(f"pixel {number}" for number in range(images.shape[0] * images.shape[1])),
-        target="label",
-        classes=images.classes,
-        shape=images.shape,
-    )
+    def part(number: int) -> Part:
+        own = rows[number]
+        test = int(_tested(np.array(len(own)), test_fraction))
+        train, test_rows = split(images.labels[own], test, random)
+        group, place = ("existing", number) if number < clients else ("new", number - clients)
+        return Part(f"{group}-{place:02d}", own[train], own[test_rows])
+
+    every = [part(number) for number in range(parts)]
+    return federation(images, every[:clients], every[clients:])
 
 
-def _read(path: Path, classes: int | None) -> Arrays:
-    """By the name, and where the name says nothing by the first bytes."""
-    keep = femnist.CLASSES if classes is None else classes
-    if path.is_dir():
-        if any(emnist.is_idx(file) for file in path.iterdir()):
-            return emnist.read_idx(path)
-        if femnist.parquet_files(path):
-            return femnist.read_parquet(path, keep)
-        if femnist.leaf_files(path):
-            return femnist.read_leaf(path, keep)
-        raise InputError(f"The folder {path} holds no images that can be read; give {FORMATS}.")
-    match _kind(path):
-        case ".npz":
-            return read_npz(path)
-        case ".mat":
-            return emnist.read_mat(path)
-        case ".parquet":
-            return femnist.read_parquet(path, keep)
-        case ".json":
-            return femnist.read_leaf(path, keep)
-        case "idx":
-            return emnist.read_idx(path)
-    raise InputError(f"{path} is of no format that can be read; give {FORMATS}.")
+def divide(
+    labels: np.ndarray, parts: int, alpha: float, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Draw the rows of each part: class l is cut at the rounded sums of p_l ~ Dirichlet(alpha, ...)."""
+    pieces: list[list[np.ndarray]] = [[] for _ in range(parts)]
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        shares = random.dirichlet(np.full(parts, alpha))
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+        for piece, own in zip(pieces, np.split(rows, cuts), strict=True):
+            piece.append(own)
+    return [np.concatenate(piece) for piece in pieces]
 
 
-_SUFFIXES = (".npz", ".mat", ".parquet", ".json")
-_BEGINNINGS = {
-    b"PK\x03\x04": ".npz",
-    b"MATLAB": ".mat",
-    b"PAR1": ".parquet",
-    b"{": ".json",
-    b"\x00\x00\x08": "idx",
-    b"\x1f\x8b": "idx",
-}
+def split(
+    labels: np.ndarray, test: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose positions that train and positions that test, each in random order (see the module's head)."""
+    order = random.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    start = random.integers(2**20) / 2**20  # few digits, so that the sums below are not rounded up
+    steps = np.floor(start + np.arange(len(labels) + 1) * test / max(len(labels), 1))
+    tested = np.diff(steps) > 0
+    return random.permutation(order[~tested]), random.permutation(order[tested])
 
 
-def _kind(path: Path) -> str | None:
-    if emnist.is_idx(path):
-        return "idx"
-    if path.suffix in _SUFFIXES:
-        return path.suffix
-    with open(path, "rb") as file:
-        beginning = file.read(64).lstrip()
-    return next((kind for start, kind in _BEGINNINGS.items() if beginning.startswith(start)), None)
+def _tested(counts: np.ndarray, fraction: float) -> np.ndarray:
+    return np.maximum(np.rint(fraction * counts), 1).astype(int)
+
+
+def _check_arguments(clients: int, new_clients: int, test_fraction: float) -> None:
+    if clients < 1 or new_clients < 0:
+        raise InputError(
+            f"{clients} existing and {new_clients} new clients make no federation; at least one trains."
+        )
+    if not 0 < test_fraction < 1:
+        raise InputError(f"test_fraction = {test_fraction} must lie between 0 and 1.")

@@ -9,7 +9,8 @@ A sample is one hour. Hours 8 to 17 (`Weather.local`: the clock that follows the
 Switzerland, so that the window lies in daylight all summer) of the 61 days of June and July make 610
 of them. The target is the house's output in kW; the 15 features are the sun's height, the house's own
 air temperature and wind speed, the weather station's direct irradiance one hour before on a plane that
-is tilted at the latitude and faces the equator, and the house's own output 1, 2, ..., 145 hours before.
+is tilted at the latitude and faces the equator, and the house's own output 1, 2, ..., 145 hours before
+(`PAPER_LAGS`; `select_lags` chooses others).
 The past is that of the whole record, so it reaches into nights and into May. One year is for training,
 the next for testing. Everything is in its own units: `data.standardize` scales it.
 """
@@ -24,7 +25,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from pacpfl.data.lags import PAPER_LAGS
 from pacpfl.data.weather import Sky, Weather, require_pvlib, sky
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
@@ -35,6 +35,8 @@ KINDS = {"EW": ("east", "west"), "S": ("south",)}
 MONTHS = (6, 7)
 FIRST_HOUR, LAST_HOUR = 8, 17
 SAMPLES = 610  # in the two months of one year
+PAPER_LAGS = (1, 2, 4, 18, 20, 22, 43, 70, 74, 121, 145)
+TWO_WEEKS = 14 * 24  # hours
 
 INSTRUMENT_NOISE = 0.1  # std of a house's temperature and wind, as a share of the record's range
 COLDEST_CELL, HOTTEST_CELL = -10.0, 70.0  # degrees Celsius between which a string must work
@@ -98,7 +100,7 @@ def pv(
     years: tuple[int, int] | None = None,
     lags: Sequence[int] = PAPER_LAGS,
 ) -> Federation:
-    """PV-EW or PV-S: half of the houses face east and half west (in turn), or all face the equator.
+    """Make PV-EW or PV-S: half of the houses face east and half west (in turn), or all face the equator.
 
     A house trains on the `first` samples of its first year or on a `random` choice of them (its own,
     kept in order of time), in either case without the `skip` hours that come before all others, and
@@ -114,33 +116,33 @@ def pv(
     def client(name: str, number: int, seeds: np.random.SeedSequence) -> Client:
         house_seed, choice_seed = seeds.spawn(2)
         record = _record(panels, number, weather, light, house_seed)
-        hours = train_hours[:samples]
+        order = train_hours
         if window == "random":
             order = np.random.default_rng(choice_seed).permutation(train_hours)
-            hours = np.sort(order[:samples])
-        return Client(
-            name,
-            train=_samples(record, light, station, lags, hours),
-            test=_samples(record, light, station, lags, test_hours),
-            kind=record.kind if panels == "EW" else None,
-            times=hours,
-        )
+        hours = np.sort(order[:samples])
 
-    existing, new = (
-        tuple(client(f"{prefix}-{i + 1:02d}", i, each) for i, each in enumerate(seeds))
-        for prefix, seeds in zip(
-            ("house", "new-house"), _seeds(seed, clients, new_clients), strict=True
-        )
-    )
+        def samples_at(hours: np.ndarray) -> Samples:
+            columns = [light.height[hours], record.temperature[hours], record.wind[hours]]
+            columns += [station[hours - 1], *(record.output[hours - lag] for lag in lags)]
+            return Samples(np.column_stack(columns), record.output[hours])
+
+        kind = record.kind if panels == "EW" else None
+        return Client(name, samples_at(hours), None, samples_at(test_hours), kind, hours)
+
+    def group(prefix: str, seeds: list[np.random.SeedSequence]) -> tuple[Client, ...]:
+        return tuple(client(f"{prefix}-{i + 1:02d}", i, each) for i, each in enumerate(seeds))
+
+    existing, new = _seeds(seed, clients, new_clients)
     weather_features = ("sun height", "air temperature", "wind speed", "irradiance 1 h before")
     features = (*weather_features, *(f"output {lag} h before" for lag in lags))
-    return Federation(f"pv-{panels.lower()}", existing, new, features, "output")
+    name = f"pv-{panels.lower()}"
+    return Federation(name, group("house", existing), group("new-house", new), features, "output")
 
 
 def house_records(
     panels: Panels, clients: int, weather: Weather, seed: int = 0
 ) -> tuple[HouseRecord, ...]:
-    """All hours of the existing houses that `pv` makes its samples from."""
+    """Return all hours of the existing houses that `pv` makes its samples from."""
     light = sky(weather)
     existing, _ = _seeds(seed, clients, 0)
     return tuple(
@@ -152,7 +154,7 @@ def house_records(
 def _seeds(
     seed: int, clients: int, new_clients: int
 ) -> tuple[list[np.random.SeedSequence], list[np.random.SeedSequence]]:
-    """One for each existing and each new house; those of a house do not depend on the counts."""
+    """Return one for each existing and each new house; those of a house do not depend on the counts."""
     existing, new = np.random.SeedSequence([20180601, seed]).spawn(2)
     return existing.spawn(clients), new.spawn(new_clients)
 
@@ -176,7 +178,7 @@ def _record(
 
 
 def draw_house(rng: np.random.Generator, panels: Panels, number: int, weather: Weather) -> House:
-    """tilt ~ N(latitude, 5), azimuth ~ N(90, 15) and N(270, 15) in turn or N(180, 15), altitude
+    """Draw tilt ~ N(latitude, 5), azimuth ~ N(90, 15) and N(270, 15) in turn or N(180, 15), altitude
     +-10%, irradiance scale ~ N(1, 0.2), and a shadow of 1 to 3 hours that takes up to 20%."""
     facing = (90.0, 270.0)[number % 2] if panels == "EW" else _towards_equator(weather)
     return House(
@@ -197,20 +199,16 @@ def _towards_equator(weather: Weather) -> float:
 
 
 def direct_irradiance(light: Sky, tilt: float, azimuth: float) -> np.ndarray:
-    """The beam on a tilted plane, W/m2 for every hour: beam x max(cos(angle of incidence), 0)."""
+    """Return the beam on a tilted plane, W/m2 for every hour: beam x max(cos(angle of incidence), 0)."""
     pvlib = require_pvlib()
     cosine = pvlib.irradiance.aoi_projection(tilt, azimuth, 90.0 - light.height, light.azimuth)
     return light.beam * np.maximum(cosine, 0.0)
 
 
 def output_of(
-    house: House,
-    light: Sky,
-    hour_of_day: np.ndarray,
-    temperature: np.ndarray,
-    wind: np.ndarray,
+    house: House, light: Sky, hour_of_day: np.ndarray, temperature: np.ndarray, wind: np.ndarray
 ) -> np.ndarray:
-    """Alternating-current power of the house in kW for every hour, never negative.
+    """Compute the alternating-current power of the house in kW for every hour, never negative.
 
     The models see the hours of the day only: at night there is nothing to compute.
     """
@@ -263,13 +261,13 @@ def output_of(
 
 @cache
 def _databases() -> tuple[Any, Any]:
-    """Sandia's modules and the CEC's inverters, as pvlib brings them."""
+    """Read Sandia's modules and the CEC's inverters, which pvlib brings."""
     retrieve = require_pvlib().pvsystem.retrieve_sam
     return retrieve("SandiaMod"), retrieve("CECInverter")
 
 
 def array_size(module: Mapping[str, float], inverter: Mapping[str, float]) -> tuple[int, int]:
-    """Modules in series, and strings of them side by side, that come nearest to the inverter's power.
+    """Choose so many modules in series and strings of them that they come nearest to the inverter's power.
 
     A string may not exceed the inverter's voltage with cold cells, nor fall below the range it works
     in with hot ones; nor below 55% of the voltage the inverter is made for.
@@ -284,16 +282,8 @@ def array_size(module: Mapping[str, float], inverter: Mapping[str, float]) -> tu
     return min(sizes, key=lambda size: abs(size[0] * size[1] * rated - inverter["Pdco"]))
 
 
-def _samples(
-    record: HouseRecord, light: Sky, station: np.ndarray, lags: Sequence[int], hours: np.ndarray
-) -> Samples:
-    columns = [light.height[hours], record.temperature[hours], record.wind[hours]]
-    columns += [station[hours - 1], *(record.output[hours - lag] for lag in lags)]
-    return Samples(np.column_stack(columns), record.output[hours])
-
-
 def sample_hours(local: pd.DatetimeIndex, year: int) -> np.ndarray:
-    """Where the hours 8 to 17 of June and July of a year stand."""
+    """Return where the hours 8 to 17 of June and July of a year stand."""
     inside = (local.year == year) & np.isin(local.month, MONTHS)
     inside &= (local.hour >= FIRST_HOUR) & (local.hour <= LAST_HOUR)
     return np.flatnonzero(inside)
@@ -302,7 +292,7 @@ def sample_hours(local: pd.DatetimeIndex, year: int) -> np.ndarray:
 def _chosen_hours(
     weather: Weather, years: tuple[int, int] | None, reach: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The hours for training and for testing, all of them with `reach` hours of past."""
+    """Return the hours for training and for testing, all of them with `reach` hours of past."""
     hours = {year: sample_hours(weather.local, year) for year in weather.local.year.unique()}
     complete = [y for y, found in hours.items() if len(found) == SAMPLES and found[0] >= reach]
     train, test = years or (*complete[:2], None, None)[:2]
@@ -341,3 +331,61 @@ def _check_choices(
         raise InputError(f"There cannot be {min(clients, new_clients)} houses; take 0 or more.")
     if not lags or min(lags) < 1 or len(set(lags)) < len(lags):
         raise InputError(f"lags = {list(lags)} is not possible; take different hours from 1 on.")
+
+
+def select_lags(
+    series: Sequence[np.ndarray], count: int = len(PAPER_LAGS), longest: int = TWO_WEEKS
+) -> tuple[int, ...]:
+    """Choose the `count` lags with the largest |PACF| on average over the series, in increasing order.
+
+    It says which hours of its own past a house looks at (paper, appendix "PV dataset", features). Give
+    TRAINING series only: what is chosen by looking at test data is no test.
+    """
+    if not series or not 1 <= count <= longest:
+        raise InputError(
+            f"{count} lags up to {longest} cannot be chosen from {len(series)} series; give at least "
+            "one series and ask for 1 lag up to as many as there are."
+        )
+    size = np.mean([np.abs(partial_autocorrelation(each, longest)) for each in series], axis=0)
+    largest = np.argsort(-size, kind="stable")[:count]
+    return tuple(int(lag) for lag in np.sort(largest) + 1)
+
+
+def partial_autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
+    """Compute phi_11, phi_22, ... up to the longest lag, by the recursion of Levinson and Durbin.
+
+    The one at lag h is the correlation of x_t and x_{t-h} that the hours between them do not explain: the
+    last coefficient of the best linear prediction of x_t from x_{t-1}, ..., x_{t-h}.
+
+        phi_hh = (r_h - sum_j phi_{h-1,j} r_{h-j}) / (1 - sum_j phi_{h-1,j} r_j)
+        phi_hj = phi_{h-1,j} - phi_hh phi_{h-1,h-j}
+
+    with r the autocorrelations (sums over all pairs divided by the whole length, which keeps every
+    |phi_hh| <= 1).
+    """
+    series = np.asarray(series, float)
+    if series.ndim != 1 or len(series) <= longest or not np.isfinite(series).all():
+        raise InputError(
+            f"A series of shape {series.shape} has no partial autocorrelation up to lag {longest}; give "
+            "one column of finite numbers that is longer than that."
+        )
+    correlation = _autocorrelation(series, longest)
+    found = np.zeros(longest)
+    coefficients = np.zeros(0)  # phi_{h-1, 1 .. h-1}
+    unexplained = 1.0
+    for lag in range(1, longest + 1):
+        last = (correlation[lag] - coefficients @ correlation[lag - 1 : 0 : -1]) / unexplained
+        coefficients = np.append(coefficients - last * coefficients[::-1], last)
+        unexplained *= 1.0 - last**2
+        found[lag - 1] = last
+    return found
+
+
+def _autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
+    """Compute r_0 = 1, r_1, ..., r_longest by one Fourier transform padded against wrapping around."""
+    if not np.ptp(series) > 0:
+        raise InputError("A series that never changes has no autocorrelation; leave it out.")
+    centred = series - series.mean()
+    power = np.abs(np.fft.rfft(centred, 2 * len(series))) ** 2
+    covariance = np.fft.irfft(power)[: longest + 1]
+    return covariance / covariance[0]

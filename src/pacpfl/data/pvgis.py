@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from pacpfl import files
-from pacpfl.data.weather import LIMITS, Weather, require_pvlib
-from pacpfl.errors import InputError
+from pacpfl.data.weather import LIMITS, Weather, impossible, jumps, require_pvlib
+from pacpfl.errors import InputError, explained, reason
 
 # PVGIS's name of a column (with slope 0 the inclined plane is the horizontal one), pvlib's, and ours.
 COLUMNS = (
@@ -28,7 +28,7 @@ COLUMNS = (
     ("T2m", "temp_air", "temperature"),
     ("WS10m", "wind_speed", "wind"),
 )
-PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Elevation": "altitude"}
+PLACE = ("Latitude", "Longitude", "Elevation")
 TIME_FORMAT = "%Y%m%d:%H%M"
 AGAIN = "export it from PVGIS again (hourly data, CSV, slope 0, radiation components)"
 WAY_OUT = "read a CSV file exported from its website, or use synthetic weather"
@@ -37,15 +37,12 @@ SERVER_ERROR = 500
 
 
 def read_pvgis_csv(path: Path) -> Weather:
-    """The weather in a file as the PVGIS website exports it; times are UTC."""
-    try:
+    """Read the weather in a file as the PVGIS website exports it; times are UTC."""
+    with (
+        explained(f"The weather file {path} cannot be read", "give a CSV file of PVGIS", OSError),
+        explained(f"The weather file {path} is no text", AGAIN, UnicodeDecodeError),
+    ):
         text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(
-            f"The weather file {path} cannot be read ({error.strerror}); give a CSV file of PVGIS."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"The weather file {path} is no text; {AGAIN}.") from error
     return parse_pvgis(text, path)
 
 
@@ -73,37 +70,34 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     times = _times(path, columns.get("time", ()), first)
     values = {ours: _values(path, name, ours, columns[name], first) for name, _, ours in COLUMNS}
-    latitude, longitude, altitude = (place[ours] for ours in PLACE.values())
-    return Weather(str(path), latitude, longitude, altitude, times, **values)
+    return Weather(str(path), *place, times, **values)
 
 
-def _place(path: Path, lines: list[str]) -> dict[str, float]:
-    """Latitude, longitude and altitude from the lines above the table; the slope must be 0."""
-    place = {}
+def _place(path: Path, lines: list[str]) -> tuple[float, float, float]:
+    """Read latitude, longitude and altitude above the table, where the slope must be 0."""
+    found: dict[str, float] = {}
     for number, line in enumerate(lines, 1):
         name, _, text = line.partition(":")
         word = name.split(" ")[0]
-        if word in PLACE or word == "Slope":
+        if word in (*PLACE, "Slope"):
             try:
-                value = float(text.split()[0])
+                found[word] = float(text.split()[0])
             except (IndexError, ValueError) as error:
                 raise InputError(
                     f"{path}, line {number}: {word} is {text.strip()!r} and no number; {AGAIN}."
                 ) from error
-            if word in PLACE:
-                place[PLACE[word]] = value
-            elif value != 0:
+            if word == "Slope" and found[word] != 0:
                 raise InputError(
-                    f"{path}, line {number}: the plane has a slope of {value:g} degrees; {AGAIN}."
+                    f"{path}, line {number}: the plane has a slope of {found[word]:g} degrees; {AGAIN}."
                 )
-    for word, ours in PLACE.items():
-        if ours not in place:
+    for word in PLACE:
+        if word not in found:
             raise InputError(f"{path} has no line {word!r} above its table; {AGAIN}.")
-    return place
+    return found["Latitude"], found["Longitude"], found["Elevation"]
 
 
 def _times(path: Path, texts: tuple[str, ...], first: int) -> pd.DatetimeIndex:
-    """Every hour of whole years, once and in order."""
+    """Read the hours, which must be those of whole years, each once and in order."""
     if not texts:
         raise InputError(f"{path}, line {first}: there are no rows below the header; {AGAIN}.")
     times = pd.DatetimeIndex(
@@ -115,9 +109,8 @@ def _times(path: Path, texts: tuple[str, ...], first: int) -> pd.DatetimeIndex:
             f"{path}, line {first + unknown[0]}, column 'time': {texts[unknown[0]]!r} is no time such "
             f"as 20180601:1210; {AGAIN}."
         )
-    jumps = np.flatnonzero(np.diff(times.to_numpy()) != np.timedelta64(1, "h"))
-    if len(jumps):
-        before, after = jumps[0], jumps[0] + 1
+    if len(gaps := jumps(times)):
+        before, after = gaps[0], gaps[0] + 1
         raise InputError(
             f"{path}, line {first + after}, column 'time': {texts[after]} follows {texts[before]}, and "
             f"every hour must be there once and in order; {AGAIN}."
@@ -147,13 +140,11 @@ def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
 
 def _values(path: Path, name: str, ours: str, texts: tuple[str, ...], first: int) -> np.ndarray:
     values: np.ndarray = pd.to_numeric(pd.Series(texts), errors="coerce").to_numpy(dtype=float)
-    low, high = LIMITS[ours]
-    wrong = ~((values >= low) & (values <= high))
-    if wrong.any():
-        where = int(np.argmax(wrong))
+    if len(wrong := impossible(ours, values)):
+        low, high = LIMITS[ours]
         raise InputError(
-            f"{path}, line {first + where}, column {name!r}: {texts[where].strip()!r} is not between "
-            f"{low:g} and {high:g}; {AGAIN}."
+            f"{path}, line {first + wrong[0]}, column {name!r}: {texts[wrong[0]].strip()!r} is not "
+            f"between {low:g} and {high:g}; {AGAIN}."
         )
     return values
 
@@ -169,14 +160,16 @@ def fetch_pvgis(
     attempts: int = 3,
     wait: float = 2.0,
 ) -> Weather:
-    """The weather of the years from the first to the last one, from `folder` or else from PVGIS.
+    """Return the weather of the years from the first to the last, from `folder` or else from PVGIS.
 
-    Without a folder it is `pacpfl` in the user's cache (XDG_CACHE_HOME, or ~/.cache).
-    An overloaded service (429, or 500 and above) is asked `attempts` times in all, `wait` seconds
-    after the first time and twice as long after each further one.
+    Without a folder it is `pacpfl` in the user's cache (XDG_CACHE_HOME, or ~/.cache). An overloaded
+    service (429, or 500 and above) is asked `attempts` times in all, `wait` seconds after the first time
+    and twice as long after each further one.
     """
     name = f"pvgis_{latitude:.4f}_{longitude:.4f}_{years[0]}_{years[1]}.csv"
-    path = (_user_cache() if folder is None else folder) / name
+    if folder is None:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pacpfl"
+    path = folder / name
     if path.exists():
         try:
             return read_pvgis_csv(path)
@@ -185,32 +178,26 @@ def fetch_pvgis(
                 f"The weather kept in {path} cannot be used; delete the file and it is fetched again "
                 f"(it was refused with: {error})"
             ) from error
-    return _keep(_ask(latitude, longitude, years, url, timeout, attempts, wait), path)
 
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pacpfl"
-
-
-def _ask(
-    latitude: float,
-    longitude: float,
-    years: tuple[int, int],
-    url: str | None,
-    timeout: float,
-    attempts: int,
-    wait: float,
-) -> Weather:
     pvlib = require_pvlib()
     where = {} if url is None else {"url": url}
 
-    def call() -> tuple[Any, Any]:
+    def ask() -> tuple[Any, Any]:
         return pvlib.iotools.get_pvgis_hourly(
             latitude, longitude, start=years[0], end=years[1], timeout=timeout, **where
         )
 
-    table, about = _patiently(call, attempts, wait)
-    try:
+    weather = _understood(*_patiently(ask, attempts, wait), years)
+    text = as_csv(weather)
+    checked = parse_pvgis(text, path)  # what cannot be read back is not kept
+    files.write(path, text.encode())
+    return checked
+
+
+def _understood(table: Any, about: Any, years: tuple[int, int]) -> Weather:
+    """Turn what pvlib makes of PVGIS's answer into weather, all of these years."""
+    broken = (AttributeError, KeyError, TypeError, ValueError, InputError)
+    with explained("The answer of PVGIS is incomplete", WAY_OUT, *broken):
         place = about["inputs"]["location"]
         weather = Weather(
             "The answer of PVGIS",
@@ -222,19 +209,15 @@ def _ask(
         )
         if _covered_years(weather.times) != years:
             raise ValueError(f"it goes from {weather.times[0]} to {weather.times[-1]}")
-    except (AttributeError, KeyError, TypeError, ValueError, InputError) as error:
-        raise InputError(
-            f"The answer of PVGIS is incomplete ({_words(error)}); {WAY_OUT}."
-        ) from error
     return weather
 
 
-def _patiently(call: Callable[[], tuple[Any, Any]], attempts: int, wait: float) -> tuple[Any, Any]:
-    """The answer, or one sentence about why there is none."""
+def _patiently(ask: Callable[[], tuple[Any, Any]], attempts: int, wait: float) -> tuple[Any, Any]:
+    """Return the answer, or raise one sentence about why there is none."""
     requests = importlib.import_module("requests")  # comes with pvlib
     for attempt in range(1, attempts + 1):
         try:
-            return call()
+            return ask()
         except requests.HTTPError as error:
             status = None if error.response is None else int(error.response.status_code)
             overloaded = status is not None and (status == BUSY or status >= SERVER_ERROR)
@@ -242,12 +225,12 @@ def _patiently(call: Callable[[], tuple[Any, Any]], attempts: int, wait: float) 
                 time.sleep(wait * 2 ** (attempt - 1))
                 continue
             if status == BUSY:
-                reason = "has had too many requests (429); wait some minutes"
+                words = "has had too many requests (429); wait some minutes"
             elif overloaded:
-                reason = f"is out of order ({status}); try later"
+                words = f"is out of order ({status}); try later"
             else:  # pvlib passes on PVGIS's own words, without the status
-                reason = f"refuses the request ({_words(error)}); change it"
-            raise InputError(f"PVGIS {reason}, {WAY_OUT}.") from error
+                words = f"refuses the request ({reason(error)[:200]}); change it"
+            raise InputError(f"PVGIS {words}, {WAY_OUT}.") from error
         except requests.Timeout as error:
             raise InputError(f"PVGIS does not answer in time; try later, {WAY_OUT}.") from error
         except requests.RequestException as error:
@@ -256,26 +239,13 @@ def _patiently(call: Callable[[], tuple[Any, Any]], attempts: int, wait: float) 
             ) from error
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"The answer of PVGIS cannot be read ({_words(error)}); try again, {WAY_OUT}."
+                f"The answer of PVGIS cannot be read ({reason(error)[:200]}); try again, {WAY_OUT}."
             ) from error
     raise InputError(f"attempts = {attempts} leaves no chance to ask PVGIS; take at least 1.")
 
 
-def _words(error: Exception) -> str:
-    """What an error says, in one line without a full stop."""
-    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-
-
-def _keep(weather: Weather, path: Path) -> Weather:
-    """Write the weather as a file that can be read back; return what is read back."""
-    text = as_csv(weather)
-    checked = parse_pvgis(text, path)
-    files.write(path, text.encode())
-    return checked
-
-
 def as_csv(weather: Weather) -> str:
-    """The weather in PVGIS's own CSV format; `read_pvgis_csv` gives the same numbers back."""
+    """Write the weather in PVGIS's own CSV format; `read_pvgis_csv` gives the same numbers back."""
     lines = [
         f"Latitude (decimal degrees):\t{weather.latitude!r}",
         f"Longitude (decimal degrees):\t{weather.longitude!r}",

@@ -10,18 +10,17 @@ Tables (CSV, Parquet) are read by `data.tables`. Nothing is ever unpickled.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pacpfl.data.store import open_store
+from pacpfl.data.store import open_npz, open_store
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
 PARTS = {"train": "", "later": "_later", "test": "_test"}
+NAMES = {f"{letter}{suffix}" for letter in "xy" for suffix in PARTS.values()} | {"classes", "shape"}
 
 
 def is_site_folder(path: Path) -> bool:
@@ -32,85 +31,65 @@ def is_site_folder(path: Path) -> bool:
 def read_site_folder(path: Path) -> Federation:
     """Return the site's clients, in the order of their names; all of them exist, none is new."""
     if (path / "store.json").is_file():
-        return _from_store(path)
-    files = sorted(path.glob("*.npz"))
-    if not files:
-        raise InputError(
-            f"{path} holds neither .npz files nor a client store; put one .npz with x and y for each "
-            "client there."
+        store = open_store(path)
+        ends = store.offsets.tolist()
+        clients = tuple(
+            Client(f"client-{number:06d}", Samples(store.x[start:end], store.y[start:end]))
+            for number, (start, end) in enumerate(pairwise(ends))
         )
-    read = [_read(file) for file in files]
-    forms = {(client.train.x.shape[1], *form) for client, form in read}
-    if len(forms) > 1:
-        raise InputError(
-            f"The clients in {path} differ in their number of features, classes or shape; give all "
-            "the same."
-        )
-    width, classes, shape = forms.pop()
-    return _federation(path, tuple(client for client, _ in read), width, classes, shape)
-
-
-def write_client_file(folder: Path, client: Client, federation: Federation) -> Path:
-    """Write one client's samples, as `read_site_folder` reads them."""
-    arrays: dict[str, Any] = {}
-    for part, suffix in PARTS.items():
-        samples: Samples | None = getattr(client, part)
-        if samples is not None:
-            arrays |= {f"x{suffix}": samples.x, f"y{suffix}": samples.y}
-    if federation.classes is not None:
-        arrays["classes"] = np.array(federation.classes)
-    if federation.shape is not None:
-        arrays["shape"] = np.array(federation.shape)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{client.name}.npz"
-    np.savez(path, **arrays)
-    return path
-
-
-def _federation(
-    path: Path,
-    clients: tuple[Client, ...],
-    width: int,
-    classes: int | None = None,
-    shape: tuple[int, ...] | None = None,
-) -> Federation:
+        width, classes, shape = store.features, None, None
+    else:
+        files = sorted(path.glob("*.npz"))
+        if not files:
+            raise InputError(
+                f"{path} holds neither .npz files nor a client store; put one .npz with x and y for each "
+                "client there."
+            )
+        clients, forms = zip(*map(_read, files), strict=True)
+        if len(set(forms)) > 1:
+            raise InputError(
+                f"The clients in {path} differ in their number of features, classes or shape; give all "
+                "the same."
+            )
+        width, classes, shape = forms[0]
     names = ("x",) if width == 1 else tuple(f"x{j + 1}" for j in range(width))
     return Federation(path.name, clients, (), names, "y", classes, shape)
 
 
-def _from_store(path: Path) -> Federation:
-    store = open_store(path)
-    clients = []
-    for number in range(store.clients):
-        rows = slice(int(store.offsets[number]), int(store.offsets[number + 1]))
-        clients.append(Client(f"client-{number:06d}", Samples(store.x[rows], store.y[rows])))
-    return _federation(path, tuple(clients), store.features)
+def write_client_file(folder: Path, client: Client, federation: Federation) -> Path:
+    """Write one client's samples, as `read_site_folder` reads them."""
+    arrays: dict[str, np.ndarray] = {}
+    for part, suffix in PARTS.items():
+        samples: Samples | None = getattr(client, part)
+        if samples is not None:
+            arrays |= {f"x{suffix}": samples.x, f"y{suffix}": samples.y}
+    for name in ("classes", "shape"):
+        if getattr(federation, name) is not None:
+            arrays[name] = np.array(getattr(federation, name))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{client.name}.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
 
 
-def _read(path: Path) -> tuple[Client, tuple[int | None, tuple[int, ...] | None]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read as .npz ({type(error).__name__}); save it again with np.savez(path, "
-            "x=..., y=...) and plain number arrays."
-        ) from error
-    parts: dict[str, Samples | None] = {}
+def _read(path: Path) -> tuple[Client, tuple[int, int | None, tuple[int, ...] | None]]:
+    """Read a client, and how many features, which classes and what shape it has."""
+    arrays = open_npz(path, NAMES, "np.savez(path, x=..., y=...)")
+    parts: dict[str, Samples] = {}
     for part, suffix in PARTS.items():
         names = (f"x{suffix}", f"y{suffix}")
         given = [name for name in names if name in arrays]
         if len(given) == 1 or (part == "train" and not given):
             raise InputError(f"{path} must hold both {names[0]!r} and {names[1]!r}; save both.")
-        parts[part] = _samples(path, *(arrays[name] for name in names)) if given else None
-    train = parts["train"]
-    assert train is not None
+        if given:
+            parts[part] = _samples(path, *(arrays[name] for name in names))
     classes, shape = arrays.get("classes"), arrays.get("shape")
     form = (
+        parts["train"].x.shape[1],
         None if classes is None else int(classes.item()),
         None if shape is None else tuple(int(side) for side in shape),
     )
-    return Client(path.stem, train, parts["later"], parts["test"]), form
+    return Client(path.stem, **parts), form
 
 
 def _samples(path: Path, x: np.ndarray, y: np.ndarray) -> Samples:

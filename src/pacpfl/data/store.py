@@ -10,14 +10,16 @@ import json
 import mmap
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pacpfl import files
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained, reason
 from pacpfl.types import Client, Data, Samples
 
 IN_MEMORY = 1 << 28  # bytes of features above which they lie on disk
@@ -40,7 +42,7 @@ class ClientStore:
         return int(self.x.shape[1])
 
     def gather(self, chosen: np.ndarray, dtype: np.dtype | type) -> Data:
-        """The chosen clients' samples, padded to the longest client of the whole store."""
+        """Return the chosen clients' samples, padded to the longest client of the whole store."""
         shape = (len(chosen), self.longest)
         x = np.zeros((*shape, self.features), dtype)
         y = np.zeros(shape, dtype)
@@ -54,8 +56,11 @@ class ClientStore:
 
 
 def from_samples(parts: Sequence[Samples], roomy: bool = False) -> ClientStore:
-    """`roomy`: clients are padded to one of few sizes (`round_up`), so that federations whose largest
-    clients differ a little share their compiled programs."""
+    """Put the samples of several clients into one store.
+
+    With `roomy` they are padded to one of few sizes (`round_up`), so that federations whose largest clients
+    differ a little share their compiled programs.
+    """
     lengths = [len(part) for part in parts]
     longest = max(lengths)
     return ClientStore(
@@ -67,7 +72,7 @@ def from_samples(parts: Sequence[Samples], roomy: bool = False) -> ClientStore:
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All rows in one array. Rows that follow each other in a file are not copied: they stay there."""
+    """Return all rows in one array. Those that follow each other in a file are not copied."""
     first = parts[0]
     file = getattr(first, "_mmap", None)
     if file is None or not all(
@@ -85,25 +90,21 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def round_up(length: int) -> int:
-    """The next number with at most three binary digits: at most a quarter more."""
+    """Return the next number with at most three binary digits: at most a quarter more."""
     unit = 2 ** max(0, length.bit_length() - 3)
     return -(-length // unit) * unit
 
 
 def from_clients(clients: Sequence[Client], roomy: bool = False) -> ClientStore:
-    """The store of what clients train on."""
+    """Return the store of what clients train on."""
     return from_samples([client.train for client in clients], roomy)
 
 
 def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
     """Stream samples to disk, one client at a time; `store.json` is written last and atomically."""
-    try:
+    what = f"The client store {folder} could not be written"
+    with explained(what, "make room or choose another folder, and write it again", OSError):
         _write_parts(folder, parts, features)
-    except OSError as error:
-        raise InputError(
-            f"The client store {folder} could not be written ({error.strerror}); make room or choose "
-            "another folder, and write it again."
-        ) from error
 
 
 def _write_parts(folder: Path, parts: Iterable[Samples], features: int) -> None:
@@ -128,7 +129,8 @@ def _write_parts(folder: Path, parts: Iterable[Samples], features: int) -> None:
 
 def open_store(folder: Path) -> ClientStore:
     """Memory-map a folder that `write_store` made."""
-    try:
+    broken = (OSError, ValueError, KeyError, TypeError)
+    with explained(f"{folder} is not a complete client store", "write it again", *broken):
         about = json.loads((folder / "store.json").read_text())
         count, longest = int(about["clients"]), int(about["longest"])
         offsets = np.memmap(folder / "offsets.i64", "<i8", "r")
@@ -137,11 +139,25 @@ def open_store(folder: Path) -> ClientStore:
         shape = (int(offsets[-1]), int(about["features"]))
         x = np.memmap(folder / "x.f32", "<f4", "r", shape=shape)
         y = np.memmap(folder / "y.f32", "<f4", "r", shape=shape[:1])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return ClientStore(x, y, offsets, longest)
+
+
+def open_npz(path: Path, names: Collection[str], example: str) -> dict[str, np.ndarray]:
+    """Return those of the named arrays that an .npz file holds, which `example` would save."""
+    try:
+        with open(path, "rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("it is a single array")
+            with file:
+                return {name: file[name] for name in file.files if name in names}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        pickled = "allow_pickle" in str(error)  # NumPy's own words say how to load it all the same
+        why = "it holds pickled objects, and those are never loaded" if pickled else reason(error)
         raise InputError(
-            f"{folder} is not a complete client store ({error}); write it again."
+            f"{path} cannot be read as .npz ({why}); save it again with {example} and plain number "
+            "arrays."
         ) from error
-    return ClientStore(x, y, offsets, longest)
 
 
 class Room:
@@ -156,7 +172,7 @@ class Room:
         self.count = 0
 
     def array(self, shape: tuple[int, ...], dtype: type, total: int) -> np.ndarray:
-        """Zeros. `total` is the number of bytes of all the arrays that belong together."""
+        """Return zeros. `total` is the number of bytes of all the arrays that belong together."""
         if total <= self.in_memory or 0 in shape:
             return np.zeros(shape, dtype)
         if self.folder is None:
@@ -164,13 +180,9 @@ class Room:
             self.folder = Path(holder.name)
             weakref.finalize(self, holder.cleanup)
         self.count += 1
-        try:
+        what = f"There is no room in {self.folder.parent} for the rows"
+        with explained(what, "make room, or name another folder in TMPDIR", OSError):
             return np.memmap(self.folder / f"{self.count}.rows", dtype, "w+", shape=shape)
-        except OSError as error:
-            raise InputError(
-                f"There is no room in {self.folder.parent} for the rows ({error.strerror}); make room, or "
-                "name another folder in TMPDIR."
-            ) from error
 
 
 def row_blocks(count: int, rows: int = ROWS) -> Iterator[slice]:

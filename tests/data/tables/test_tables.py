@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from pacpfl.data.prepare import check_federation, fit_scalers, standardize
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import Tables, load_tables, read_rows
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation
 

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables import read as tables_module
 from pacpfl.data.tables.files import Table, open_tables
 from pacpfl.data.tables.read import Tables, load_own, load_tables
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 from pacpfl.own import commented, propose
 

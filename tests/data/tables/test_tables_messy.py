@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.files import open_file, open_tables
 from pacpfl.data.tables.read import Tables, load_tables
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.errors import InputError
 
 GOOD = "x,colour,y\n" + "".join(f"{i}.5,{'red' if i % 2 else 'blue'},{2 * i}\n" for i in range(8))

@@ -13,9 +13,9 @@ import pytest
 from patience import patience
 
 from pacpfl.data.prepare import standardize
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import ROWS, Room, from_clients, from_samples
 from pacpfl.data.tables.read import load_tables
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.run import digest
 from pacpfl.types import Samples
 
@@ -85,7 +85,7 @@ import resource, sys
 from pathlib import Path
 from pacpfl.data.prepare import standardize
 from pacpfl.data.store import from_clients
-from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import Room
 from pacpfl.data.tables.read import load_tables
 

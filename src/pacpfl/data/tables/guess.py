@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_numbers
 from pacpfl.data.tables.files import ENDINGS, Table, open_tables
 from pacpfl.data.tables.scan import clients_of
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.data.tables.split import LEAST, TRAIN, WORDS, counts
 from pacpfl.errors import InputError
 from pacpfl.types import Form

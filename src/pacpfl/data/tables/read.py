@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import Room, release, row_blocks
 from pacpfl.data.tables.columns import (
     Column,
@@ -29,7 +30,6 @@ from pacpfl.data.tables.columns import (
 )
 from pacpfl.data.tables.files import CHUNK, Chunk, Table, normalized, open_tables, opening
 from pacpfl.data.tables.scan import Scan, clients_of, learning_columns, nearest, scan_tables
-from pacpfl.data.tables.settings import TableSettings
 from pacpfl.data.tables.split import PARTS, TRAIN, UNUSED, Split, choose_new, split_rows
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pacpfl.data.settings import CYCLES, TableSettings
 from pacpfl.data.tables.columns import (
     Evidence,
     cells_of,
@@ -19,7 +20,6 @@ from pacpfl.data.tables.columns import (
     read_times,
 )
 from pacpfl.data.tables.files import Chunk, Table
-from pacpfl.data.tables.settings import CYCLES, TableSettings
 from pacpfl.data.tables.split import WORDS
 from pacpfl.errors import InputError
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pacpfl.data.tables.settings import TableSettings
+from pacpfl.data.settings import TableSettings
 from pacpfl.errors import InputError
 
 TRAIN, LATER, TEST, UNUSED = 0, 1, 2, 255

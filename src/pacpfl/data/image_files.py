@@ -1,0 +1,472 @@
+"""Sets of images in the files in which people share them.
+
+NumPy's .npz, the plainest of them: `images` [N, H, W] (bytes 0..255 or fractions 0..1, ink high),
+`labels` [N] (class numbers from 0), and optionally `writer` [N] (who wrote it, numbers or names),
+`writer_names` (then `writer` holds positions in this list) and `classes` (one number; without it the
+highest label tells).
+
+EMNIST (Cohen et al., 2017) as NIST publishes it: idx pairs, plain or gzipped, and .mat files. An idx file
+is a magic number 00 00 08 d (unsigned bytes, d dimensions), d sizes as big-endian 32-bit numbers, and
+the bytes. EMNIST stores every image TRANSPOSED (it was written by Matlab, column by column), in idx and
+in .mat files alike: here they come out upright. Files are known as EMNIST's by their name,
+emnist-<split>-...; any other idx pair (MNIST's own, say) is taken to be upright. The split `letters`
+counts its labels from 1, the others from 0; here all count from 0.
+
+FEMNIST (Caldas et al., 2018): characters of some 3,600 writers. LEAF writes JSON files of up to a hundred
+writers each: `users`, `num_samples`, and `user_data` with, for each writer, `x` (rows of 784 fractions)
+and `y`. Hugging Face (flwrlabs/femnist) has Parquet with a PNG per row: `image` {bytes, path},
+`writer_id`, `hsf_id`, `character`. In both the labels are 0-9 for digits, 10-35 for A-Z and 36-61 for
+a-z, and the paper is white: here ink is high, as in MNIST. Files are read one at a time, and `keep` drops
+other classes at once (10: digits only), so that the whole set never lies in memory as text.
+
+Nothing is ever unpickled: a pickle from another hand can run any code.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.io import loadmat
+
+from pacpfl.data.images import Images, check_images
+from pacpfl.data.store import open_npz
+from pacpfl.errors import InputError, explained, imported
+
+FORMATS = (
+    "an .npz with images and labels, a folder with an idx pair, a .mat of EMNIST, Parquet of "
+    "flwrlabs/femnist, or JSON of LEAF"
+)
+CLASSES = 62  # of FEMNIST
+SPLITS = {  # of EMNIST: how many classes each has, and its first label
+    "byclass": (62, 0),
+    "bymerge": (47, 0),
+    "balanced": (47, 0),
+    "letters": (26, 1),
+    "digits": (10, 0),
+    "mnist": (10, 0),
+}
+_SUFFIXES = (".npz", ".mat", ".parquet", ".json")
+_BEGINNINGS = {
+    b"PK\x03\x04": ".npz",
+    b"MATLAB": ".mat",
+    b"PAR1": ".parquet",
+    b"{": ".json",
+    b"\x00\x00\x08": "idx",
+    b"\x1f\x8b": "idx",
+}
+_IMAGES = re.compile(r"(?P<stem>.+)-images(?P<mark>[-.])idx3-ubyte(\.gz)?")
+_SPLIT = re.compile(r"emnist-(?P<split>[a-z]+)-")
+_BATCH = 4096  # rows of Parquet decoded at a time
+_COLUMNS = ("image", "writer_id", "character")
+
+# Some samples of one file: images [m, H, W], labels [m], writers [m].
+_Part = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Arrays(NamedTuple):
+    """The content of image files. `classes` is None where the format does not say."""
+
+    images: np.ndarray  # [N, H, W] uint8
+    labels: np.ndarray  # [N] integers
+    writer: np.ndarray | None = None  # [N] numbers or names
+    classes: int | None = None
+
+
+def load_images(path: Path | str, classes: int | None = None) -> Images:
+    """Read images of any of FORMATS. With `classes` only the first so many are kept (10: digits)."""
+    path = Path(path)
+    if classes is not None and classes < 2:
+        raise InputError(f"{classes} classes cannot be told apart; ask for at least 2.")
+    if not path.exists():
+        raise InputError(f"There is no file or folder {path}; give {FORMATS}.")
+    with explained(f"{path} cannot be read", f"give {FORMATS}", OSError):
+        images, labels, writer, known = _read(path, CLASSES if classes is None else classes)
+    check_images(str(path), images, labels, writer, known)
+    labels = labels.astype(np.int64)
+    if classes is not None:
+        kept = labels < classes
+        if not kept.any():
+            raise InputError(f"{path} holds no image of the first {classes} classes; ask for more.")
+        if not kept.all():
+            images, labels = images[kept], labels[kept]
+            writer = None if writer is None else writer[kept]
+    count = classes or known or int(labels.max()) + 1
+    return Images(path.resolve().stem, images, labels, count, writer)
+
+
+def _read(path: Path, keep: int) -> Arrays:
+    kind = _kind_of_folder(path) if path.is_dir() else _kind_of_file(path)
+    match kind:
+        case ".npz":
+            return read_npz(path)
+        case ".mat":
+            return read_mat(path)
+        case ".parquet" | ".json":
+            return read_femnist(path, kind, keep)
+        case "idx":
+            return read_idx(path)
+    what = f"The folder {path} holds no images" if path.is_dir() else f"{path} is of no format"
+    raise InputError(f"{what} that can be read; give {FORMATS}.")
+
+
+def _kind_of_folder(path: Path) -> str | None:
+    if any(is_idx(file) for file in path.iterdir()):
+        return "idx"
+    return next((kind for kind in (".parquet", ".json") if femnist_files(path, kind)), None)
+
+
+def _kind_of_file(path: Path) -> str | None:
+    """Tell the format by the name, and where the name says nothing by the first bytes."""
+    if is_idx(path):
+        return "idx"
+    if path.suffix in _SUFFIXES:
+        return path.suffix
+    with open(path, "rb") as file:
+        beginning = file.read(64).lstrip()
+    return next((kind for start, kind in _BEGINNINGS.items() if beginning.startswith(start)), None)
+
+
+def to_bytes(pixels: np.ndarray, origin: str) -> np.ndarray:
+    """Return pixels as uint8: whole numbers 0..255 as they are, fractions 0..1 times 255 and rounded."""
+    whole = pixels.dtype.kind in "iu"
+    if pixels.dtype.kind not in "iuf":
+        raise InputError(f"{origin}: pixels are of type {pixels.dtype}; give numbers.")
+    if pixels.size:
+        low, high = pixels.min(), pixels.max()
+        if not (low >= 0 and high <= (255 if whole else 1)):  # also when one of them is NaN
+            raise InputError(
+                f"{origin}: pixels lie between {low} and {high}; give whole numbers from 0 to 255 or "
+                "fractions from 0 to 1."
+            )
+    return (pixels if whole else np.rint(pixels * 255)).astype(np.uint8, copy=False)
+
+
+def _side(pixels: int) -> int:
+    """Return the side of a square image of so many pixels, or 0 where there is none."""
+    side = round(pixels**0.5)
+    return side if side * side == pixels else 0
+
+
+# ---- .npz ----
+
+
+def read_npz(path: Path) -> Arrays:
+    example = "np.savez(path, images=..., labels=...)"
+    names = ("images", "labels", "writer", "writer_names", "classes")
+    found = open_npz(path, names, example)
+    for name in names[:2]:
+        if name not in found:
+            raise InputError(f"{path} holds no array called {name!r}; save it with {example}.")
+    classes = found.get("classes")
+    if classes is not None and (classes.size != 1 or classes.dtype.kind not in "iu"):
+        raise InputError(f"{path}: 'classes' must be one whole number; save it as such.")
+    count = None if classes is None else int(classes.item())
+    return Arrays(
+        to_bytes(found["images"], str(path)), found["labels"], _writer(found, path), count
+    )
+
+
+def _writer(found: dict[str, np.ndarray], path: Path) -> np.ndarray | None:
+    """Return who wrote each sample, by name where names are given."""
+    writer, names = found.get("writer"), found.get("writer_names")
+    if writer is None or names is None:
+        return writer
+    if writer.dtype.kind not in "iu":
+        raise InputError(f"{path}: 'writer' must hold positions in 'writer_names', whole numbers.")
+    if len(np.unique(names)) != len(names):
+        raise InputError(f"{path}: 'writer_names' holds a name twice; give each writer its own.")
+    used = np.unique(writer)
+    if len(used) and not 0 <= used[0] <= used[-1] < len(names):
+        raise InputError(
+            f"{path}: 'writer' holds {used[-1] if used[0] >= 0 else used[0]}, and 'writer_names' has "
+            f"{len(names)} names; make the two agree."
+        )
+    for name in names[np.setdiff1d(np.arange(len(names)), used)]:
+        raise InputError(f"{path}: writer {str(name)!r} has no samples; drop the name.")
+    return names[writer]
+
+
+# ---- EMNIST ----
+
+
+def is_idx(path: Path) -> bool:
+    """Return whether the name is that of an idx file of images."""
+    return _IMAGES.fullmatch(path.name) is not None
+
+
+def read_idx(path: Path) -> Arrays:
+    """Read one pair, given its file of images; or all pairs of a folder, which must be of one split."""
+    files = [path]
+    if path.is_dir():
+        # A file may lie there twice, gzipped and not; the stem is the same, and one is enough.
+        found = ((_IMAGES.fullmatch(p.name), p) for p in sorted(path.iterdir(), reverse=True))
+        pairs = {match["stem"]: file for match, file in found if match}
+        files = [pairs[stem] for stem in sorted(pairs)]
+    splits = sorted({match["split"] if (match := _SPLIT.match(f.name)) else "" for f in files})
+    if len(splits) > 1:
+        raise InputError(
+            f"{path} holds several sets ({', '.join(split or 'MNIST' for split in splits)}); give a "
+            "folder with one of them, or one file of images."
+        )
+    classes, first = SPLITS.get(splits[0], (None, 0))
+    images, labels = _joined(path, [_read_pair(file) for file in files])
+    return Arrays(
+        _upright(images) if splits[0] else images, labels.astype(np.int64) - first, None, classes
+    )
+
+
+def _joined(path: Path, parts: list[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
+    """Return images, labels and what else the parts have, each in one array."""
+    if len({part[0].shape[1:] for part in parts}) > 1:
+        raise InputError(f"The images in {path} differ in size; give files of one set.")
+    return (np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def read_mat(path: Path) -> Arrays:
+    """Read `dataset` with `train` and `test` (`images` [N, H W], `labels`, `writers`) and `mapping`."""
+    # SciPy names no common class for what a damaged file can raise.
+    with explained(f"{path} cannot be read as a Matlab file", "download it again", Exception):
+        content = loadmat(path, simplify_cells=True)
+    layout = (
+        f"{path} is not laid out as EMNIST's Matlab files are, with dataset.train and dataset.test of "
+        "images and labels, and dataset.mapping"
+    )
+    odd = (KeyError, TypeError, IndexError, ValueError)
+    with explained(layout, "give one of those files", *odd):
+        dataset = content["dataset"]
+        parts = [dataset[name] for name in ("train", "test")]
+        images = np.concatenate([_rows(part["images"], part["labels"]) for part in parts])
+        labels = np.concatenate([np.atleast_1d(part["labels"]) for part in parts]).astype(np.int64)
+        writers = [np.atleast_1d(part["writers"]) for part in parts if "writers" in part]
+        numbers = np.atleast_2d(dataset["mapping"])[:, 0]
+        first = int(numbers.min())
+    side = _side(images.shape[1])
+    if not side:
+        raise InputError(
+            f"{path}: {images.shape[1]} pixels make no square image; give EMNIST's file."
+        )
+    upright = _upright(to_bytes(images.reshape(-1, side, side), str(path)))
+    writer = np.concatenate(writers) if len(writers) == len(parts) else None
+    return Arrays(upright, labels - first, writer, len(numbers))
+
+
+def _rows(images: Any, labels: Any) -> np.ndarray:
+    """Return [N, pixels]: SciPy gives the only image of a set without the first axis."""
+    count = np.size(labels)
+    rows = np.asarray(images)
+    if rows.ndim < 2:
+        rows = rows.reshape(count, -1)
+    if len(rows) != count:
+        raise ValueError(f"{len(rows)} images and {count} labels")
+    return rows
+
+
+def _upright(images: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(images.transpose(0, 2, 1))
+
+
+def _read_pair(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    match = _IMAGES.fullmatch(file.name)
+    if match is None:
+        raise InputError(
+            f"{file} is not named as idx images are (...-images-idx3-ubyte); give the file of images, "
+            "and keep its labels beside it."
+        )
+    plain = f"{match['stem']}-labels{match['mark']}idx1-ubyte"
+    beside = [p for p in (file.with_name(plain), file.with_name(f"{plain}.gz")) if p.exists()]
+    if not beside:
+        raise InputError(f"{file} has no labels beside it; put {plain} or {plain}.gz there.")
+    images, labels = _bytes_of(file, 3), _bytes_of(beside[0], 1)
+    if len(images) != len(labels):
+        raise InputError(
+            f"{file} holds {len(images)} images and {beside[0].name} {len(labels)} labels; they are not "
+            "a pair, so download both again."
+        )
+    return images, labels
+
+
+def _bytes_of(path: Path, dimensions: int) -> np.ndarray:
+    """Read the array of an idx file."""
+    broken = (OSError, EOFError, zlib.error)
+    with explained(f"{path} is damaged or cannot be read", "download it again", *broken):
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    start = 4 + 4 * dimensions
+    if content[:4] != bytes((0, 0, 8, dimensions)):
+        raise InputError(
+            f"{path} starts with {content[:4].hex(' ') or 'nothing'}, not 00 00 08 {dimensions:02x} as an "
+            f"idx file of bytes with {dimensions} dimension{'s' * (dimensions > 1)} does; download it "
+            "again."
+        )
+    # A header that is cut short announces, as far as one can tell, at least itself.
+    shape = struct.unpack(f">{dimensions}I", content[4:start]) if len(content) >= start else ()
+    expected = start + (math.prod(shape) if shape else 0)
+    if len(content) != expected:
+        raise InputError(
+            f"{path} has {len(content)} bytes where its header announces {expected}; it is incomplete or "
+            "damaged, so download it again."
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+# ---- FEMNIST ----
+
+
+def femnist_files(path: Path, kind: str) -> list[Path]:
+    """Return a file; a folder's own files of the kind (.json, .parquet); or those of its usual folders.
+
+    These are train and test for LEAF, which leaves the same samples in all_data and sampled_data, and data
+    for Hugging Face.
+    """
+    if not path.is_dir():
+        return [path]
+    usual = ("train", "test") if kind == ".json" else ("data",)
+    own = sorted(path.glob(f"*{kind}"))
+    return own or [file for folder in usual for file in sorted((path / folder).glob(f"*{kind}"))]
+
+
+def read_femnist(path: Path, kind: str, keep: int = CLASSES) -> Arrays:
+    """Read all files of LEAF (.json) or of Hugging Face (.parquet), and of the first `keep` classes."""
+    parts_of = _leaf_parts if kind == ".json" else _parquet_parts
+    parts = [part for file in femnist_files(path, kind) for part in parts_of(file, keep)]
+    if not parts:
+        raise InputError(f"{path} holds no samples of the classes asked for; ask for more classes.")
+    images, labels, writer = _joined(path, parts)
+    # Most of a sheet is paper: a bright mean says that the paper is white.
+    if images.mean() > 127.5:
+        np.subtract(255, images, out=images)
+    return Arrays(images, labels, writer, CLASSES)
+
+
+def _leaf_parts(file: Path, keep: int) -> Iterator[_Part]:
+    """Yield one part per writer, after the whole file was found to be sound."""
+    broken = (OSError, ValueError, RecursionError)
+    with (
+        explained(f"{file} is no complete JSON file", "make or copy it again", *broken),
+        open(file, encoding="utf-8") as stream,
+    ):
+        content = json.load(stream, object_hook=_compact)
+    lacking = f"{file} lacks LEAF's users, num_samples and user_data"
+    remedy = "give a file that LEAF's scripts wrote"
+    with explained(lacking, remedy, AttributeError, KeyError, TypeError):
+        users, counts, data = content["users"], content["num_samples"], content["user_data"]
+        if not len(users) == len(counts) == len(data) or set(users) != data.keys():
+            raise InputError(
+                f"{file} lists {len(users)} users with {len(counts)} numbers of samples and data of "
+                f"{len(data)}; make the file again with LEAF's scripts."
+            )
+    parts = [
+        _leaf_writer(file, str(user), count, data[user])
+        for user, count in zip(users, counts, strict=True)
+    ]
+    for user, (images, labels) in zip(users, parts, strict=True):
+        chosen = labels < keep
+        if chosen.any():
+            yield images[chosen], labels[chosen], np.full(int(chosen.sum()), str(user))
+
+
+def _compact(entry: dict[str, Any]) -> dict[str, Any]:
+    """Turn a writer's lists into arrays while the file is being read: an eighth of the memory."""
+    if entry.keys() >= {"x", "y"}:
+        try:
+            return {"x": np.asarray(entry["x"], np.float32), "y": np.asarray(entry["y"])}
+        except (TypeError, ValueError):  # ragged, or no numbers; the writer's check says so
+            return entry
+    return entry
+
+
+def _leaf_writer(file: Path, user: str, count: Any, entry: Any) -> tuple[np.ndarray, np.ndarray]:
+    origin = f"{file}, writer {user!r}"
+    try:
+        x, y = entry["x"], entry["y"]
+        found = (len(x), len(y))
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{origin}: lacks the lists x and y; make the file again.") from error
+    if found != (count, count):
+        raise InputError(
+            f"{origin}: {found[0]} images and {found[1]} labels where num_samples says {count}; make the "
+            "file again."
+        )
+    if count == 0:
+        raise InputError(f"{origin}: has no samples; leave the writer out.")
+    side = _side(x.shape[1]) if isinstance(x, np.ndarray) and x.ndim == 2 else 0
+    if not side:
+        raise InputError(
+            f"{origin}: the images are not rows of a square number of pixels (784 in LEAF)."
+        )
+    if y.ndim != 1:
+        raise InputError(f"{origin}: labels of shape {y.shape}; give one for each image.")
+    return to_bytes(x, origin).reshape(-1, side, side), _femnist_labels(y, origin)
+
+
+def _femnist_labels(values: np.ndarray, origin: str) -> np.ndarray:
+    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= CLASSES:
+        raise InputError(f"{origin}: labels must be whole numbers from 0 to {CLASSES - 1}.")
+    return values.astype(np.int64)
+
+
+def _parquet_parts(file: Path, keep: int) -> Iterator[_Part]:
+    arrow, parquet, pillow = (
+        imported(name, f"Reading {file}", "pyarrow pillow")
+        for name in ("pyarrow", "pyarrow.parquet", "PIL.Image")
+    )
+    broken = (arrow.ArrowException, OSError)
+    with (
+        explained(f"{file} is no sound Parquet file", "download it again", *broken),
+        parquet.ParquetFile(file) as table,
+    ):
+        schema = table.schema_arrow
+        missing = [name for name in _COLUMNS if name not in schema.names]
+        if missing:
+            raise InputError(
+                f"{file} has the columns {', '.join(schema.names)} and lacks {', '.join(missing)}; "
+                "give a file of flwrlabs/femnist."
+            )
+        kind = schema.field("image").type
+        if not arrow.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
+            raise InputError(
+                f"{file}: column 'image' is {kind} and not a record with the image's bytes; give a "
+                "file of flwrlabs/femnist."
+            )
+        row = 0
+        for batch in table.iter_batches(_BATCH, columns=list(_COLUMNS)):
+            yield from _decoded(file, batch, row, keep, pillow)
+            row += batch.num_rows
+
+
+def _decoded(file: Path, batch: Any, first: int, keep: int, pillow: Any) -> Iterator[_Part]:
+    for name in _COLUMNS:
+        if batch.column(name).null_count:
+            raise InputError(
+                f"{file}: column {name!r} has gaps after row {first}; fill or drop them."
+            )
+    if not batch.num_rows:
+        return
+    labels = _femnist_labels(batch.column("character").to_numpy(zero_copy_only=False), str(file))
+    writer = np.asarray(batch.column("writer_id").to_pylist(), str)
+    chosen = np.flatnonzero(labels < keep)
+    if not len(chosen):
+        return
+    images = []
+    broken = (OSError, SyntaxError, ValueError, TypeError, struct.error, zlib.error)
+    for row, record in zip(chosen, batch.column("image").take(chosen).to_pylist(), strict=True):
+        what = f"{file}: the image in row {first + row} cannot be decoded"
+        with (
+            explained(what, "download the file again", *broken),
+            pillow.open(io.BytesIO(record["bytes"])) as image,
+        ):
+            images.append(np.asarray(image.convert("L")))
+        if images[-1].shape != images[0].shape:
+            raise InputError(f"The images in {file} differ in size; give files of one set.")
+    yield np.stack(images), labels[chosen], writer[chosen]
