@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import time, timedelta
 from typing import NamedTuple
 
@@ -50,7 +51,11 @@ def is_text(column: pd.Series) -> bool:
     """Tell whether cells are texts, and not numbers or moments already."""
     kinds, kind = pd.api.types, column.dtype
     real = kinds.is_numeric_dtype(kind) and not kinds.is_complex_dtype(kind)
-    return not (real or kinds.is_datetime64_any_dtype(kind))
+    return not (real or is_moments(column))
+
+
+def is_moments(column: pd.Series) -> bool:
+    return pd.api.types.is_datetime64_any_dtype(column.dtype)
 
 
 def foreign_content(column: pd.Series) -> str:
@@ -79,13 +84,12 @@ def is_missing(column: pd.Series) -> np.ndarray:
 def read_numbers(column: pd.Series, decimal: str = ".") -> Numbers:
     """Read cells as numbers, whatever they are stored as."""
     if not is_text(column):
-        kinds, kind = pd.api.types, column.dtype
-        if kinds.is_datetime64_any_dtype(kind) or kinds.is_bool_dtype(kind):
+        if is_moments(column) or pd.api.types.is_bool_dtype(column.dtype):
             absent = column.isna().to_numpy(bool)
             return Numbers(np.full(len(column), np.nan), absent, ~absent)
         values = _floats(column)
     else:
-        texts = column.where(column.notna(), "").astype(str)
+        texts = _texts(column)
         if decimal == ",":
             grouped = texts.str.match(_THOUSANDS)
             plain = texts.where(~grouped, texts.str.replace(".", "", regex=False))
@@ -102,7 +106,7 @@ def read_numbers(column: pd.Series, decimal: str = ".") -> Numbers:
 
 def read_booleans(column: pd.Series) -> np.ndarray:
     """Return 1 and 0 for true and false, yes and no; NaN for anything else."""
-    words = column.where(column.notna(), "").astype(str).str.strip().str.lower()
+    words = _texts(column).str.strip().str.lower()
     return np.where(words.isin(TRUE), 1.0, np.where(words.isin(FALSE), 0.0, np.nan))
 
 
@@ -112,13 +116,15 @@ def read_texts(column: pd.Series) -> np.ndarray:
     if pd.api.types.is_bool_dtype(column.dtype):
         words = column.astype(str).str.lower()
     elif is_text(column):
-        words = column.where(column.notna(), "").astype(str).str.strip()
+        words = _texts(column).str.strip()
         words = words.str.replace(_WHOLE, r"\1", regex=True)
-    elif pd.api.types.is_datetime64_any_dtype(column.dtype):
+    elif is_moments(column):
         words = column.astype(str)
     else:
         words = pd.Series(
-            [_written(value) for value in _floats(column)], index=column.index, dtype=object
+            [str(int(v)) if v.is_integer() else repr(v) for v in _floats(column).tolist()],
+            index=column.index,
+            dtype=object,
         )
     found = np.array(words.to_numpy(dtype=object), dtype=object)
     found[is_missing(column)] = ""
@@ -131,26 +137,23 @@ def _floats(column: pd.Series) -> np.ndarray:
     return np.array(column.to_numpy(), float)
 
 
-def _written(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+def _texts(column: pd.Series) -> pd.Series:
+    return column.where(column.notna(), "").astype(str)
 
 
 def read_times(column: pd.Series) -> pd.Series:
     """Return dates as ISO 8601 writes them, in UTC; NaT for anything else."""
-    if not is_text(column) and not pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
-    given = column if not is_text(column) else column.where(column.notna(), "").astype(str)
-    form = None if not is_text(column) else "ISO8601"
-    try:
-        return pd.to_datetime(given, format=form, errors="coerce", utc=True)
-    except (ValueError, OverflowError):  # years that no calendar has
-        return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
+    with suppress(ValueError, OverflowError):  # years that no calendar has
+        if is_moments(column):
+            return pd.to_datetime(column, errors="coerce", utc=True)
+        if is_text(column):
+            return pd.to_datetime(_texts(column), format="ISO8601", errors="coerce", utc=True)
+    return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
 
 
 def unclear_times(column: pd.Series) -> np.ndarray:
     """Mark dates in another form than ISO 8601's, such as 31.05.2024 or 05/06/24 (which month is that?)."""
-    words = column.where(column.notna(), "").astype(str)
-    return words.str.match(_OTHER_DATE).to_numpy(bool)
+    return _texts(column).str.match(_OTHER_DATE).to_numpy(bool)
 
 
 def cycle_features(moments: pd.Series, name: str) -> np.ndarray:
@@ -208,21 +211,17 @@ class Evidence:
         if self.whole:
             self.whole = bool(np.all(found.values[numeric] % 1 == 0))
         if found.bad.any():
-            self._add_others(chunk, cells[found.bad], int(np.flatnonzero(found.bad)[0]))
+            self._add_others(chunk, cells[found.bad])
         return found.missing
 
-    def _add_others(self, chunk: Chunk, others: pd.Series, first: int) -> None:
-        if not self.first_other:
-            text = str(others.iloc[0])
-            self.first_other = f"{place(chunk, first)}: column {self.name!r} holds {text!r}"
+    def _add_others(self, chunk: Chunk, others: pd.Series) -> None:
+        self.first_other = self.first_other or holds(chunk, others)
         self.boolean += int(np.isfinite(read_booleans(others)).sum())
         self.dated += int(read_times(others).notna().sum())
-        unclear = unclear_times(others)
-        self.unclear += int(unclear.sum())
-        if unclear.any() and not self.first_unclear:
-            at = int(others.index[int(np.flatnonzero(unclear)[0])])
-            text = str(others.loc[at])
-            self.first_unclear = f"{place(chunk, at)}: column {self.name!r} holds {text!r}"
+        unclear = others[unclear_times(others)]
+        self.unclear += len(unclear)
+        if len(unclear):
+            self.first_unclear = self.first_unclear or holds(chunk, unclear)
         if not self.many_words:
             self.words.update(read_texts(others).tolist())
             self.many_words = len(self.words) > MOST_CATEGORIES
@@ -259,54 +258,38 @@ class Evidence:
 
 def kind_for_learning(evidence: Evidence, categorical: bool = False, dated: bool = False) -> str:
     """Return the kind of a column that is to be learned from, or raise where it has none."""
-    name, kind = evidence.name, evidence.kind
-    if kind == "foreign":
-        raise InputError(
-            f"Column {name!r} holds {evidence.foreign}, and neither numbers, texts nor dates; put it into "
-            "tables.ignore, or turn it into one of these."
-        )
-    if categorical:
+    kind, column = evidence.kind, f"Column {evidence.name!r}"
+    if categorical and kind != "foreign":
         return "category"
-    if kind == "empty":
+    if dated and kind not in ("date", "foreign", "empty", "unclear"):
         raise InputError(
-            f"Column {name!r} has no values at all; put it into tables.ignore, or fill it."
+            f"{evidence.first_other or f'{column} holds numbers'}, and it is named in tables.dates; "
+            "write dates like 2024-05-31 or 2024-05-31T14:00."
         )
-    if kind == "unclear":
-        raise InputError(
-            f"{evidence.first_unclear}, a date that is not written like 2024-05-31; write all of them "
-            "so, or put the column into tables.ignore."
-        )
-    if dated and kind != "date":
-        raise InputError(
-            f"{evidence.first_other or f'Column {name!r} holds numbers'}, and it is named in "
-            "tables.dates; write dates like 2024-05-31 or 2024-05-31T14:00."
-        )
-    if kind == "mixed":
-        raise InputError(
-            f"{evidence.first_other}, where other rows have numbers; correct it, or name the column in "
-            "tables.categorical or tables.ignore."
-        )
-    if kind == "text":
-        raise InputError(
-            f"Column {name!r} holds more than {MOST_CATEGORIES} different texts, too many to learn "
-            "from; put it into tables.ignore, or name it in tables.categorical."
-        )
+    refusals = {
+        "foreign": f"{column} holds {evidence.foreign}, and neither numbers, texts nor dates; put it "
+        "into tables.ignore, or turn it into one of these.",
+        "empty": f"{column} has no values at all; put it into tables.ignore, or fill it.",
+        "unclear": f"{evidence.first_unclear}, a date that is not written like 2024-05-31; write all "
+        "of them so, or put the column into tables.ignore.",
+        "mixed": f"{evidence.first_other}, where other rows have numbers; correct it, or name the "
+        "column in tables.categorical or tables.ignore.",
+        "text": f"{column} holds more than {MOST_CATEGORIES} different texts, too many to learn from; "
+        "put it into tables.ignore, or name it in tables.categorical.",
+    }
+    if kind in refusals:
+        raise InputError(refusals[kind])
     return kind
 
 
 def decide_task(evidence: Evidence, task: str) -> str:
     """Return "regression" or "classes", or raise where the target is neither."""
-    kind, name = evidence.kind, evidence.name
+    kind, target = evidence.kind, f"The target {evidence.name!r}"
     if kind == "empty":
-        raise InputError(f"The target {name!r} has no values at all; fill it or choose another.")
-    if kind in ("date", "unclear"):
-        raise InputError(
-            f"The target {name!r} holds dates; choose a column of numbers or classes as the target."
-        )
-    if kind == "foreign":
-        raise InputError(
-            f"The target {name!r} holds {evidence.foreign}; choose a column of numbers or classes."
-        )
+        raise InputError(f"{target} has no values at all; fill it or choose another.")
+    if kind in ("date", "unclear", "foreign"):
+        content = evidence.foreign or "dates"
+        raise InputError(f"{target} holds {content}; choose a column of numbers or classes.")
     two = evidence.levels == {0.0, 1.0} and not evidence.many_levels
     if task == "regression" or (task == "auto" and kind == "number" and not two):
         if kind != "number":
@@ -319,16 +302,12 @@ def decide_task(evidence: Evidence, task: str) -> str:
         raise InputError(
             f"{evidence.first_other}, where other rows have numbers; correct it, or set tables.task."
         )
-    many = evidence.many_words or (evidence.numeric and evidence.many_levels)
-    if many:
+    if evidence.many_words or (evidence.numeric and evidence.many_levels):
         raise InputError(
-            f"The target {name!r} has more than {MOST_LEVELS} different values, too many classes; "
-            'choose another target, or set tables.task = "regression".'
+            f"{target} has more than {MOST_LEVELS} different values, too many classes; choose another "
+            'target, or set tables.task = "regression".'
         )
     return "classes"
-
-
-KINDS = ("number", "boolean", "category", "date")
 
 
 @dataclass(frozen=True)
@@ -404,10 +383,9 @@ class Schema:
         missing = words == ""
         unknown = (codes < 0) & ~missing
         if unknown.any() and self.unseen == "error":
-            at = int(np.flatnonzero(unknown)[0])
             raise InputError(
-                f"{place(chunk, at)}: column {column.name!r} holds {words[at]!r}, a category no "
-                'training row has; correct it, or set tables.unseen = "zeros".'
+                f"{holds(chunk, cells[unknown])}, a category no training row has; correct it, or set "
+                'tables.unseen = "zeros".'
             )
         found = np.zeros((len(words), len(column.categories)))
         known = np.flatnonzero(codes >= 0)
@@ -436,17 +414,14 @@ class Schema:
         codes = pd.Index(self.classes, dtype=object).get_indexer(words).astype(float)
         unknown = (codes < 0) & (words != "")
         if unknown.any():
-            at = int(np.flatnonzero(unknown)[0])
+            shown = ", ".join(map(repr, self.classes[:8]))
+            more = f" and {len(self.classes) - 8} more" if len(self.classes) > 8 else ""
             raise InputError(
-                f"{place(chunk, at)}: {self.target!r} is {words[at]!r}, which is none of the classes "
-                f"{_some(self.classes)}; correct it, or train again with it."
+                f"{holds(chunk, cells[unknown])}, which is none of the classes {shown}{more}; correct it, "
+                "or train again with it."
             )
         codes[codes < 0] = np.nan
         return codes
-
-    def with_medians(self, medians: Mapping[str, float]) -> Schema:
-        columns = tuple(replace(c, median=medians.get(c.name, c.median)) for c in self.columns)
-        return replace(self, columns=columns)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -467,10 +442,14 @@ def place(chunk: Chunk, row: int) -> str:
     return f"{chunk.origin}, row {chunk.first + row}"
 
 
+def holds(chunk: Chunk, cells: pd.Series) -> str:
+    """Say where the first of some cells of a column stands, and what it holds."""
+    text = str(cells.iloc[0]).strip()
+    return f"{place(chunk, int(cells.index[0]))}: column {cells.name!r} holds {text!r}"
+
+
 def cells_of(chunk: Chunk, name: str) -> pd.Series:
-    """Return a column, or raise where there is none or it cannot be read."""
-    if name not in chunk.frame.columns:
-        raise InputError(f"{chunk.origin} has no column {name!r}; add it to the file.")
+    """Return a column, or raise where it cannot be read."""
     cells = chunk.frame[name]
     if content := foreign_content(cells):
         raise InputError(
@@ -492,18 +471,12 @@ def _quantities(chunk: Chunk, column: Column, cells: pd.Series) -> np.ndarray:
         found = read_numbers(cells, chunk.decimal).values[:, None]
     bad = np.isnan(found).any(1) & ~missing
     if bad.any():
-        at = int(np.flatnonzero(bad)[0])
         wanted = {"boolean": "true or false", "date": "a date such as 2024-05-31"}
         raise InputError(
-            f"{place(chunk, at)}: column {column.name!r} holds {str(cells.iloc[at])!r}, which is not "
-            f"{wanted.get(column.kind, 'a finite number')}; correct it."
+            f"{holds(chunk, cells[bad])}, which is not {wanted.get(column.kind, 'a finite number')}; "
+            "correct it."
         )
     return found
-
-
-def _some(names: Sequence[str], most: int = 8) -> str:
-    shown = ", ".join(map(repr, names[:most]))
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def sort_labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Tables as files: found, their dialect recognised, and read chunk by chunk.
 
-CSV cells come out as texts, whatever they hold (`table_values` reads them); Parquet and data frames
+CSV cells come out as texts, whatever they hold (`columns` reads them); Parquet and data frames
 keep their types. A file is never held whole.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, imported, reason
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 DELIMITERS = (",", ";", "\t", "|")
@@ -51,17 +51,9 @@ class Table:
     frame: pd.DataFrame | None = None
 
     def chunks(self, rows: int = CHUNK) -> Iterator[Chunk]:
-        """The table's rows; raises InputError where it has none."""
-        if self.frame is not None:
-            parts: Iterator[pd.DataFrame] = (
-                self.frame.iloc[start : start + rows] for start in range(0, len(self.frame), rows)
-            )
-        elif _is_parquet(self.path):
-            parts = _parquet_parts(self.path, rows)
-        else:
-            parts = _csv_parts(self, rows)
+        """Yield the table's rows, or raise InputError where it has none."""
         first = 1
-        for part in parts:
+        for part in self._parts(rows):
             if len(part):
                 yield Chunk(self.origin, self.decimal, first, _plain(part))
             first += len(part)
@@ -70,15 +62,41 @@ class Table:
                 f"{self.origin} has a header and no rows; add its rows or remove the file."
             )
 
+    def _parts(self, rows: int) -> Iterator[pd.DataFrame]:
+        if self.path is None:
+            assert self.frame is not None
+            for start in range(0, len(self.frame), rows):
+                yield self.frame.iloc[start : start + rows]
+            return
+        with _reading(self.path), warnings.catch_warnings():
+            # Rows that are longer than the header would otherwise lose their last cells.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            if _is_parquet(self.path):
+                for batch in _parquet(self.path).iter_batches(batch_size=rows):
+                    frame = batch.to_pandas()
+                    yield frame.set_axis([normalized(str(name)) for name in frame.columns], axis=1)
+                return
+            yield from pd.read_csv(
+                self.path,
+                sep=self.delimiter,
+                names=list(self.columns),
+                header=0,
+                dtype=str,
+                keep_default_na=False,
+                index_col=False,
+                encoding="utf-8-sig",
+                chunksize=rows,
+            )
+
 
 def _plain(part: pd.DataFrame) -> pd.DataFrame:
-    """Rows counted from 0, and no categorical types: they take no value that they do not know."""
+    """Count rows from 0, and leave no categorical types: they take no value that they do not know."""
     known = [n for n in part if isinstance(part[n].dtype, pd.CategoricalDtype)]
     return part.astype(dict.fromkeys(known, object)).reset_index(drop=True)
 
 
 def open_tables(source: Path | str | Any) -> tuple[Table, ...]:
-    """The tables of a folder (each file one), of one file, or of a pandas or polars data frame."""
+    """Open the tables of a folder (each file one), of one file, or of a pandas or polars data frame."""
     if not isinstance(source, (str, Path)):
         return (open_frame(source),)
     path = Path(source)
@@ -101,7 +119,7 @@ def open_tables(source: Path | str | Any) -> tuple[Table, ...]:
 
 
 def table_files(folder: Path) -> list[Path]:
-    """The tables of a folder, hidden files left out. What looks like one and is none is named: the
+    """List the tables of a folder, hidden files left out. What looks like one and is none is named: the
     client would otherwise be missing without a word."""
     found = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in ENDINGS]
     found = [path for path in found if not path.name.startswith((".", "~"))]
@@ -152,7 +170,7 @@ def normalized(name: str) -> str:
 
 
 def _dialect(text: str) -> tuple[str, list[list[str]]]:
-    """The delimiter that gives the most columns, and in most rows as many as in the header."""
+    """Choose the delimiter that gives the most columns, and in most rows as many as in the header."""
     best: tuple[tuple[float, int], str, list[list[str]]] | None = None
     for delimiter in DELIMITERS:
         try:
@@ -171,8 +189,11 @@ def _dialect(text: str) -> tuple[str, list[list[str]]]:
 
 
 def _decimal(rows: list[list[str]], delimiter: str) -> str:
-    """A comma where cells such as 1,5 occur. Between commas as delimiters they are quoted, and if all
-    have three digits behind the comma they may be thousands: those stay texts."""
+    """Return a comma where cells such as 1,5 occur, else a point.
+
+    Between commas as delimiters they are quoted, and if all have three digits behind the comma they may be
+    thousands: those stay texts.
+    """
     cells = [cell.strip() for row in rows for cell in row]
     commas = [cell for cell in cells if _COMMA.match(cell)]
     if delimiter == "," and all(len(cell.partition(",")[2]) == 3 for cell in commas):
@@ -191,76 +212,41 @@ def _checked_header(names: list[str], origin: str) -> tuple[str, ...]:
     return header
 
 
-def _csv_parts(table: Table, rows: int) -> Iterator[pd.DataFrame]:
-    assert table.path is not None
-    with _reading(table.path), warnings.catch_warnings():
-        # Rows that are longer than the header would otherwise lose their last cells.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        yield from pd.read_csv(
-            table.path,
-            sep=table.delimiter,
-            names=list(table.columns),
-            header=0,
-            dtype=str,
-            keep_default_na=False,
-            index_col=False,
-            encoding="utf-8-sig",
-            chunksize=rows,
-        )
-
-
-def _parquet_parts(path: Path | None, rows: int) -> Iterator[pd.DataFrame]:
-    assert path is not None
-    with _reading(path):
-        for batch in _parquet(path).iter_batches(batch_size=rows):
-            frame = batch.to_pandas()
-            yield frame.set_axis([normalized(str(name)) for name in frame.columns], axis=1)
-
-
 def _parquet(path: Path) -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError(
-            f"{path} is Parquet, which needs pyarrow; pip install 'pacpfl[tables]'."
-        ) from error
-    return parquet.ParquetFile(path)
+    return imported("pyarrow.parquet", f"{path} is Parquet and", "'pacpfl[tables]'").ParquetFile(
+        path
+    )
 
 
-def _is_parquet(path: Path | None) -> bool:
-    return path is not None and path.suffix.lower() in (".parquet", ".pq")
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() in (".parquet", ".pq")
 
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """What the system says about a file or folder becomes one sentence."""
+    """Turn what the system says about a file or folder into one sentence."""
     try:
         yield
     except OSError as error:
-        said = error.strerror or type(error).__name__
         where = error.filename or path
-        raise InputError(f"{where} cannot be read ({said}); check its permissions.") from error
+        raise InputError(
+            f"{where} cannot be read ({reason(error)}); check its permissions."
+        ) from error
 
 
-class _reading:
-    """Whatever a parser says about a broken file becomes one sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, UnicodeDecodeError):
-            raise InputError(
-                f"{self.path} is not in UTF-8 (byte {error.start}); save it as CSV in UTF-8."
-            ) from error
-        if isinstance(error, (ValueError, OSError, Warning)):
-            said = " ".join(str(error).split()).rstrip(".")
-            said = said.removeprefix("Error tokenizing data. C error: ")
-            if "loss of data" in said:
-                said = "its rows have more cells than its first line, which must be the header"
-            raise InputError(
-                f"{self.path} cannot be read as a table ({said}); mend that place, or save it again."
-            ) from error
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn whatever a parser says about a broken file into one sentence."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not in UTF-8 (byte {error.start}); save it as CSV in UTF-8."
+        ) from error
+    except (ValueError, OSError, Warning) as error:
+        said = reason(error).removeprefix("Error tokenizing data. C error: ")
+        if "loss of data" in said:
+            said = "its rows have more cells than its first line, which must be the header"
+        raise InputError(
+            f"{path} cannot be read as a table ({said}); mend that place, or save it again."
+        ) from error

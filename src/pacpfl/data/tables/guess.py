@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_numbers
 from pacpfl.data.tables.files import ENDINGS, Table, open_tables
-from pacpfl.data.tables.scan import clients_of
+from pacpfl.data.tables.read import clients_of
 from pacpfl.data.tables.split import LEAST, TRAIN, WORDS, counts
 from pacpfl.errors import InputError
 from pacpfl.types import Form
@@ -36,39 +35,6 @@ class Guess(NamedTuple):
     form: Form  # of the federation that they will make
     moments: np.ndarray  # [clients, 3]: count, sum and sum of squares of every client's targets
     words: tuple[str, ...]
-
-
-@dataclass
-class _Look:
-    """One pass over everything, and another one when it is known whose the rows are."""
-
-    tables: Sequence[Table]
-    shared: list[str]  # columns that every table has
-    evidence: dict[str, Evidence] = field(default_factory=dict)
-    moments: dict[str, np.ndarray] = field(default_factory=dict)  # by client, as in `Guess`
-
-    def __post_init__(self) -> None:
-        self.evidence = {name: Evidence(name) for name in self.shared}
-        for table in self.tables:
-            for chunk in table.chunks():
-                for evidence in self.evidence.values():
-                    evidence.add(chunk)
-
-    def count(self, client: str, target: str) -> None:
-        """Sum up the targets of each client."""
-        for table in self.tables:
-            for chunk in table.chunks():
-                own = clients_of(chunk, table, client)
-                y = np.nan_to_num(read_numbers(chunk.frame[target], chunk.decimal).values)
-                names, codes = np.unique(own.astype(str), return_inverse=True)
-                sums = [np.bincount(codes, y**power) for power in range(3)]
-                for name, more in zip(names.tolist(), np.stack(sums, axis=1), strict=True):
-                    self.moments[name] = self.moments.get(name, np.zeros(3)) + more
-
-    @property
-    def rows(self) -> dict[str, int]:
-        """The number of rows of each client."""
-        return {name: int(sums[0]) for name, sums in self.moments.items()}
 
 
 def guess(source: Path, target: str | None = None, client: str | None = None) -> Guess:
@@ -92,16 +58,40 @@ def guess(source: Path, target: str | None = None, client: str | None = None) ->
     if not shared:
         raise InputError(_nothing_shared(tables))
     _check_named(tables, shared, target, client)
-    look = _Look(tables, shared)
+    evidence = _look(tables, shared)
     if client is None and len(tables) == 1:
         client = guess_client(tables[0], target)
         words.append(f"Column {client!r} names the client.")
     if target is None:
         refuse_hidden_target(tables, shared)
-    target, why = (target, "as you said") if target else guess_target(look, client)
+    target, why = (target, "as you said") if target else guess_target(evidence, client)
     words.append(f"The target is {target!r}: {why}.")
-    look.count(client or "", target)
-    return _settle(source, look, target, client or "", words)
+    moments = _moments(tables, client or "", target)
+    return _settle(source, evidence, moments, target, client or "", words)
+
+
+def _look(tables: Sequence[Table], shared: Sequence[str]) -> dict[str, Evidence]:
+    """Collect the evidence of all shared columns."""
+    evidence = {name: Evidence(name) for name in shared}
+    for table in tables:
+        for chunk in table.chunks():
+            for seen in evidence.values():
+                seen.add(chunk)
+    return evidence
+
+
+def _moments(tables: Sequence[Table], client: str, target: str) -> dict[str, np.ndarray]:
+    """Sum up the targets of each client, as in `Guess`, now that it is known whose the rows are."""
+    moments: dict[str, np.ndarray] = {}
+    for table in tables:
+        for chunk in table.chunks():
+            own = clients_of(chunk, table, client)
+            y = np.nan_to_num(read_numbers(chunk.frame[target], chunk.decimal).values)
+            names, codes = np.unique(own.astype(str), return_inverse=True)
+            sums = [np.bincount(codes, y**power) for power in range(3)]
+            for name, more in zip(names.tolist(), np.stack(sums, axis=1), strict=True):
+                moments[name] = moments.get(name, np.zeros(3)) + more
+    return moments
 
 
 def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
@@ -163,22 +153,28 @@ def _nothing_shared(tables: Sequence[Table]) -> str:
     )
 
 
-def guess_target(look: _Look, client: str | None) -> tuple[str, str]:
+def guess_target(evidence: Mapping[str, Evidence], client: str | None) -> tuple[str, str]:
     """Return the column that seems to be the target, and why."""
-    for name in look.shared:
-        if name.lower() in TARGETS and name != client:
+    names = [name for name in evidence if name != client]
+    for name in names:
+        if name.lower() in TARGETS:
             return name, "it is called so"
-    for name in reversed(look.shared):
-        evidence = look.evidence[name]
-        usable = evidence.kind in ("number", "boolean", "category") and not _is_split(evidence)
-        if name != client and usable:
+    for name in reversed(names):
+        seen = evidence[name]
+        if seen.kind in ("number", "boolean", "category") and not _is_split(seen):
             return name, "it is the last column; name another with --target"
     raise InputError("No column can be the target; name one with --target COLUMN.")
 
 
-def _settle(source: Path, look: _Look, target: str, client: str, words: list[str]) -> Guess:
+def _settle(
+    source: Path,
+    evidence: Mapping[str, Evidence],
+    moments: Mapping[str, np.ndarray],
+    target: str,
+    client: str,
+    words: list[str],
+) -> Guess:
     """Decide about all columns and rows, now that target and client are known."""
-    evidence = look.evidence
     task = decide_task(evidence[target], "auto")
     if evidence[target].constant:
         raise InputError(
@@ -186,8 +182,8 @@ def _settle(source: Path, look: _Look, target: str, client: str, words: list[str
         )
     kind = "classes" if task == "classes" else "numbers"
     words.append(f"Task: {task}, because {target!r} holds {kind}.")
-    split_by = next((n for n in look.shared if _is_split(evidence[n]) and n != target), "")
-    others = [evidence[n] for n in look.shared if n not in (target, client, split_by)]
+    split_by = next((n for n, seen in evidence.items() if _is_split(seen) and n != target), "")
+    others = [seen for n, seen in evidence.items() if n not in (target, client, split_by)]
     used = _useful(source, target, others, words)
     missing = {n: evidence[n].missing for n in (*used, target) if evidence[n].missing}
     if missing:
@@ -195,7 +191,7 @@ def _settle(source: Path, look: _Look, target: str, client: str, words: list[str
         words.append(f'Missing cells ({cells}): features get training medians, missing = "impute".')
     if split_by:
         words.append(f"Column {split_by!r} says which rows train and which measure.")
-    large = _large_enough(source, look.rows, words)
+    large = _large_enough(source, {name: int(sums[0]) for name, sums in moments.items()}, words)
     settings = TableSettings(
         source=str(source),
         client=client,
@@ -205,37 +201,36 @@ def _settle(source: Path, look: _Look, target: str, client: str, words: list[str
         missing="impute" if missing else "error",
         split="column" if split_by else "rows",
         split_by=split_by,
-        small="leave" if len(large) < len(look.rows) else "error",
+        small="leave" if len(large) < len(moments) else "error",
     )
-    if split_by:
-        share = _training_share(evidence[split_by])
-        training = [max(1, round(rows * share)) for rows in large.values()]
-    else:
-        training = [rows - sum(counts(rows, settings)) for rows in large.values()]
     rows = list(large.values())
     words.append(
         f"{len(rows)} clients with {min(rows)} to {max(rows)} rows (median {np.median(rows):g})."
     )
-    width = sum(_width(evidence[name]) for name in used)
+    training = [count - sum(counts(count, settings)) for count in rows]
+    if split_by:
+        share = _training_share(evidence[split_by])
+        training = [max(1, round(count * share)) for count in rows]
+    learned = [evidence[name] for name in used]
+    width = sum(len(seen.words) if seen.kind == "category" else 1 for seen in learned)
+    classes = len(evidence[target].words) + len(evidence[target].levels)
     form = Form(
         tuple(f"x{number}" for number in range(width)),
         target,
-        _classes(evidence[target], task),
+        classes if task == "classes" else None,
         clients=len(large),
         sizes=tuple(training),
     )
-    moments = np.array([look.moments[name] for name in large])
-    return Guess(settings, form, moments, tuple(words))
+    return Guess(settings, form, np.array([moments[name] for name in large]), tuple(words))
 
 
 def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[str]) -> list[str]:
     """Name the columns to learn from, and say why the others are not."""
-    reasons = {column.name: _useless(column) for column in columns}
+    ignored = {column.name: why for column in columns if (why := _useless(column))}
+    used = [column.name for column in columns if column.name not in ignored]
     for column in columns:
-        if not reasons[column.name]:
+        if column.name in used:
             kind_for_learning(column)  # raises where rows disagree
-    ignored = {name: reason for name, reason in reasons.items() if reason}
-    used = [name for name in reasons if name not in ignored]
     if not used:
         why = "".join(f" ({name!r}: {reason})" for name, reason in list(ignored.items())[:1])
         raise InputError(f"{source} has no column to learn {target!r} from{why}; add one.")
@@ -256,16 +251,15 @@ def _large_enough(source: Path, rows: Mapping[str, int], words: list[str]) -> di
 
 def _useless(evidence: Evidence) -> str:
     """Return why a column is not learned from, or "" where it is."""
-    if evidence.kind == "empty":
-        return "it is empty"
-    if evidence.kind == "foreign":
-        return f"it holds {evidence.foreign}"
-    if evidence.kind == "text":
-        return "it holds too many different texts"
-    if evidence.kind == "date":
-        return "it holds dates (tables.dates would learn from their hour, weekday and month)"
-    if evidence.kind == "unclear":
-        return "it holds dates that are not all written like 2024-05-31"
+    reasons = {
+        "empty": "it is empty",
+        "foreign": f"it holds {evidence.foreign}",
+        "text": "it holds too many different texts",
+        "date": "it holds dates (tables.dates would learn from their hour, weekday and month)",
+        "unclear": "it holds dates that are not all written like 2024-05-31",
+    }
+    if evidence.kind in reasons:
+        return reasons[evidence.kind]
     if evidence.constant:
         return "it has the same value everywhere"
     name = evidence.name.lower()
@@ -283,14 +277,6 @@ def _training_share(evidence: Evidence) -> float:
     """Return the share of rows that a column of the words train, later and test lets train."""
     train = sum(n for word, n in evidence.words.items() if WORDS[word.lower()] == TRAIN)
     return train / evidence.rows
-
-
-def _width(evidence: Evidence) -> int:
-    return len(evidence.words) if evidence.kind == "category" else 1
-
-
-def _classes(evidence: Evidence, task: str) -> int | None:
-    return len(evidence.words) + len(evidence.levels) if task == "classes" else None
 
 
 def _files_in_words(source: Path, tables: Sequence[Table]) -> str:

@@ -8,29 +8,34 @@ training rows of existing clients alone.
 
 from __future__ import annotations
 
+import difflib
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl.data.settings import TableSettings
+from pacpfl.data.settings import CYCLES, TableSettings
 from pacpfl.data.store import Room, release, row_blocks
 from pacpfl.data.tables.columns import (
     Column,
+    Evidence,
     Schema,
+    cells_of,
     decide_task,
     kind_for_learning,
     place,
+    read_numbers,
     read_texts,
+    read_times,
     sort_labels,
 )
 from pacpfl.data.tables.files import CHUNK, Chunk, Table, normalized, open_tables, opening
-from pacpfl.data.tables.scan import Scan, clients_of, learning_columns, nearest, scan_tables
-from pacpfl.data.tables.split import PARTS, TRAIN, UNUSED, Split, choose_new, split_rows
+from pacpfl.data.tables.split import PARTS, TRAIN, UNUSED, WORDS, Split, choose_new, split_rows
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
@@ -131,9 +136,10 @@ def column_kinds(
 
 
 def _missing_notices(scan: Scan, settings: TableSettings) -> list[str]:
-    if not scan.incomplete:
+    counts = {name: seen.missing for name, seen in scan.evidence.items() if seen.missing}
+    if not counts:
         return []
-    cells = ", ".join(f"{name!r} {count}" for name, count in scan.incomplete.items())
+    cells = ", ".join(f"{name!r} {count}" for name, count in counts.items())
     rows = int((~scan.complete).sum())
     if settings.missing == "drop":
         return [f"Missing cells: {cells}. {rows} rows were dropped."]
@@ -159,6 +165,176 @@ def _without_small(scan: Scan, split: Split, settings: TableSettings) -> tuple[S
     return split._replace(parts=parts), [f"Left out, having too few rows: {shown}."]
 
 
+@dataclass
+class Scan:
+    """Results of the first pass. Arrays have an entry for each row, in the order of the files."""
+
+    evidence: dict[str, Evidence]
+    names: list[str]
+    codes: np.ndarray
+    complete: np.ndarray  # rows
+    split_by: np.ndarray | None  # times, or parts
+    new: np.ndarray | None  # whether a column calls the client new
+
+
+def learning_columns(tables: Sequence[Table], settings: TableSettings) -> tuple[str, ...]:
+    """Return the columns to learn from, after checking that every file has all it must have."""
+    _check_settings(tables, settings)
+    target, first = settings.target, tables[0]
+    used = {name for name in (settings.client, settings.split_by, settings.new_by) if name}
+    names = settings.columns or tuple(
+        name for name in first.columns if name not in {target, *used, *settings.ignore}
+    )
+    for name in (*settings.categorical, *settings.dates):
+        if name not in names:
+            raise InputError(f"Column {name!r} is in tables.categorical or dates, and is not used.")
+    if target in names:
+        raise InputError(f"Column {target!r} is the target, so it cannot be learned from; drop it.")
+    for table in tables:
+        require_columns(table, (target, *names, *sorted(used)))
+        extra = set(table.columns) - {*names, target, *used, *settings.ignore}
+        if extra and not settings.columns:
+            raise InputError(
+                f"{table.origin} has a column {min(extra)!r}, which {first.origin} has not; put it into "
+                "tables.ignore, or list the columns to learn from in tables.columns."
+            )
+    if not names:
+        raise InputError(f"{first.origin} has no column to learn from beside {target!r}; add one.")
+    return names
+
+
+def _check_settings(tables: Sequence[Table], settings: TableSettings) -> None:
+    if not settings.target:
+        raise InputError("tables.target is empty; name the column that is to be predicted.")
+    if settings.split != "rows" and not settings.split_by:
+        raise InputError(f'tables.split = "{settings.split}" needs a column; name it in split_by.')
+    if settings.held_out + settings.for_later >= 1:
+        raise InputError("tables.held_out and for_later leave no rows to train on; lower them.")
+    for name in settings.cycles:
+        if name not in CYCLES:
+            raise InputError(f"tables.cycles: {name!r} is none of {', '.join(CYCLES)}.")
+    if not settings.client and len(tables) == 1:
+        raise InputError(
+            f"{tables[0].origin} is one table; name the column that says whose each row is in "
+            "tables.client, or give a folder with one file for each client."
+        )
+
+
+def require_columns(table: Table, names: Iterable[str]) -> None:
+    """Raise if a table lacks one of these columns, and name the one that comes nearest to it."""
+    for name in names:
+        if name not in table.columns:
+            close = difflib.get_close_matches(name, table.columns, 1, 0.6)
+            way = f" (it has {close[0]!r}); rename it or add the column" if close else "; add it"
+            raise InputError(f"{table.origin} has no column {name!r}{way}.")
+
+
+def scan_tables(
+    tables: Sequence[Table], settings: TableSettings, columns: Sequence[str], chunk: int
+) -> Scan:
+    """Make the first pass, chunk by chunk."""
+    evidence = {name: Evidence(name) for name in (*columns, settings.target)}
+    origins: dict[str, str] = {}  # of every client, in the order in which they come
+    numbers: dict[str, int] = {}
+    new: dict[str, bool] = {}
+    codes, complete, split_by = [], [], []
+    for table in tables:
+        for part in table.chunks(chunk):
+            own = clients_of(part, table, settings.client)
+            for name in dict.fromkeys(own.tolist()):
+                numbers.setdefault(name, len(numbers))
+                if origins.setdefault(name, table.origin) != table.origin:
+                    raise InputError(
+                        f"Client {name!r} is in {origins[name]} and in {table.origin}; give each "
+                        "client one name and one file."
+                    )
+            codes.append(np.array([numbers[name] for name in own], np.int32))
+            complete.append(_complete_rows(part, evidence, settings))
+            if settings.split != "rows":
+                split_by.append(_split_by(part, settings))
+            if settings.new_by:
+                _note_new(part, settings.new_by, own, new)
+    return Scan(
+        evidence,
+        list(numbers),
+        np.concatenate(codes),
+        np.concatenate(complete),
+        np.concatenate(split_by) if split_by else None,
+        np.array([new[name] for name in numbers]) if new else None,
+    )
+
+
+def _complete_rows(
+    part: Chunk, evidence: Mapping[str, Evidence], settings: TableSettings
+) -> np.ndarray:
+    """Add some rows to the evidence, and return which of them can be used."""
+    complete = np.ones(len(part.frame), bool)
+    for name, seen in evidence.items():
+        missing = seen.add(part)
+        if missing.any() and settings.missing == "error":
+            raise InputError(
+                f"{place(part, int(np.argmax(missing)))}: column {name!r} is missing; fill it, or set "
+                'tables.missing = "drop" or "impute".'
+            )
+        if settings.missing == "drop" or name == settings.target:
+            complete &= ~missing
+    return complete
+
+
+def clients_of(part: Chunk, table: Table, column: str) -> np.ndarray:
+    """Name the client of each row: as `column` says, or after the file where there is none."""
+    if not column:
+        return np.full(len(part.frame), table.name, dtype=object)
+    words = read_texts(cells_of(part, column))
+    if (words == "").any():
+        raise InputError(
+            f"{place(part, int(np.argmax(words == '')))}: column {column!r}, which "
+            "names the client, is empty; fill it."
+        )
+    return np.array([unicodedata.normalize("NFC", word) for word in words], dtype=object)
+
+
+def _split_by(part: Chunk, settings: TableSettings) -> np.ndarray:
+    """Read what the split goes by: times as numbers, or the words train, later and test."""
+    cells = cells_of(part, settings.split_by)
+    if settings.split == "time":
+        found = read_numbers(cells, part.decimal).values
+        if np.isnan(found).any():
+            moments = read_times(cells)
+            dates = moments.astype("int64").to_numpy(float)
+            found = np.where(moments.isna().to_numpy(bool), np.nan, dates)
+        wanted = "a number or a date such as 2024-05-31"
+    else:
+        found = np.array([WORDS.get(word.lower(), np.nan) for word in read_texts(cells)], float)
+        wanted = "train, later or test"
+    if np.isnan(found).any():
+        at = int(np.argmax(np.isnan(found)))
+        raise InputError(
+            f"{place(part, at)}: column {settings.split_by!r} holds {str(cells.iloc[at])!r}, which is "
+            f"not {wanted}; correct it."
+        )
+    return found if settings.split == "time" else found.astype(np.uint8)
+
+
+_NEW = {**dict.fromkeys(("new", "true", "yes", "1"), True)}
+_NEW |= dict.fromkeys(("existing", "old", "false", "no", "0", ""), False)
+
+
+def _note_new(part: Chunk, column: str, own: np.ndarray, new: dict[str, bool]) -> None:
+    words = [word.lower() for word in read_texts(cells_of(part, column))]
+    for row, (client, word) in enumerate(zip(own.tolist(), words, strict=True)):
+        if word not in _NEW:
+            raise InputError(
+                f"{place(part, row)}: column {column!r} holds {word!r}, which is not new or existing; "
+                "correct it."
+            )
+        if new.setdefault(client, _NEW[word]) != _NEW[word]:
+            raise InputError(
+                f"{place(part, row)}: column {column!r} calls client {client!r} both new and existing; "
+                "decide for one."
+            )
+
+
 @dataclass(frozen=True)
 class _Reading:
     """The passes over tables after the first, when it is known where every row goes."""
@@ -182,9 +358,7 @@ class _Reading:
             if task == "classes":
                 labels |= set(read_texts(chunk.frame[target])[parts != UNUSED].tolist())
         columns = [
-            replace(c, categories=tuple(sorted(categories[c.name] - {""})))
-            if c.name in categories
-            else c
+            replace(c, categories=tuple(sorted(categories.get(c.name, {""}) - {""})))
             for c in columns
         ]
         if not any(column.features for column in columns):
@@ -206,7 +380,7 @@ class _Reading:
         features = len(schema.features)
         total = 8 * (features + 1) * int((self.split.parts != UNUSED).sum())
         arrays = {
-            purpose: (
+            purpose: Samples(
                 room.array((int(counts.sum()), features), np.float64, total),
                 room.array((int(counts.sum()),), np.float64, total),
             )
@@ -223,17 +397,17 @@ class _Reading:
             parts = self.split.parts[rows][used]
             is_new = self.split.is_new[self.scan.codes[rows][used]]
             at = places[rows][used]
-            for purpose, (x, y) in arrays.items():
+            for purpose, samples in arrays.items():
                 chosen = (parts == purpose[1]) & (is_new == purpose[0])
-                x[at[chosen]] = encoded.x[chosen]
-                y[at[chosen]] = targets[chosen]
-                release(x)
+                samples.x[at[chosen]] = encoded.x[chosen]
+                samples.y[at[chosen]] = targets[chosen]
+                release(samples.x)
         if self.settings.missing == "impute":
-            schema = schema.with_medians(_medians(schema, arrays[(False, TRAIN)][0]))
-            for x, _ in arrays.values():
-                for block in row_blocks(len(x)):
-                    x[block] = schema.impute(x[block])
-                release(x)
+            schema = _with_medians(schema, arrays[(False, TRAIN)].x)
+            for samples in arrays.values():
+                for block in row_blocks(len(samples)):
+                    samples.x[block] = schema.impute(samples.x[block])
+                release(samples.x)
         notices = [
             f"Column {name!r}: {count} cells outside the training rows hold categories that those have "
             "not."
@@ -272,16 +446,16 @@ class _Reading:
     def _federation(
         self,
         schema: Schema,
-        arrays: dict[Purpose, tuple[np.ndarray, np.ndarray]],
-        sizes: dict[Purpose, np.ndarray],
+        arrays: Mapping[Purpose, Samples],
+        sizes: Mapping[Purpose, np.ndarray],
     ) -> Federation:
         ends = {purpose: np.append(0, np.cumsum(counts)) for purpose, counts in sizes.items()}
 
         def samples(client: int, part: int) -> Samples | None:
             purpose = (bool(self.split.is_new[client]), part)
             start, end = map(int, ends[purpose][client : client + 2])
-            x, y = arrays[purpose]
-            return None if start == end else Samples(x[start:end], y[start:end])
+            all_, own = arrays[purpose], slice(start, end)
+            return None if start == end else Samples(all_.x[own], all_.y[own])
 
         groups: dict[bool, list[Client]] = {False: [], True: []}
         for client, name in enumerate(self.scan.names):
@@ -301,21 +475,21 @@ class _Reading:
         )
 
 
-def _medians(schema: Schema, x: np.ndarray) -> dict[str, float]:
-    """Return those of the training rows. A date has none: its cycles have no middle."""
-    medians, at = {}, 0
+def _with_medians(schema: Schema, x: np.ndarray) -> Schema:
+    """Note the medians of the training rows. A date has none: its cycles have no middle."""
+    columns, at = [], 0
     for column in schema.columns:
+        median = 0.0 if column.kind == "date" else None
         if column.kind in ("number", "boolean"):
             values = x[:, at][~np.isnan(x[:, at])]
             if not len(values):
                 raise InputError(
                     f"Column {column.name!r} has no value in any training row; put it into tables.ignore."
                 )
-            medians[column.name] = float(np.median(values))
-        elif column.kind == "date":
-            medians[column.name] = 0.0
+            median = float(np.median(values))
+        columns.append(replace(column, median=median))
         at += len(column.features)
-    return medians
+    return replace(schema, columns=tuple(columns))
 
 
 @dataclass(frozen=True)
@@ -325,7 +499,7 @@ class Rows:
     client: str
     x: np.ndarray
     y: np.ndarray | None
-    notices: tuple[str, ...] = field(default=())
+    notices: tuple[str, ...] = ()
 
 
 def read_rows(
@@ -349,11 +523,9 @@ def read_rows(
     if len(tables) > 1:
         raise InputError(f"{source} holds {len(tables)} tables; give the file of one client.")
     table = tables[0]
-    for name in (*([schema.target] if targets else []), *(c.name for c in schema.columns)):
-        if name not in table.columns:
-            raise InputError(
-                f"{table.origin} has no column {name!r}{nearest(name, table.columns)}."
-            )
+    require_columns(
+        table, (*([schema.target] if targets else []), *(c.name for c in schema.columns))
+    )
     has_names = bool(schema.client) and schema.client in table.columns
     xs, ys, unseen, dropped = [], [], Counter[str](), 0
     owners: dict[str, None] = {}
