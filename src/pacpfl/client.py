@@ -23,7 +23,7 @@ import numpy as np
 from pacpfl import config as configuration
 from pacpfl import metrics, predictive, warp
 from pacpfl.config import Config
-from pacpfl.data.prepare import Scaler, fit_scaler, fit_scalers
+from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import round_up
 from pacpfl.data.tables.columns import Schema
@@ -139,10 +139,7 @@ class Shared:
 
     def scaler_for(self, samples: Samples) -> Scaler:
         """Return the units of a client with these rows."""
-        if self.scaler is not None:
-            return self.scaler
-        unscaled = np.isin(np.array(self.schema.features, dtype=object), self.schema.unscaled)
-        return fit_scaler(samples, unscaled, self.schema.classes is not None)
+        return fit_units(self.schema, [samples]) if self.scaler is None else self.scaler
 
     def key(self, client: Name) -> jax.Array | None:
         """Return the key of a client's draws as in training: shared by all clients, or its own."""
@@ -311,6 +308,15 @@ class ClientModel:
                 f"{len(shared.particles)} particles; divide it into several clients, give it fewer rows, "
                 "or lower particles."
             )
+
+
+def fit_units(schema: Schema, samples: Sequence[Samples], how: str = "global") -> Scaler:
+    """Return the units in which samples together have mean 0 and variance 1; "none": their own."""
+    if how == "none":
+        width = len(schema.features)
+        return Scaler(np.zeros(width), np.ones(width), 0.0, 1.0)
+    unscaled = np.isin(np.array(schema.features, dtype=object), schema.unscaled)
+    return fit_scaler(samples, unscaled, schema.classes is not None)
 
 
 def mixture(components: np.ndarray, dtype: type = np.float64) -> Mixture:
@@ -547,8 +553,9 @@ def shared_of_run(folder: Path) -> Shared:
             "pacpfl fit has made."
         )
     tables = load_own(config.tables, config.seed)
-    scaler = None
-    if config.data.standardize != "client":
-        scaler = next(iter(fit_scalers(tables.federation, config.data.standardize).values()))
+    scaler, how = None, config.data.standardize
+    if how != "client":
+        existing = [client.train for client in tables.federation.existing]
+        scaler = fit_units(tables.schema, existing, how)
     seed = np.asarray(trained.state.seed) if len(jax.tree.leaves(trained.state.seed)) else None
     return Shared(config, tables.schema, scaler, np.asarray(trained.particles), seed)

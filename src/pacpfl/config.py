@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -84,15 +84,27 @@ def load(text: str, origin: str, base: Config | None = None) -> Config:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{origin} is not valid TOML: {error}.") from error
-    config = base or Config()
+    values: dict[str, object] = {}
     for name, value in table.items():
-        if name in SECTIONS:
-            if not isinstance(value, dict):
-                raise InputError(f"{origin}: {name} is a section; write [{name}] above its keys.")
-            for inner, item in value.items():
-                config = _with(config, f"{name}.{inner}", item, origin)
+        if name not in SECTIONS:
+            values[name] = value
+        elif isinstance(value, dict):
+            values |= {f"{name}.{inner}": item for inner, item in value.items()}
         else:
-            config = _with(config, name, value, origin)
+            raise InputError(f"{origin}: {name} is a section; write [{name}] above its keys.")
+    return updated(base or Config(), values, origin)
+
+
+def updated(config: Config, values: Mapping[str, object], origin: str) -> Config:
+    """Return the configuration with other values, named by their keys, such as "train.tau".
+
+    Raises
+    ------
+    InputError
+        With the first thing that is wrong; `origin` says where it was written.
+    """
+    for name, value in values.items():
+        config = _with(config, name, value, origin)
     check(config, origin)
     return config
 

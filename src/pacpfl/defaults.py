@@ -6,6 +6,7 @@ because a comparison that would take longer than everything else is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,13 @@ import numpy as np
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings, TableSettings
 from pacpfl.engine.runtime import usable_cores
-from pacpfl.types import Form
+from pacpfl.types import Form, Samples
 
 MANY_CLIENTS = 10  # from which networks in the prior have something to learn from
 # Training rows for each feature, of all clients, from which the mean is a network, too.
 PLENTY = 100
 COUNTED = 360  # rows, of all clients together, that the evidence counts for
-LARGEST = 2000  # rows a client's model keeps
+LARGEST = 2000  # training rows of a client that `pacpfl init` keeps: what tables.most says
 FULL = 400  # training rows above which a round sees a part of them
 BATCH = 256
 LEVELS_APART = 0.5  # share of the target's variance between clients from which each is scaled alone
@@ -52,9 +53,7 @@ def defaults(form: Form, standardize: str = "global") -> Config:
     )
     if form.classes is not None:
         return _classes(config, form)
-    if max(form.sizes) > LARGEST:
-        config = replace(config, tables=replace(config.tables, most=LARGEST))
-    batch = BATCH if min(max(form.sizes), LARGEST) > FULL else None
+    batch = BATCH if max(form.sizes) > FULL else None
     config = replace(config, train=replace(config.train, particles=4, batch=batch))
     if form.clients < MANY_CLIENTS:
         config = _few_clients(config)
@@ -87,7 +86,7 @@ def _one_feature(config: Config) -> Config:
 
 def _several_features(config: Config, form: Form) -> Config:
     assert form.sizes
-    rows = sum(form.sizes)
+    rows = sum(min(size, LARGEST) for size in form.sizes)
     mean = "linear+mlp" if rows >= PLENTY * len(form.features) else "linear"
     prior = replace(
         config.prior, mean=mean, kernel="ard+linear", output_scale="learned", noise_spread=0.5
@@ -129,57 +128,27 @@ def _classes(config: Config, form: Form) -> Config:
     )
 
 
-def scaling(moments: np.ndarray) -> tuple[str, float]:
+def scaling(parts: Sequence[Samples], classes: bool = False) -> tuple[str, float]:
     """Return how numbers are scaled, and the share of the target's variance between clients.
 
     All clients are scaled together ("global"), unless their targets lie so far apart that each needs
-    a scale of its own ("client"). Features of classes are always scaled together.
+    a scale of its own ("client"). Where the target is a class, features are scaled together.
 
     Parameters
     ----------
-    moments
-        [clients, 3]: count, sum and sum of squares of every client's targets.
+    parts
+        The training rows of every client.
+    classes
+        Whether the target is a class.
     """
-    count, first, second = moments.sum(0)
-    total = second / count - (first / count) ** 2
-    within = (moments[:, 2] - moments[:, 1] ** 2 / moments[:, 0]).sum() / count
-    share = float(1 - within / total) if total > 0 else 0.0
+    if classes:
+        return "global", 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        count, first, second = np.array([[len(p), p.y.sum(), (p.y**2).sum()] for p in parts]).T
+        total = second.sum() / count.sum() - (first.sum() / count.sum()) ** 2
+        within = (second - first**2 / count).sum() / count.sum()
+        share = float(1 - within / total) if total > 0 else 0.0
     return ("client" if share > LEVELS_APART else "global"), share
-
-
-def reasons(config: Config, form: Form) -> list[str]:
-    """Return sentences that say what was chosen for whom, and how long it will take."""
-    assert form.sizes
-    train, prior = config.train, config.prior
-    rows, middle = sum(form.sizes), float(np.median(form.sizes))
-    words = []
-    if form.classes is not None:
-        widths = " and ".join(map(str, config.network.widths))
-        words.append(
-            f"k = {train.particles} Bayesian networks of {widths} neurons, tau = {train.tau:g}, "
-            f"{train.rounds} rounds ({middle:g} training rows at the median client, {form.classes} "
-            "classes)."
-        )
-    else:
-        if config.tables.most:
-            words.append(
-                f"A Gaussian process keeps at most {LARGEST} rows: tables.most = {LARGEST}."
-            )
-        if "vanilla" not in config.run.methods:
-            words.append(
-                "A Gaussian process for each client alone would take longer than all the rest: left out "
-                "of run.methods."
-            )
-        widths = " and ".join(map(str, prior.mean_widths))
-        network = f" (a network of {widths} neurons)" if "mlp" in prior.mean else ""
-        words.append(
-            f"k = {train.particles} particles, tau = {train.tau:g} ({rows} training rows in all, "
-            f"{middle:g} at the median client), mean {prior.mean}{network} and kernel {prior.kernel} for "
-            f"{len(form.features)} features, {train.rounds} rounds"
-            f"{f', {train.batch} rows a round' if train.batch else ''}."
-        )
-    took = in_words(expected_seconds(config, form))
-    return [*words, f"Training takes about {took} on {usable_cores()} cores."]
 
 
 def expected_seconds(config: Config, form: Form) -> float:
@@ -217,12 +186,3 @@ def _microseconds(rows: float) -> float:
         slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
         return float(np.exp(times[-1] + slope * (at - sizes[-1])))
     return float(np.exp(np.interp(at, sizes, times)))
-
-
-def in_words(seconds: float) -> str:
-    """Return a time as people say it."""
-    if seconds < 90:
-        return f"{max(10, round(seconds, -1)):.0f} seconds"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class InputError(Exception):
-    """Something given to pacpfl cannot be used. The command line prints it and exits with 2."""
+class InputError(ValueError):
+    """Something given to pacpfl cannot be used. The command line prints it and exits with 2.
+
+    It is a ValueError because that is what scikit-learn's tools expect of a value they cannot use.
+    """
 
 
 class SecureAggregationError(Exception):

@@ -10,7 +10,7 @@ import pytest
 from pacpfl import PACPFLClassifier
 from pacpfl.data.store import from_samples
 from pacpfl.engine.simulate import train
-from pacpfl.estimators.errors import InvalidInput
+from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.bnn import BNNPrior
@@ -115,14 +115,14 @@ def test_a_new_client_and_more_rows_of_it(tmp_path):
 
 def test_a_class_that_was_not_fitted_is_an_error(fitted):
     x = table()[0]
-    with pytest.raises(InvalidInput, match="'bear' was not among those fitted"):
+    with pytest.raises(InputError, match="'bear' was not among those fitted"):
         fitted.personalize(x[:2], ["lynx", "bear"], group="late")
     assert "late" not in fitted.clients_
 
 
 def test_one_class_is_too_few():
     x, _, groups = table()
-    with pytest.raises(InvalidInput, match="one class, 'owl'"):
+    with pytest.raises(InputError, match="one class, 'owl'"):
         PACPFLClassifier(**OPTIONS).fit(x, ["owl"] * 45, groups)
 
 

@@ -22,7 +22,6 @@ from pacpfl import PACPFLRegressor
 from pacpfl.cli import main
 from pacpfl.client import ClientModel
 from pacpfl.errors import InputError
-from pacpfl.estimators.errors import InvalidInput
 
 QUICK = {
     "rounds": 0, "particles": 2, "mean": "linear", "kernel": "ard", "random_state": 0,
@@ -76,7 +75,7 @@ def test_a_name_that_no_file_could_hold_is_refused(groups):
     x, y, _ = table()
     holder = np.empty(24, object)
     holder[:] = groups
-    with pytest.raises(InvalidInput, match="name clients by text or whole numbers"):
+    with pytest.raises(InputError, match="name clients by text or whole numbers"):
         PACPFLRegressor(**QUICK).fit(x, y, holder)
 
 
@@ -161,11 +160,11 @@ def test_an_unknown_client_is_an_error_with_the_way_out(fitted):
         fitted.predict(x[:2], ["a", "z"])
     with pytest.raises(InputError, match="fitted with groups; give groups"):
         fitted.predict(x)
-    with pytest.raises(InvalidInput, match="give the client of every row"):
+    with pytest.raises(InputError, match="give the client of every row"):
         fitted.predict(x, groups[:3])
-    with pytest.raises(InvalidInput, match="there are 3: 'a', 'b', 'c'"):
+    with pytest.raises(InputError, match="there are 3: 'a', 'b', 'c'"):
         fitted.update(x, y, group="z")
-    with pytest.raises(InvalidInput, match="has a model already"):
+    with pytest.raises(InputError, match="has a model already"):
         fitted.personalize(x, y, group="a")
 
 
@@ -175,7 +174,7 @@ def test_a_client_can_be_forgotten():
     model.predict(x, groups)
     model.forget("b")
     assert model.clients_ == ["a", "c"]
-    with pytest.raises(InvalidInput, match="'b' is not known"):
+    with pytest.raises(InputError, match="'b' is not known"):
         model.predict(x[:1], ["b"])
 
 
@@ -186,21 +185,21 @@ def test_a_client_can_be_forgotten():
         ({"particles": "four"}, "particles must be a whole number"),
         ({"tau": float("nan")}, "tau must be above 0"),
         ({"tau": float("inf")}, "tau must be above 0"),
-        ({"tau": object()}, "tau must be a number, text"),
+        ({"tau": object()}, "tau must be a number"),
         ({"kernel": "rbf"}, "kernel = 'rbf' is not known"),
         ({"standardize": "rows"}, "standardize = 'rows' is not one of"),
         ({"unseen_groups": "guess"}, "unseen_groups = 'guess' is not one of"),
         ({"settings": {"beta": 1.0}}, "such as train.batch"),
         ({"settings": {"train.betta": 1.0}}, "did you mean"),
         ({"settings": {"privacy.mode": "laplace"}}, "cannot use 'privacy.mode'; for the others"),
-        ({"clients_per_round": 4}, "more than the 3 clients"),
+        ({"clients_per_round": 4}, "4 clients per round cannot be chosen from 3"),
         ({"random_state": -1}, "random_state"),
         ({"precision": "half"}, "precision = 'half' is not one of"),
     ],
 )
 def test_a_wrong_parameter_is_named_when_fitting(change, words):
     x, y, groups = table()
-    with pytest.raises(InvalidInput, match=words) as caught:
+    with pytest.raises(InputError, match=words) as caught:
         PACPFLRegressor(**QUICK | change).fit(x, y, groups)
     assert "\n" not in str(caught.value)
 
@@ -241,7 +240,7 @@ def test_clients_of_one_row_and_features_that_never_change():
 
 def test_values_whose_variance_overflows_are_refused():
     x, y, _ = table()
-    with pytest.raises(InvalidInput, match="the target are too large"):
+    with pytest.raises(InputError, match="the target are too large"):
         PACPFLRegressor(**QUICK).fit(x, y * 1e300)
 
 
@@ -249,7 +248,7 @@ def test_a_client_with_too_many_rows_is_told_so(fitted, monkeypatch):
     monkeypatch.setattr("pacpfl.client.LARGEST_FACTOR", 1000)
     x, y, groups = table()
     model = PACPFLRegressor(**QUICK).fit(x, y, groups)
-    with pytest.raises(InvalidInput, match="too many for exact Gaussian processes"):
+    with pytest.raises(InputError, match="too many for exact Gaussian processes"):
         model.predict(x, groups)
 
 
@@ -287,13 +286,13 @@ def test_files_that_are_damaged_or_of_another_kind_are_refused(fitted, tmp_path)
     path = tmp_path / "model.safetensors"
     fitted.save(path)
     content = path.read_bytes()
-    with pytest.raises(InvalidInput, match=r"load it with PACPFLRegressor\.load"):
+    with pytest.raises(InputError, match=r"load it with PACPFLRegressor\.load"):
         pacpfl.PACPFLClassifier.load(path)
     for damaged in (content[:-8], content[:100], b"", content[:-3] + b"abc"):
         path.write_bytes(damaged)
-        with pytest.raises(InvalidInput, match=r"is damaged .* make it again"):
+        with pytest.raises(InputError, match=r"is damaged .* make it again"):
             PACPFLRegressor.load(path)
-    with pytest.raises(InvalidInput, match="There is no file"):
+    with pytest.raises(InputError, match="There is no file"):
         PACPFLRegressor.load(tmp_path / "nothing there")
     with pytest.raises(InputError, match="could not be written"):
         fitted.save(path / "model")
@@ -340,7 +339,7 @@ def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_
     assert loaded.get_params()["kernel"] == "ard"
     again = clone(loaded).fit(frame, y[:3])
     assert again.config_.prior == loaded.config_.prior
-    with pytest.raises(InvalidInput, match="holds a PACPFLRegressor"):
+    with pytest.raises(InputError, match="holds a PACPFLRegressor"):
         pacpfl.PACPFLClassifier.load(ours)
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from pacpfl import PACPFLClassifier, PACPFLRegressor, metrics
-from pacpfl.estimators.errors import InvalidInput
+from pacpfl.errors import InputError
 
 QUICK = {"rounds": 0, "particles": 1, "precision": "float64", "random_state": 0}
 
@@ -142,5 +142,5 @@ def test_given_axes_are_used(regressor):
     ],
 )
 def test_what_cannot_be_drawn_is_an_error(regressor, arguments, words):
-    with pytest.raises(InvalidInput, match=words):
+    with pytest.raises(InputError, match=words):
         regressor.plot_predictions(**arguments)

@@ -1,10 +1,12 @@
-"""Own tables on the command line: init, check, fit and compare."""
+"""Own tables on the command line: settings that suit them, tried, trained, measured in their units."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -13,9 +15,15 @@ from pacpfl.cli.common import Fresh, Out, Settings, console, stopping
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pacpfl.config import Config
+    from pacpfl.folder import MethodResult
+    from pacpfl.types import Federation, Form
 
 DEFAULT = Path("pacpfl.toml")
+UNITS = "units.csv"  # of a run folder
+FEW = 10  # training rows below which a client leans on the others
 COMPARED = ("pacpfl", "ridge", "vanilla", "pooled", "fedavg", "pfedgp")
 COMPARED_CLASSES = ("pacpfl", "fedavg", "mtl", "vanilla", "pooled")
 
@@ -38,6 +46,13 @@ ClientColumn = Annotated[
 ]
 
 
+class Proposal(NamedTuple):
+    """A configuration for tables, with one sentence for each guess and choice."""
+
+    config: Config
+    words: tuple[str, ...]
+
+
 def init(
     folder: Annotated[Path, typer.Argument(help="A folder of tables, or one table.")],
     target: Target = None,
@@ -47,27 +62,24 @@ def init(
 ) -> None:
     """Look at tables, write a configuration for them, and tell what was guessed and why."""
     from pacpfl import files
-    from pacpfl.own import commented, propose
 
     if out.exists() and not force:
         raise InputError(
             f"{out} is there already; choose another --out, or replace it with --force."
         )
     with console.status(f"reading {folder}"):
-        found = propose(folder, target, client)
-    files.write(out, commented(found).encode())
-    for sentence in found.words:
+        proposal = propose(folder, target, client)
+    files.write(out, commented(proposal).encode())
+    for sentence in proposal.words:
         print(f"- {sentence}")
     print(f"Written: {out}. Next: pacpfl fit{'' if out == DEFAULT else f' {out}'}")
 
 
 def check(source: Source = None, target: Target = None, client: ClientColumn = None) -> None:
     """Read all tables and try the configuration, before a long run does."""
-    config = chosen(source, target, client, [])
-    from pacpfl.own import examine
-
+    config = _configuration(source, target, client)
     with console.status("reading the tables"):
-        sentences = examine(config)
+        sentences = list(examine(config))
     for sentence in sentences:
         print(f"- {sentence}")
     print("All is well: pacpfl fit can start.")
@@ -86,9 +98,9 @@ def fit(
     Stopped with Ctrl-C it saves, and the same command goes on. The folder's prior.safetensors is all
     that a new client needs for `pacpfl personalize`; it holds nobody's rows.
     """
-    config = chosen(source, target, client, settings or [])
-    folder = out or Path("runs") / run_name(source, config)
-    train(config, folder, fresh)
+    config = _configuration(source, target, client, settings)
+    folder = out or Path("runs") / _run_name(source, config)
+    _train(config, folder, fresh)
     print(f"Next: pacpfl personalize --run {folder} --data NEW.csv --out model.safetensors")
 
 
@@ -109,40 +121,76 @@ def compare(
     fresh: Fresh = False,
 ) -> None:
     """Compare PAC-PFL with the usual alternatives on your tables: a table, a figure, and the report."""
-    from dataclasses import replace
-
     from pacpfl import config as configuration
+    from pacpfl.data.tables.read import load_own
 
-    config = chosen(source, target, client, settings or [])
-    classes = own(config).federation.classes is not None
-    names = methods.split(",") if methods else COMPARED_CLASSES if classes else COMPARED
-    config = replace(config, run=replace(config.run, methods=tuple(name.strip() for name in names)))
-    configuration.check(config, "--methods")
-    if "pacpfl" not in config.run.methods:
+    config = _configuration(source, target, client, settings)
+    names: tuple[str, ...] = COMPARED
+    if methods:
+        names = tuple(name.strip() for name in methods.split(","))
+    elif load_own(config.tables, config.seed).schema.classes is not None:
+        names = COMPARED_CLASSES
+    config = configuration.updated(config, {"run.methods": names}, "--methods")
+    if "pacpfl" not in names:
         raise InputError(f"--methods {json.dumps(methods)} leaves out pacpfl; compare with it.")
-    folder = out or Path("runs") / f"{run_name(source, config)}-compare"
-    train(config, folder, fresh)
+    folder = out or Path("runs") / f"{_run_name(source, config)}-compare"
+    _train(config, folder, fresh)
     print(f"Figure: {folder / 'figures' / 'boxes.png'}")
 
 
-def train(config: Config, folder: Path, fresh: bool) -> None:
+def _configuration(
+    source: Path | None, target: str | None, client: str | None, settings: list[str] | None = None
+) -> Config:
+    """Return the configuration of a file, or the one that suits tables."""
+    from pacpfl import config as configuration
+
+    path, settings = source or DEFAULT, settings or []
+    if source is None and not path.is_file():
+        raise InputError(
+            "There is no pacpfl.toml here; write one with pacpfl init FOLDER, or name the tables."
+        )
+    if path.suffix.lower() != ".toml":
+        with console.status(f"reading {path}"):
+            proposal = propose(path, target, client)
+        for sentence in proposal.words:
+            console.print(f"- {sentence}", soft_wrap=True, markup=False)
+        return configuration.override(proposal.config, settings)
+    config = configuration.load_file(path)
+    if config.data.name != "tables":
+        raise InputError(
+            f'{path} is about {config.data.name}; set data.name = "tables", or use pacpfl run --config.'
+        )
+    columns = {"tables.target": target, "tables.client": client}
+    named = [f"{key}={json.dumps(name)}" for key, name in columns.items() if name is not None]
+    return configuration.override(config, [*settings, *named])
+
+
+def _run_name(source: Path | None, config: Config) -> str:
+    """Return the name of the configuration; where that is the usual one, of the tables."""
+    if source is not None and source.suffix == ".toml" and source.name != DEFAULT.name:
+        return source.stem
+    return Path(config.tables.source).resolve().stem or "tables"
+
+
+def _train(config: Config, folder: Path, fresh: bool) -> None:
     """Run on tables; the folder also gets what new clients and owners of units need."""
     from pacpfl.engine import runtime
 
     runtime.configure(config.run.precision)
+    from pacpfl import files
     from pacpfl import run as study
     from pacpfl.client import SHARED_NAME, shared_of_run
+    from pacpfl.data.tables.read import load_own
     from pacpfl.folder import RunFolder
-    from pacpfl.own import in_units, means, write_units
     from pacpfl.report.page import write_report
     from pacpfl.report.progress import watching
     from pacpfl.report.terminal import print_results
 
     if fresh:
         RunFolder(folder).clear()
-        for name in (SHARED_NAME, "units.csv"):
+        for name in (SHARED_NAME, UNITS):
             (folder / name).unlink(missing_ok=True)
-    for notice in own(config).notices:
+    for notice in load_own(config.tables, config.seed).notices:
         console.print(notice, soft_wrap=True, markup=False)
     with watching(console) as watcher, stopping():
         results = study.run(config, folder, watcher)
@@ -150,26 +198,228 @@ def train(config: Config, folder: Path, fresh: bool) -> None:
         if "pacpfl" in config.run.methods:
             (folder / SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
             shared_of_run(folder).save(folder / SHARED_NAME)
-        rows = in_units(config, results)
-        if rows:
-            write_units(folder, rows, config.tables.target)
+        units = in_units(config, results)
+        if units is not None:
+            text = units.assign(target=config.tables.target).to_csv(index=False)
+            files.write(folder / UNITS, text.encode())
         page = write_report(folder)
     print_results(results)
-    if rows:
-        print_units(config.tables.target, means(rows), results)
+    if units is not None:
+        _print_units(config.tables.target, units, results)
     print(f"Report: {page}")
 
 
-def print_units(target: str, means: dict[tuple[str, str], Any], results: Any) -> None:
+def propose(
+    source: Path, target: str | None = None, client: str | None = None, seed: int = 0
+) -> Proposal:
+    """Look at tables and choose settings: what `pacpfl init` writes.
+
+    What their columns mean is guessed (`data.tables.guess`); what suits them is chosen by their
+    training rows (`defaults`), as the estimators choose for rows they are given.
+    """
+    from pacpfl.data.tables.guess import guess
+    from pacpfl.data.tables.read import load_own
+    from pacpfl.defaults import LARGEST, defaults, scaling
+
+    guessed = guess(source, target, client)
+    most = LARGEST if guessed.settings.task == "regression" else 0
+    settings = replace(guessed.settings, most=most)
+    # Whoever has too few rows to be measured is told so by check and fit.
+    federation = load_own(replace(settings, small="leave"), seed).federation
+    form = federation.form
+    how, share = scaling([client.train for client in federation.existing], form.classes is not None)
+    config = replace(defaults(form, how), seed=seed, tables=settings)
+    if form.classes is not None:
+        why = "Features are scaled by the training rows of all clients together."
+    else:
+        why = f"{share:.0%} of the target's variance lies between clients, so " + (
+            "each is scaled by its own training rows."
+            if how == "client"
+            else "all are scaled together."
+        )
+    return Proposal(config, (*guessed.words, why, *reasons(config, form)))
+
+
+def commented(proposal: Proposal) -> str:
+    """Return TOML with the reasons, all keys of [tables], and other keys that differ from the default."""
+    from pacpfl.config import Config, dump
+
+    lines = [
+        "# What pacpfl init saw and guessed:",
+        *(f"# - {_in_one_line(words)}" for words in proposal.words),
+        "#",
+        "# Keys that are not here have their defaults; the run folder's config.toml has all.",
+        "",
+    ]
+    return "\n".join(lines) + dump(proposal.config, Config(), whole=("tables",))
+
+
+def _in_one_line(words: str) -> str:
+    """Replace the line breaks that names of columns and clients may hold: they would end a comment."""
+    return "".join(letter if letter.isprintable() else " " for letter in words)
+
+
+def reasons(config: Config, form: Form) -> Iterator[str]:
+    """Say what was chosen for whom, and how long it will take."""
+    from statistics import median
+
+    from pacpfl.defaults import expected_seconds
+    from pacpfl.engine.runtime import usable_cores
+
+    assert form.sizes
+    train, prior = config.train, config.prior
+    rows, middle = sum(form.sizes), median(form.sizes)
+    if form.classes is not None:
+        widths = " and ".join(map(str, config.network.widths))
+        yield (
+            f"k = {train.particles} Bayesian networks of {widths} neurons, tau = {train.tau:g}, "
+            f"{train.rounds} rounds ({middle:g} training rows at the median client, {form.classes} "
+            "classes)."
+        )
+    else:
+        if max(form.sizes) == config.tables.most:
+            most = config.tables.most
+            yield f"A Gaussian process keeps at most {most} rows: tables.most = {most}."
+        if "vanilla" not in config.run.methods:
+            yield (
+                "A Gaussian process for each client alone would take longer than all the rest: left out "
+                "of run.methods."
+            )
+        widths = " and ".join(map(str, prior.mean_widths))
+        network = f" (a network of {widths} neurons)" if "mlp" in prior.mean else ""
+        yield (
+            f"k = {train.particles} particles, tau = {train.tau:g} ({rows} training rows in all, "
+            f"{middle:g} at the median client), mean {prior.mean}{network} and kernel {prior.kernel} for "
+            f"{len(form.features)} features, {train.rounds} rounds"
+            f"{f', {train.batch} rows a round' if train.batch else ''}."
+        )
+    took = _in_words(expected_seconds(config, form))
+    yield f"Training takes about {took} on {usable_cores()} cores."
+
+
+def _in_words(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 90:
+        return f"{max(10, round(seconds, -1)):.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
+
+
+def examine(config: Config) -> Iterator[str]:
+    """Say what the tables hold, or raise at the first thing that would stop a run."""
+    from statistics import median
+
+    from pacpfl.build import build_federation
+    from pacpfl.data.tables.columns import describe
+    from pacpfl.data.tables.read import load_own
+    from pacpfl.defaults import expected_seconds
+    from pacpfl.methods.registry import build_method
+
+    tables = load_own(config.tables, config.seed)
+    federation = build_federation(config)
+    existing, form = federation.existing, federation.form
+    for name in config.run.methods:
+        build_method(name, config, form)
+    if min(c.train.y.min() for c in existing) == max(c.train.y.max() for c in existing):
+        raise InputError(
+            f"The target {federation.target!r} has the same value in every training row; choose another."
+        )
+    chosen = config.train.clients_per_round
+    if chosen is not None and chosen > len(existing):
+        raise InputError(
+            f"clients_per_round = {chosen} is more than the {len(existing)} clients there are."
+        )
+    kinds = ", ".join(f"{count} {kind}" for kind, count in describe(tables.schema).items())
+    task = "a number" if form.classes is None else f"one of {form.classes} classes"
+    rows = [len(client.train) for client in existing]
+    measuring = sum(len(c.test) for c in (*existing, *federation.new) if c.test is not None)
+    yield (
+        f"{len(existing)} existing and {len(federation.new)} new clients; the target "
+        f"{federation.target!r} is {task}."
+    )
+    yield f"Columns: {kinds}; {len(form.features)} features after encoding."
+    yield (
+        f"Training rows of a client: {min(rows)} to {max(rows)}, median {median(rows):g}; "
+        f"{measuring} rows only measure."
+    )
+    yield from tables.notices
+    yield from _warnings(federation, rows)
+    yield f"Training takes about {_in_words(expected_seconds(config, form))}."
+
+
+def _warnings(federation: Federation, rows: list[int]) -> Iterator[str]:
+    import numpy as np
+
+    from pacpfl.defaults import LARGEST
+
+    if len(rows) == 1:
+        yield "There is one client to train on: with nobody else nothing can be shared."
+    low = np.min([client.train.x.min(0) for client in federation.existing], axis=0)
+    high = np.max([client.train.x.max(0) for client in federation.existing], axis=0)
+    constant = [n for n, flat in zip(federation.features, low == high, strict=True) if flat]
+    if constant:
+        yield f"The same in all training rows, so nothing is learned from: {', '.join(constant)}."
+    few = [c.name for c, count in zip(federation.existing, rows, strict=True) if count < FEW]
+    if few:
+        yield f"Fewer than {FEW} training rows: {len(few)} clients, such as {few[0]}."
+    if federation.classes is None and max(rows) > LARGEST:
+        yield (
+            f"A client has {max(rows)} training rows: a Gaussian process takes long; set tables.most."
+        )
+
+
+def in_units(config: Config, results: Mapping[str, MethodResult]) -> pd.DataFrame | None:
+    """Return errors, widths of 90% intervals and negative log densities in the target's own units.
+
+    Inside a run targets are scaled; RSMSE, coverage and calibration do not notice, these do. There is
+    a row for each method and client; None where the target is a class.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from pacpfl.build import build_federation
+    from pacpfl.data.prepare import fit_scalers
+
+    raw = build_federation(replace(config, data=replace(config.data, standardize="none")))
+    if raw.classes is not None:
+        return None
+    scalers = fit_scalers(raw, config.data.standardize)
+    rows = []
+    for method, result in results.items():
+        for group, found in result.groups.items():
+            clients = raw.groups()[group]
+            for client, mean, measured in zip(clients, found.means, found.rows, strict=True):
+                assert client.test is not None
+                scaler = scalers[client.name]
+                error = client.test.y - scaler.target(np.asarray(mean, float))
+                rows.append(
+                    {
+                        "method": method,
+                        "group": group,
+                        "client": client.name,
+                        "rmse": float(np.sqrt(np.mean(error**2))),
+                        "width_90": measured["width_90"] * scaler.y_std,
+                        "nll": measured["nll"] + float(np.log(scaler.y_std)),
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _print_units(target: str, units: pd.DataFrame, results: Mapping[str, MethodResult]) -> None:
     from rich.table import Table
+
+    from pacpfl import metrics
 
     table = Table(title=f"In the units of {target}", title_justify="left")
     for name in ("method", "clients"):
         table.add_column(name)
     for name in ("RMSE", "width of the 90% interval"):
         table.add_column(name, justify="right")
-    for (method, group), fields in means.items():
-        cells = [_with_half(*fields[name]) for name in ("rmse", "width_90")]
+    for (method, group), own in units.groupby(["method", "group"], sort=False):
+        cells = [
+            _with_half(*metrics.interval(own[name].to_numpy())) for name in ("rmse", "width_90")
+        ]
         table.add_row(results[method].about["title"], group, *cells)
     Console(highlight=False).print(table)
 
@@ -180,46 +430,3 @@ def _with_half(mean: float, half: float) -> str:
         return f"{mean:.4g}" + (f" ± {half:.2g}" if half == half else "")
     places = 0 if abs(mean) >= 1000 else 3 - len(f"{abs(mean):.0f}")
     return f"{mean:,.{places}f}" + (f" ± {half:,.{places}f}" if half == half else "")
-
-
-def chosen(
-    source: Path | None, target: str | None, client: str | None, settings: list[str]
-) -> Config:
-    """Return the configuration of a file, or the one guessed from tables."""
-    from pacpfl import config as configuration
-    from pacpfl.own import propose
-
-    path = source or DEFAULT
-    if source is None and not path.is_file():
-        raise InputError(
-            "There is no pacpfl.toml here; write one with pacpfl init FOLDER, or name the tables."
-        )
-    if path.suffix.lower() == ".toml":
-        config = configuration.load_file(path)
-        if config.data.name != "tables":
-            raise InputError(
-                f'{path} is about {config.data.name}; set data.name = "tables", or use pacpfl run --config.'
-            )
-        named = {"tables.target": target, "tables.client": client}
-        given = {key: json.dumps(name) for key, name in named.items() if name is not None}
-        settings = [*settings, *(f"{key}={name}" for key, name in given.items())]
-    else:
-        with console.status(f"reading {path}"):
-            found = propose(path, target, client)
-        for sentence in found.words:
-            console.print(f"- {sentence}", soft_wrap=True, markup=False)
-        config = found.config
-    return configuration.override(config, settings)
-
-
-def own(config: Config) -> Any:
-    from pacpfl.data.tables.read import load_own
-
-    return load_own(config.tables, config.seed)
-
-
-def run_name(source: Path | None, config: Config) -> str:
-    """Return the name of the configuration; where that is the usual one, of the tables."""
-    if source is not None and source.suffix == ".toml" and source.name != DEFAULT.name:
-        return source.stem
-    return Path(config.tables.source).resolve().stem or "tables"

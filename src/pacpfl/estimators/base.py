@@ -6,46 +6,51 @@ The estimators hold no mathematics. They turn tables and groups into a federatio
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
-from sklearn.utils import estimator_html_repr
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl import client
-from pacpfl.client import ClientModel, Name, Question, Shared
-from pacpfl.data.prepare import Scaler, fit_scaler
-from pacpfl.data.store import from_clients
+from pacpfl.client import ClientModel, Name, Question, Shared, fit_units
+from pacpfl.config import SECTIONS, Config, updated
+from pacpfl.data.prepare import Scaler
+from pacpfl.data.store import from_samples
 from pacpfl.data.tables.columns import Column, Schema
-from pacpfl.defaults import scaling
+from pacpfl.defaults import defaults, scaling
 from pacpfl.engine import runtime
-from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import first_client
 from pacpfl.engine.simulate import train
-from pacpfl.estimators import words
-from pacpfl.estimators.clients import EVERYBODY, client_name, client_names, rows_of
-from pacpfl.estimators.errors import InvalidInput, as_invalid_input
-from pacpfl.estimators.settings import (
-    STANDARDIZE,
-    UNSEEN,
-    check_choice,
-    make_config,
-    parameters_of,
-    seed_from,
-)
-from pacpfl.methods.registry import build_pacpfl
+from pacpfl.errors import InputError
+from pacpfl.methods.registry import build_pacpfl, entry
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
+from pacpfl.report.measures import counted
 from pacpfl.report.progress import training_bar
-from pacpfl.types import Client, Federation, Samples
+from pacpfl.types import Form, Samples
 from pacpfl.version import __version__
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 KEPT = 128  # models of clients in memory; the others are made again when they are asked for
+SHOWN = 12  # clients in the table of a notebook; of the others it tells how many there are
+EVERYBODY = "all"  # the one client there is where no groups are given
+
+# The sections of the configuration that parameters and `settings` reach. What others ask for, such as
+# privacy, an estimator does not do.
+REACHED = ("train", "prior", "network", "bnn", "posterior", "personal")
+
+STANDARDIZE = ("auto", "client", "global", "none")
+UNSEEN = ("error", "prior")
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
@@ -56,77 +61,106 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     __metadata_request__predict: ClassVar = {"groups": True}
     __metadata_request__score: ClassVar = {"groups": True}
 
-    def _fit(self, x: np.ndarray, y: np.ndarray, groups: Any) -> Self:
-        """Train on checked rows; `y` holds numbers, or class numbers where there are `classes_`."""
-        name = type(self).__name__
-        check_choice(name, "standardize", self.standardize, STANDARDIZE)
-        check_choice(name, "unseen_groups", self.unseen_groups, UNSEEN)
+    _metric: ClassVar[Callable[..., float]]  # of targets and predictions, for `score`
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Self:
+        """Learn the priors from all clients' rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The rows of all clients. Columns of true and false keep their unit; all others are scaled.
+        y : array-like of shape (n_samples,)
+            Their targets: numbers, or for the classifier labels, text or numbers.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row, by text or numbers; without, all rows are one client's.
+
+        Returns
+        -------
+        self
+        """
+        one_of(type(self).__name__, "standardize", self.standardize, STANDARDIZE)
+        one_of(type(self).__name__, "unseen_groups", self.unseen_groups, UNSEEN)
+        x, targets = self._checked(X, y, first=True)
         self.grouped_ = groups is not None
-        rows = rows_of(client_names([EVERYBODY] * len(x) if groups is None else groups, len(x)))
-        samples = {owner: Samples(x[own], y[own]) for owner, own in rows.items()}
-        columns = getattr(self, "feature_names_in_", None)
-        if columns is None:
-            columns = [f"x{number}" for number in range(x.shape[1])]
-        schema = Schema(
-            tuple(Column(str(column), "number") for column in columns), "y", self._class_names()
-        )
+        rows = rows_of([EVERYBODY] * len(x) if groups is None else groups, len(x))
+        samples = {name: Samples(x[own], targets[own]) for name, own in rows.items()}
+        schema = Schema(self._columns(X, x.shape[1]), "y", self._class_names())
         form = schema.form._replace(clients=len(samples), sizes=tuple(map(len, samples.values())))
         self.standardize_ = self.standardize
         if self.standardize == "auto":
-            with np.errstate(over="ignore", invalid="ignore"):
-                moments = [[len(own), own.y.sum(), (own.y**2).sum()] for own in samples.values()]
-                how, _ = scaling(np.array(moments))
-            self.standardize_ = how if schema.classes is None else "global"
-        seed = seed_from(name, self.random_state)
-        self.config_ = make_config(name, self.get_params(deep=False), form, self.standardize_, seed)
+            self.standardize_ = scaling(list(samples.values()), schema.classes is not None)[0]
+        seed = self._seed(self.random_state)
+        self.config_ = self._configuration(form, seed)
         runtime.prepare()
-        with as_invalid_input():
-            self._prior_units = _units(schema, self.standardize_, list(samples.values()))
+        how = "none" if self.standardize_ == "none" else "global"
+        self._prior_units = fit_units(schema, list(samples.values()), how)
         common = None if self.standardize_ == "client" else self._prior_units
         shared = Shared(self.config_, schema, common, np.zeros((0, 0)))
-        with as_invalid_input():
-            scalers = {owner: shared.scaler_for(own) for owner, own in samples.items()}
-            federation = Federation(
-                name,
-                tuple(Client(str(o), scalers[o](own)) for o, own in samples.items()),
-                features=schema.features,
-                classes=form.classes,
-            )
-            shared = self._train(shared, federation, seed)
-        models = [ClientModel(o, shared, scalers[o], own) for o, own in samples.items()]
-        self._set(shared, models, set(samples))
+        models = {
+            n: ClientModel(n, shared, shared.scaler_for(own), own) for n, own in samples.items()
+        }
+        shared = self._train(shared, [m.scaler(m.samples) for m in models.values()], form)
+        self._set(shared, [replace(model, shared=shared) for model in models.values()], set(models))
         return self
 
-    def _train(self, shared: Shared, federation: Federation, seed: int) -> Shared:
+    def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and their targets in numbers; where not `first`, checked against what was fitted."""
+        raise NotImplementedError
+
+    def _columns(self, X: object, width: int) -> tuple[Column, ...]:
+        names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(width)])
+        types = getattr(X, "dtypes", [getattr(X, "dtype", None)] * width)  # of a frame, of an array
+        kinds = ["boolean" if str(t).lower() in ("bool", "boolean") else "number" for t in types]
+        return tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True))
+
+    def _configuration(self, form: Form, seed: int) -> Config:
+        """Return what the parameters describe, and where they say "auto", what `pacpfl.defaults` does."""
+        name, given = type(self).__name__, self.get_params(deep=False)
+        values = {
+            f"{section}.{key}": _plain(given[key])
+            for key, section in sections_of(type(self)).items()
+            if not (isinstance(given[key], str) and given[key] == "auto")
+        }
+        if self._is_untrained:
+            del values["train.rounds"]  # a run has one at least
+        for key, value in (self.settings or {}).items():
+            section, _, inner = str(key).partition(".")
+            if section not in REACHED or not inner:
+                raise InputError(
+                    f"{name}: settings has keys of the sections {', '.join(REACHED)}, such as train.batch, "
+                    f"and cannot use {key!r}; for the others use pacpfl run."
+                )
+            values[str(key)] = _plain(value)
+        config = replace(defaults(form, self.standardize_), seed=seed)
+        return updated(config, values, name)
+
+    @property
+    def _is_untrained(self) -> bool:
+        """Whether the particles stay as they are drawn."""
+        return not isinstance(self.rounds, (str, bool)) and self.rounds == 0
+
+    def _train(self, shared: Shared, scaled: list[Samples], form: Form) -> Shared:
         config = shared.config
-        method = build_pacpfl(config, federation.form)
-        with shared.precision():
-            store = from_clients(federation.existing, roomy=federation.classes is not None)
-            if self.rounds == 0:
-                example = first_client(store, shared.dtype)
-                state = method.init(Keys.of(seed).start(), example)
-                self.history_: dict[str, np.ndarray] = {}
-            else:
-                with training_bar(self.verbose) as progress:
-                    trained = train(
-                        method,
-                        store,
-                        rounds=config.train.rounds,
-                        clients_per_round=config.train.clients_per_round,
-                        seed=seed,
-                        dtype=shared.dtype,
-                        matrices_per_client=config.train.particles * method.prior.matrices,
-                        progress=progress,
-                    )
-                state, self.history_ = trained.state, trained.history
-        particles = np.asarray(state.particles)
+        with shared.precision(), training_bar(self.verbose) as progress:
+            trained = train(
+                build_pacpfl(config, form),
+                from_samples(scaled, roomy=form.classes is not None),
+                rounds=0 if self._is_untrained else config.train.rounds,
+                clients_per_round=config.train.clients_per_round,
+                seed=config.seed,
+                dtype=shared.dtype,
+                matrices_per_client=entry("pacpfl").memory(config, form).matrices,
+                progress=progress,
+            )
+        self.history_ = trained.history
+        particles = np.asarray(trained.state.particles)
         if not np.isfinite(particles).all():
-            raise InvalidInput(
+            raise InputError(
                 f"{type(self).__name__}: training did not stay finite; lower learning_rate or tau."
             )
-        return replace(
-            shared, particles=particles, seed=np.asarray(state.seed) if method.prior.draws else None
-        )
+        seed = np.asarray(trained.state.seed) if shared.prior.draws else None
+        return replace(shared, particles=particles, seed=seed)
 
     def _set(self, shared: Shared, models: list[ClientModel], trained: set[Name]) -> None:
         self._shared = shared
@@ -137,8 +171,17 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self._prior_model = ClientModel("nobody", shared, self._prior_units, nothing)
 
     def _class_names(self) -> tuple[str, ...] | None:
-        classes = getattr(self, "classes_", None)
-        return None if classes is None else tuple(map(str, classes.tolist()))
+        return None
+
+    def _seed(self, random_state: Any) -> int:
+        """A whole number is the seed itself; anything else that scikit-learn accepts draws one."""
+        if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+            if not 0 <= random_state < 2**32:
+                raise InputError(
+                    f"{type(self).__name__}: random_state must be from 0 to 2**32 - 1."
+                )
+            return int(random_state)
+        return int(check_random_state(random_state).randint(2**31 - 1))
 
     @property
     def prior_(self) -> Prior:
@@ -158,7 +201,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return list(self._owners)
 
-    def personalize(self, X: Any, y: Any, group: Name) -> Self:
+    def personalize(self, X: ArrayLike, y: ArrayLike, group: Name) -> Self:
         """Give a client who took no part in the training its own model, from its rows alone.
 
         The particles stay as they are: nothing about the client leaves it.
@@ -179,16 +222,14 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         group = client_name(group)
         if group in self._owners:
-            raise InvalidInput(
+            raise InputError(
                 f"Client {group!r} has a model already; add rows to it with update, or forget it first."
             )
-        with as_invalid_input():
-            self._owners[group] = ClientModel.condition(
-                self._shared, group, *self._checked_more(X, y)
-            )
+        rows = self._checked(X, y, first=False)
+        self._owners[group] = ClientModel.condition(self._shared, group, *rows)
         return self
 
-    def update(self, X: Any, y: Any, group: Name = EVERYBODY) -> Self:
+    def update(self, X: ArrayLike, y: ArrayLike, group: Name = EVERYBODY) -> Self:
         """Add rows to what a client knows. Its units stay those of its first rows.
 
         Parameters
@@ -204,10 +245,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        check_is_fitted(self)
         group = self._known(group)
-        with as_invalid_input():
-            self._owners[group] = self._owners[group].extend(*self._checked_more(X, y))
+        self._owners[group] = self._owners[group].extend(*self._checked(X, y, first=False))
         return self
 
     def forget(self, group: Name) -> Self:
@@ -222,7 +261,6 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        check_is_fitted(self)
         group = self._known(group)
         del self._owners[group]
         self._recent.pop(group, None)
@@ -242,8 +280,33 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         PersonalModel
         """
         check_is_fitted(self)
-        with as_invalid_input():
-            return self._model(None if group is None else self._known(group)).personal
+        return self._model(None if group is None else self._known(group)).personal
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
+        """Return R^2 of the predicted means, or the share of rows whose class is predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to answer.
+        y : array-like of shape (n_samples,)
+            Their targets.
+        groups : array-like of shape (n_samples,), optional
+            The client of every row.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+        """
+        return float(self._metric(y, self.predict(X, groups), sample_weight=sample_weight))
 
     def _model(self, name: Name | None) -> ClientModel:
         """Return a client's model, and let go of the ones that were not asked for long."""
@@ -257,65 +320,58 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             self._owners[oldest] = replace(self._owners[oldest])  # without what it has computed
         return self._owners[name]
 
-    def _ask(self, question: Question, X: Any, groups: Any, *arguments: Any) -> np.ndarray:
+    def _ask(
+        self, question: Question, X: ArrayLike, groups: ArrayLike | None, *arguments: ArrayLike
+    ) -> np.ndarray:
         """Answer a question at every row, by the model of its client; rows are last."""
         check_is_fitted(self)
         x = validate_data(self, X, reset=False, dtype=np.float64)
-        parts = {
-            name: (rows, self._answer(question, name, x[rows], arguments))
-            for name, rows in self._rows(groups, len(x)).items()
-        }
-        first = next(iter(parts.values()))[1]
-        whole = np.full((*first.shape[:-1], len(x)), np.nan)
-        for rows, answer in parts.values():
-            whole[..., rows] = answer
+        rows = self._rows(groups, len(x))
+        answers = [
+            self._model(name).ask(question, x[own], *arguments) for name, own in rows.items()
+        ]
+        whole = np.full((*answers[0].shape[:-1], len(x)), np.nan)
+        for own, answer in zip(rows.values(), answers, strict=True):
+            whole[..., own] = answer
         return whole
 
-    def _answer(
-        self, question: Question, name: Name | None, x: np.ndarray, arguments: tuple[Any, ...]
-    ) -> np.ndarray:
-        with as_invalid_input():
-            return self._model(name).ask(question, x, *arguments)
-
-    def _rows(self, groups: Any, count: int) -> Mapping[Any, np.ndarray]:
+    def _rows(self, groups: ArrayLike | None, count: int) -> dict[Name | None, np.ndarray]:
         """Return the rows of each client who is asked; None stands for those whom nobody knows."""
-        if groups is None:
-            if not self.grouped_ and EVERYBODY in self._owners:
-                return {EVERYBODY: np.arange(count)}
-            if self.unseen_groups == "prior":
-                return {None: np.arange(count)}
-            raise InvalidInput(
+        asked: dict[Name | None, np.ndarray] = {None: np.arange(count)}
+        if groups is not None:
+            asked = {name: own for name, own in rows_of(groups, count).items()}
+        elif not self.grouped_ and EVERYBODY in self._owners:
+            asked = {EVERYBODY: np.arange(count)}
+        unseen = [name for name in asked if name not in self._owners]
+        if not unseen:
+            return asked
+        if self.unseen_groups != "prior":
+            raise InputError(
                 f"This {type(self).__name__} was fitted with groups; give groups for the rows of X, "
                 'or set unseen_groups="prior" for predictions that know no client.'
-            )
-        rows = rows_of(client_names(groups, count))
-        unseen = [name for name in rows if name not in self._owners]
-        if unseen and self.unseen_groups != "prior":
-            raise InvalidInput(
-                f"Client {unseen[0]!r} is not known; give it a model with personalize(X, y, "
+                if groups is None
+                else f"Client {unseen[0]!r} is not known; give it a model with personalize(X, y, "
                 f'group={unseen[0]!r}), or set unseen_groups="prior" for predictions without its data.'
             )
-        known: dict[Any, np.ndarray] = {n: rows[n] for n in rows if n in self._owners}
-        if unseen:
-            known[None] = np.concatenate([rows[name] for name in unseen])
-        return known
+        strangers = np.concatenate([asked.pop(name) for name in unseen])
+        return asked | {None: strangers}
 
-    def _checked_more(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows of one client, checked against what was fitted."""
-        raise NotImplementedError
-
-    def _known(self, group: Any) -> Name:
+    def _known(self, group: Name) -> Name:
+        """Return the name as it is kept; InputError where the client has no model."""
+        check_is_fitted(self)
         name = client_name(group)
         if name not in self._owners:
             known = ", ".join(map(repr, list(self._owners)[:5]))
-            raise InvalidInput(
+            raise InputError(
                 f"Client {name!r} is not known (there are {len(self._owners)}: {known}...); give it a "
                 "model with personalize first."
             )
         return name
 
-    def plot_predictions(self, group: Name | None = None, feature: Any = 0, **options: Any) -> Any:
-        """Draw a client's predictions along one feature: see `estimators.plots.predictions`.
+    def plot_predictions(
+        self, group: Name | None = None, feature: int | str = 0, **options: Any
+    ) -> Axes:
+        """Draw a client's predictions along one feature, the others at the medians of its rows.
 
         Parameters
         ----------
@@ -324,18 +380,39 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         feature : int or str, default=0
             The feature, by number or name.
         **options
-            `ax`, `theme` and `points`.
+            `ax`, `theme` (auto, light or dark) and `points`.
 
         Returns
         -------
         matplotlib Axes
+            Of a number: mean, 50% and 90% intervals, and the client's rows. Of classes: their
+            probabilities.
         """
         from pacpfl.estimators import plots
 
-        return plots.predictions(self, group, feature, **options)
+        known = self.clients_
+        if group is None and len(known) != 1:
+            raise InputError(
+                f"There are {len(known)} clients; name one, such as group={known[0]!r}."
+                if known
+                else "There is no client yet; make one with personalize."
+            )
+        model = self._model(self._known(known[0] if group is None else group))
+        names = list(getattr(self, "feature_names_in_", []))
+        if feature in names:
+            column = names.index(feature)
+        elif isinstance(feature, str) or not 0 <= feature < self.n_features_in_:
+            there = ", ".join(names) or f"numbers from 0 to {self.n_features_in_ - 1}"
+            raise InputError(f"There is no feature {feature!r}; there are {there}.")
+        else:
+            column = int(feature)
+        label = str(names[column]) if names else f"feature {column}"
+        return plots.predictions(model, column, label, **options)
 
-    def plot_calibration(self, X: Any, y: Any, groups: Any = None, **options: Any) -> Any:
-        """Draw how honest the uncertainty is, on rows the model has not seen.
+    def plot_calibration(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, **options: Any
+    ) -> Axes:
+        """Draw how honest the uncertainty is, on rows the model has not seen; the diagonal is perfect.
 
         Parameters
         ----------
@@ -346,17 +423,25 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         groups : array-like of shape (n_samples,), optional
             The client of every row.
         **options
-            `ax` and `theme`.
+            `ax` and `theme` (auto, light or dark).
 
         Returns
         -------
         matplotlib Axes
+            Of a number: the share of targets below each predicted quantile. Of classes: the share of
+            right answers against their predicted probability.
         """
         from pacpfl.estimators import plots
 
-        return plots.calibration(self, X, y, groups, **options)
+        return plots.calibration(*self._calibration(X, y, groups), **options)
 
-    def save(self, path: Any, groups: Any = None) -> None:
+    def _calibration(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None
+    ) -> tuple[np.ndarray, np.ndarray, float, tuple[str, str]]:
+        """Return what is promised, what is observed, the error, and what the two are called."""
+        raise NotImplementedError
+
+    def save(self, path: Path | str, groups: list[Name] | None = None) -> None:
         """Write one file, without pickle: particles, parameters, and clients with their rows.
 
         A client's model is made of its rows, so they are in the file. `pacpfl predict` opens it.
@@ -374,7 +459,6 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         classes = getattr(self, "classes_", None)
         header = {
             "pacpfl": __version__,
-            "class": type(self).__name__,
             "parameters": self.get_params(deep=False),
             "grouped": self.grouped_,
             "trained": [name for name in chosen if name in self._trained],
@@ -387,17 +471,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             "prior_units": np.stack([units.x_mean, units.x_std]),
             "prior_target": np.array([units.y_mean, units.y_std]),
         }
-        with as_invalid_input():
-            client.save(
-                Path(path),
-                self._shared,
-                [self._owners[name] for name in chosen],
-                {"estimator": json.dumps(header, default=_plain)},
-                arrays,
-            )
+        about = {"estimator": json.dumps(header, default=_for_json)}
+        models = [self._owners[name] for name in chosen]
+        client.save(Path(path), self._shared, models, about, arrays)
 
     @classmethod
-    def load(cls, path: Any) -> Self:
+    def load(cls, path: Path | str) -> Self:
         """Return the estimator in a file: from `save`, `pacpfl fit` or `pacpfl personalize`.
 
         Parameters
@@ -410,28 +489,28 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         -------
         estimator
         """
-        with as_invalid_input():
-            saved = client.load(Path(path))
-        shared, classes = saved.shared, saved.shared.schema.classes
+        runtime.prepare()
+        saved = client.load(Path(path))
+        shared, schema = saved.shared, saved.shared.schema
         header = json.loads(saved.about.get("estimator", "{}"))
-        kind = "PACPFLRegressor" if classes is None else "PACPFLClassifier"
+        kind = "PACPFLRegressor" if schema.classes is None else "PACPFLClassifier"
         if kind != cls.__name__:
-            raise InvalidInput(f"{path} holds a {kind}; load it with {kind}.load.")
+            raise InputError(f"{path} holds a {kind}; load it with {kind}.load.")
         self = cls(**header.get("parameters", parameters_of(cls, shared.config)))
         self.config_, self.standardize_ = shared.config, shared.config.data.standardize
         self.grouped_ = header.get("grouped", True)
-        self.n_features_in_ = len(shared.schema.features)
+        self.n_features_in_ = len(schema.features)
         if header.get("named", True):
-            self.feature_names_in_ = np.array(shared.schema.features, object)
-        if classes is not None:
-            named = header.get("classes", classes)
+            self.feature_names_in_ = np.array(schema.features, object)
+        if schema.classes is not None:
+            named = header.get("classes", schema.classes)
             self.classes_ = np.array(named, header.get("classes_dtype"))
         self.history_ = {
             name.removeprefix("history/"): values
             for name, values in saved.arrays.items()
             if name.startswith("history/")
         }
-        self._prior_units = shared.scaler or _units(shared.schema, "none", [])
+        self._prior_units = shared.scaler or fit_units(schema, [], "none")
         if "prior_units" in saved.arrays:
             target = saved.arrays["prior_target"].tolist()
             self._prior_units = Scaler(*saved.arrays["prior_units"], *target)
@@ -439,17 +518,93 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _html_repr(self) -> str:
-        return str(estimator_html_repr(self)) + words.clients_table(self)
+        """Return scikit-learn's diagram, and below it a table of the clients where there are any.
+
+        Its colours are those of the text around, so that it serves light and dark.
+        """
+        diagram = str(estimator_html_repr(self))
+        if not hasattr(self, "_owners"):
+            return diagram
+        rows = [
+            f"<tr><td>{escape(str(name))}</td><td>{len(owner.samples)}</td>"
+            f"<td>{'trained' if name in self._trained else 'joined later'}</td></tr>"
+            for name, owner in list(self._owners.items())[:SHOWN]
+        ]
+        count = len(self._owners)
+        if count > SHOWN:
+            rows.append(f'<tr><td colspan="3">and {count - SHOWN} more</td></tr>')
+        k, size = self.particles_.shape
+        return (
+            f'{diagram}<table style="margin-top:.5em;color:inherit"><caption style="text-align:left">'
+            f"{counted(count, 'client')}; {k} particles of {size} numbers</caption>"
+            "<thead><tr><th>client</th><th>rows</th><th>part</th></tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table>"
+        )
 
 
-def _units(schema: Schema, how: str, samples: list[Samples]) -> Scaler:
-    """Return the units of all clients together, or those of the table itself."""
-    if how == "none":
-        width = len(schema.features)
-        return Scaler(np.zeros(width), np.ones(width), 0.0, 1.0)
-    return fit_scaler(samples, labels=schema.classes is not None)
+def sections_of(kind: type[FederatedEstimator]) -> dict[str, str]:
+    """Return the section of every parameter that is a key of the configuration: the first that has it."""
+    return {
+        part.name: section
+        for section in reversed((*REACHED, "run"))
+        for part in fields(SECTIONS[section])
+        if part.name in inspect.signature(kind).parameters
+    }
+
+
+def parameters_of(kind: type[FederatedEstimator], config: Config) -> dict[str, object]:
+    """Return the parameters of an estimator that a configuration describes."""
+    sections = sections_of(kind)
+    others = {
+        f"{section}.{part.name.rstrip('_')}": getattr(getattr(config, section), part.name)
+        for section in REACHED
+        for part in fields(SECTIONS[section])
+        if sections.get(part.name) != section
+        and getattr(getattr(config, section), part.name) != getattr(SECTIONS[section], part.name)
+    }
+    values = {key: getattr(getattr(config, section), key) for key, section in sections.items()}
+    more = {"standardize": config.data.standardize, "random_state": config.seed}
+    return values | more | {"settings": others or None}
+
+
+def one_of(name: str, parameter: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise InputError unless the value is one of those allowed."""
+    if value not in allowed:
+        raise InputError(
+            f"{name}: {parameter} = {value!r} is not one of {', '.join(allowed)}; choose one of them."
+        )
+
+
+def client_name(value: object) -> Name:
+    """Return the name as it is kept: text, a number, or true and false, so that a file can hold it."""
+    value = _plain(value)
+    if not isinstance(value, (str, int, float, bool)) or value != value:
+        raise InputError(
+            f"A client is named {value!r} in groups; name clients by text or whole numbers, such as "
+            "those of groups.astype(str), and leave none out."
+        )
+    return value
+
+
+def rows_of(groups: ArrayLike, count: int) -> dict[Name, np.ndarray]:
+    """Return the rows of every client, in the order in which clients appear: that of `pacpfl fit`."""
+    values = np.asarray(groups, dtype=object)
+    if values.ndim != 1 or len(values) != count:
+        raise InputError(
+            f"groups has shape {values.shape} and X has {count} rows; give the client of every row."
+        )
+    rows: dict[Name, list[int]] = {}
+    for row, value in enumerate(values):
+        rows.setdefault(client_name(value), []).append(row)
+    return {name: np.array(own) for name, own in rows.items()}
 
 
 def _plain(value: Any) -> Any:
-    """Parameters that JSON does not know: NumPy's numbers; of a generator, that there was one."""
-    return value.item() if isinstance(value, np.generic) else None
+    """Return NumPy's numbers and arrays as Python's; anything else as it is."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+def _for_json(value: object) -> object:
+    """Return a parameter that JSON does not know: NumPy's as Python's; of a generator, nothing."""
+    plain = _plain(value)
+    return None if plain is value else plain

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from pacpfl import metrics
 from pacpfl.client import LOG_PROBABILITIES
+from pacpfl.data.tables.columns import read_texts
+from pacpfl.errors import InputError
 from pacpfl.estimators.base import FederatedEstimator
-from pacpfl.estimators.errors import InvalidInput
 
 
 class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
@@ -133,33 +137,10 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Learn the priors from all clients' rows.
+    _metric = staticmethod(accuracy_score)
+    score = FederatedEstimator.score  # with groups, which that of the mixin has not
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            The rows of all clients.
-        y : array-like of shape (n_samples,)
-            Their labels, text or numbers.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row, by text or numbers; without, all rows are one client's.
-
-        Returns
-        -------
-        self
-        """
-        x, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        classes, numbers = np.unique(column_or_1d(y), return_inverse=True)
-        if len(classes) < 2:
-            raise InvalidInput(
-                f"There is one class, {classes.tolist()[0]!r}; a classifier needs rows of two."
-            )
-        self.classes_ = classes
-        return self._fit(x, numbers.astype(np.float64), groups)
-
-    def predict(self, X: Any, groups: Any = None) -> np.ndarray:
+    def predict(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """Return the most probable class of every row.
 
         Parameters
@@ -176,7 +157,7 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         chosen = self.predict_log_proba(X, groups).argmax(1)
         return self.classes_[chosen]
 
-    def predict_proba(self, X: Any, groups: Any = None) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """Return class probabilities, in the order of `classes_`.
 
         Parameters
@@ -193,7 +174,7 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         probabilities = np.exp(self.predict_log_proba(X, groups))
         return probabilities / probabilities.sum(1, keepdims=True)
 
-    def predict_log_proba(self, X: Any, groups: Any = None) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike, groups: ArrayLike | None = None) -> np.ndarray:
         """Return natural logarithms of the class probabilities.
 
         Parameters
@@ -209,36 +190,43 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         """
         return self._ask(LOG_PROBABILITIES, X, groups).T
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
-        """Return the share of the rows whose class is predicted.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to answer.
-        y : array-like of shape (n_samples,)
-            Their labels.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row.
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows.
-
-        Returns
-        -------
-        float
-        """
-        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
-
-    def _checked_more(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        x, y = validate_data(self, X, y, reset=False, dtype=np.float64)
+    def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        x, y = validate_data(self, X, y, reset=first, dtype=np.float64)
+        if first:
+            check_classification_targets(y)
+            classes = np.unique(column_or_1d(y))
+            if len(classes) < 2:
+                raise InputError(
+                    f"There is one class, {classes.tolist()[0]!r}; a classifier needs rows of two."
+                )
+            self.classes_ = classes
         return x, self._class_numbers(y).astype(np.float64)
 
-    def _class_numbers(self, y: Any) -> np.ndarray:
+    def _class_names(self) -> tuple[str, ...]:
+        """Return the classes as the command line writes them: 1 for 1.0, and true for True."""
+        if self.classes_.dtype.kind in "biuf":
+            return tuple(read_texts(pd.Series(self.classes_)).tolist())
+        return tuple(map(str, self.classes_.tolist()))
+
+    def _class_numbers(self, y: ArrayLike) -> np.ndarray:
         labels = column_or_1d(y)
         unknown = np.setdiff1d(labels, self.classes_)
         if len(unknown):
-            raise InvalidInput(
+            raise InputError(
                 f"The class {unknown.tolist()[0]!r} was not among those fitted; leave its rows out, or "
                 "fit again with rows of it."
             )
         return np.searchsorted(self.classes_, labels)
+
+    def _calibration(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None
+    ) -> tuple[np.ndarray, np.ndarray, float, tuple[str, str]]:
+        table = metrics.reliability(self.predict_proba(X, groups), self._class_numbers(y), 10)
+        count, right, promised = table[table[:, 0] > 0].T
+        error = metrics.reliability_error(table)
+        return (
+            promised / count,
+            right / count,
+            error,
+            ("predicted probability", "share that is right"),
+        )

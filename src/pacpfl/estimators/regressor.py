@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
-from pacpfl import warp
+from pacpfl import metrics, predictive, warp
 from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES
+from pacpfl.errors import InputError
 from pacpfl.estimators.base import FederatedEstimator
-from pacpfl.estimators.errors import InvalidInput
-from pacpfl.estimators.settings import seed_from
 from pacpfl.types import Mixture, Prediction, WarpedPrediction
 
 
@@ -152,27 +152,11 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Learn the priors from all clients' rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            The rows of all clients.
-        y : array-like of shape (n_samples,)
-            Their targets.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row, by text or numbers; without, all rows are one client's.
-
-        Returns
-        -------
-        self
-        """
-        x, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        return self._fit(x, np.asarray(y, np.float64), groups)
+    _metric = staticmethod(r2_score)
+    score = FederatedEstimator.score  # with groups, which that of the mixin has not
 
     def predict(
-        self, X: Any, groups: Any = None, return_std: bool = False
+        self, X: ArrayLike, groups: ArrayLike | None = None, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return the mean of the prediction at every row.
 
@@ -194,7 +178,10 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return (mean, std) if return_std else mean
 
     def predict_quantiles(
-        self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95), groups: Any = None
+        self,
+        X: ArrayLike,
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        groups: ArrayLike | None = None,
     ) -> np.ndarray:
         """Return where the predicted distribution function reaches each level.
 
@@ -213,10 +200,10 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         """
         levels = np.atleast_1d(np.asarray(quantiles, np.float64))
         if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
-            raise InvalidInput(f"quantiles must lie between 0 and 1, not {quantiles!r}.")
+            raise InputError(f"quantiles must lie between 0 and 1, not {quantiles!r}.")
         return self._ask(QUANTILES, X, groups, levels).T
 
-    def predict_distribution(self, X: Any, groups: Any = None) -> Mixture:
+    def predict_distribution(self, X: ArrayLike, groups: ArrayLike | None = None) -> Mixture:
         """Return the predicted mixture of Gaussians, row by row.
 
         Parameters
@@ -240,7 +227,11 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return WarpedPrediction(weights, means, stds, stacked)
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = 0, groups: Any = None
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        groups: ArrayLike | None = None,
     ) -> np.ndarray:
         """Draw targets at each row, independently of the other rows.
 
@@ -260,7 +251,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         ndarray of shape (n_samples_X, n_samples)
         """
         said = self.predict_distribution(X, groups)
-        random = np.random.default_rng(seed_from(type(self).__name__, random_state))
+        random = np.random.default_rng(self._seed(random_state))
         steps = np.cumsum(np.asarray(said.weights), axis=1)
         uniform = random.random((len(steps), n_samples)) * steps[:, -1:]
         chosen = (uniform[:, :, None] >= steps[:, None, :]).sum(2)
@@ -274,26 +265,18 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         with jax.enable_x64(True):
             return np.asarray(warp.backward(jnp.asarray(warps), jnp.asarray(drawn)))
 
-    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
-        """Return R^2 of the predicted means, over all rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to answer.
-        y : array-like of shape (n_samples,)
-            Their targets.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row.
-        sample_weight : array-like of shape (n_samples,), optional
-            Weights of the rows.
-
-        Returns
-        -------
-        float
-        """
-        return float(r2_score(y, self.predict(X, groups), sample_weight=sample_weight))
-
-    def _checked_more(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        x, y = validate_data(self, X, y, reset=False, y_numeric=True, dtype=np.float64)
+    def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
+        x, y = validate_data(self, X, y, reset=first, y_numeric=True, dtype=np.float64)
         return x, np.asarray(y, np.float64)
+
+    def _calibration(
+        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None
+    ) -> tuple[np.ndarray, np.ndarray, float, tuple[str, str]]:
+        each = self.predict_distribution(X, groups)  # a mixture at one input for every row
+        each = each._replace(means=each.means[..., None], stds=each.stds[..., None])
+        with jax.enable_x64(True):
+            below = np.asarray(predictive.cdf(each, jnp.asarray(y, float)[:, None]))[:, 0]
+        levels = metrics.calibration_levels()
+        observed = metrics.calibration_curve(below, levels)
+        error = metrics.calibration_error(below, levels)
+        return levels, observed, error, ("predicted quantile", "share of targets below")

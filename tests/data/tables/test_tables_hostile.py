@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pacpfl.cli.own import commented, propose
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables import read as tables_module
 from pacpfl.data.tables.files import Table, open_tables
 from pacpfl.data.tables.read import Tables, load_own, load_tables
 from pacpfl.errors import InputError
-from pacpfl.own import commented, propose
 
 ROWS = 24
 GOOD = "x,kind,y\n" + "".join(f"{i},{'uv'[i % 2]},{3 * i % 7}.5\n" for i in range(ROWS))

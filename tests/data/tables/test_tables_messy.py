@@ -201,7 +201,7 @@ def test_whatever_stands_in_a_file_ends_well_or_in_a_sentence(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_whatever_bytes_a_file_holds_no_other_error_comes_out(content: bytes, folder: Path) -> None:
-    from pacpfl.own import propose
+    from pacpfl.cli.own import propose
 
     (folder / "c.csv").write_bytes(content)
     try:

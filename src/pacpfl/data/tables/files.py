@@ -239,6 +239,8 @@ def _reading(path: Path) -> Iterator[None]:
     """Turn whatever a parser says about a broken file into one sentence."""
     try:
         yield
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not in UTF-8 (byte {error.start}); save it as CSV in UTF-8."

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
 from pacpfl.data.settings import TableSettings
-from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_numbers
+from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning
 from pacpfl.data.tables.files import ENDINGS, Table, open_tables
 from pacpfl.data.tables.read import clients_of
-from pacpfl.data.tables.split import LEAST, TRAIN, WORDS, counts
+from pacpfl.data.tables.split import LEAST, WORDS
 from pacpfl.errors import InputError
-from pacpfl.types import Form
 
 TARGETS = ("y", "target", "label", "class", "outcome", "output", "response", "price", "value")
 CLIENTS = (
@@ -32,8 +30,6 @@ class Guess(NamedTuple):
     """What the tables seem to be, with one sentence for each guess."""
 
     settings: TableSettings
-    form: Form  # of the federation that they will make
-    moments: np.ndarray  # [clients, 3]: count, sum and sum of squares of every client's targets
     words: tuple[str, ...]
 
 
@@ -66,8 +62,8 @@ def guess(source: Path, target: str | None = None, client: str | None = None) ->
         refuse_hidden_target(tables, shared)
     target, why = (target, "as you said") if target else guess_target(evidence, client)
     words.append(f"The target is {target!r}: {why}.")
-    moments = _moments(tables, client or "", target)
-    return _settle(source, evidence, moments, target, client or "", words)
+    rows = _rows(tables, client or "")
+    return _settle(source, evidence, rows, target, client or "", words)
 
 
 def _look(tables: Sequence[Table], shared: Sequence[str]) -> dict[str, Evidence]:
@@ -80,18 +76,13 @@ def _look(tables: Sequence[Table], shared: Sequence[str]) -> dict[str, Evidence]
     return evidence
 
 
-def _moments(tables: Sequence[Table], client: str, target: str) -> dict[str, np.ndarray]:
-    """Sum up the targets of each client, as in `Guess`, now that it is known whose the rows are."""
-    moments: dict[str, np.ndarray] = {}
+def _rows(tables: Sequence[Table], client: str) -> Counter[str]:
+    """Count the rows of each client, now that it is known whose they are."""
+    rows: Counter[str] = Counter()
     for table in tables:
         for chunk in table.chunks():
-            own = clients_of(chunk, table, client)
-            y = np.nan_to_num(read_numbers(chunk.frame[target], chunk.decimal).values)
-            names, codes = np.unique(own.astype(str), return_inverse=True)
-            sums = [np.bincount(codes, y**power) for power in range(3)]
-            for name, more in zip(names.tolist(), np.stack(sums, axis=1), strict=True):
-                moments[name] = moments.get(name, np.zeros(3)) + more
-    return moments
+            rows.update(clients_of(chunk, table, client).tolist())
+    return rows
 
 
 def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
@@ -169,7 +160,7 @@ def guess_target(evidence: Mapping[str, Evidence], client: str | None) -> tuple[
 def _settle(
     source: Path,
     evidence: Mapping[str, Evidence],
-    moments: Mapping[str, np.ndarray],
+    rows: Mapping[str, int],
     target: str,
     client: str,
     words: list[str],
@@ -191,7 +182,7 @@ def _settle(
         words.append(f'Missing cells ({cells}): features get training medians, missing = "impute".')
     if split_by:
         words.append(f"Column {split_by!r} says which rows train and which measure.")
-    large = _large_enough(source, {name: int(sums[0]) for name, sums in moments.items()}, words)
+    large = _large_enough(source, rows, words)
     settings = TableSettings(
         source=str(source),
         client=client,
@@ -201,27 +192,13 @@ def _settle(
         missing="impute" if missing else "error",
         split="column" if split_by else "rows",
         split_by=split_by,
-        small="leave" if len(large) < len(moments) else "error",
+        small="leave" if len(large) < len(rows) else "error",
     )
-    rows = list(large.values())
+    counts = list(large.values())
     words.append(
-        f"{len(rows)} clients with {min(rows)} to {max(rows)} rows (median {np.median(rows):g})."
+        f"{len(counts)} clients with {min(counts)} to {max(counts)} rows (median {median(counts):g})."
     )
-    training = [count - sum(counts(count, settings)) for count in rows]
-    if split_by:
-        share = _training_share(evidence[split_by])
-        training = [max(1, round(count * share)) for count in rows]
-    learned = [evidence[name] for name in used]
-    width = sum(len(seen.words) if seen.kind == "category" else 1 for seen in learned)
-    classes = len(evidence[target].words) + len(evidence[target].levels)
-    form = Form(
-        tuple(f"x{number}" for number in range(width)),
-        target,
-        classes if task == "classes" else None,
-        clients=len(large),
-        sizes=tuple(training),
-    )
-    return Guess(settings, form, np.array([moments[name] for name in large]), tuple(words))
+    return Guess(settings, tuple(words))
 
 
 def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[str]) -> list[str]:
@@ -271,12 +248,6 @@ def _useless(evidence: Evidence) -> str:
 def _is_split(evidence: Evidence) -> bool:
     found = {word.lower() for word in evidence.words}
     return evidence.kind == "category" and found <= set(WORDS) and {"train", "test"} <= found
-
-
-def _training_share(evidence: Evidence) -> float:
-    """Return the share of rows that a column of the words train, later and test lets train."""
-    train = sum(n for word, n in evidence.words.items() if WORDS[word.lower()] == TRAIN)
-    return train / evidence.rows
 
 
 def _files_in_words(source: Path, tables: Sequence[Table]) -> str:
