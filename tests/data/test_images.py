@@ -1,21 +1,28 @@
-"""The record of labelled images: its checks, how it becomes a federation, how files are recognised."""
+"""Labelled images: what is refused, and partitions, with every sample where it belongs."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.io import savemat
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refused
+from scipy import stats
 
-from pacpfl.data.image_files import load_images
-from pacpfl.data.images import Images, Part, federation, samples
-from pacpfl.errors import InputError
+from pacpfl.data.images import (
+    Images,
+    Part,
+    by_writer,
+    dirichlet,
+    divide,
+    federation,
+    samples,
+    split,
+)
+from pacpfl.types import Client, Federation, Samples
 
 PIXELS = np.random.default_rng(3).integers(0, 256, (6, 2, 3), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 2, 1, 0])
@@ -37,8 +44,7 @@ GOOD = Images("set", PIXELS, LABELS, 3, np.array(list("aabbcc")))
     ],
 )
 def test_what_cannot_be_used(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=f"^set: .*{words}"):
-        replace(GOOD, **changes)
+    refused(lambda: replace(GOOD, **changes), f"^set: .*{words}")
 
 
 def test_pixels_become_rows_between_0_and_1() -> None:
@@ -75,86 +81,252 @@ def test_a_federation_says_what_it_holds() -> None:
     assert (one.test.y.tolist(), two.train.y.tolist(), two.test.y.tolist()) == ([2], [2], [1])
 
 
-def test_classes_of_npz(tmp_path: Path) -> None:
-    file = tmp_path / "some.set.npz"
-    np.savez(file, images=PIXELS, labels=LABELS.astype(np.uint8), writer=np.arange(6))
-    found = load_images(str(file))
-    assert (found.name, found.classes, len(found), found.shape) == ("some.set", 3, 6, (2, 3))
-    fewer = load_images(file, classes=2)
-    assert fewer.classes == 2
-    np.testing.assert_array_equal(fewer.images, PIXELS[[0, 1, 4, 5]])
-    assert fewer.labels.tolist() == [0, 1, 1, 0]
-    assert fewer.writer is not None
-    assert fewer.writer.tolist() == [0, 1, 4, 5]
-    more = load_images(file, classes=7)
-    assert (more.classes, len(more)) == (7, 6)
+# ---- partitions ----
 
 
-def test_what_the_file_says_about_classes_is_checked_first(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS, classes=2)
-    with pytest.raises(InputError, match=r"a\.npz: the label in row 2 is 2"):
-        load_images(tmp_path / "a.npz", classes=2)
+def numbered(labels: np.ndarray, writer: np.ndarray | None = None, classes: int = 10) -> Images:
+    """Images of three pixels that spell each sample's own number."""
+    rows = np.arange(len(labels))
+    pixels = np.stack([rows >> 16, rows >> 8 & 255, rows & 255], -1).astype(np.uint8)[:, None, :]
+    return Images("numbered", pixels, labels, classes, writer)
 
 
-def test_no_image_of_the_first_classes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", images=PIXELS, labels=LABELS + 5)
-    with pytest.raises(InputError, match="no image of the first 3 classes"):
-        load_images(tmp_path / "a.npz", classes=3)
+def rows_of(samples: Samples | None) -> list[int]:
+    assert samples is not None
+    pixels = np.rint(samples.x * 255).astype(int)
+    return [int(row) for row in pixels @ np.array([1 << 16, 1 << 8, 1])]
 
 
-def test_one_class_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="at least 2"):
-        load_images(tmp_path, classes=1)
+def everyone(federation: Federation) -> list[Client]:
+    return [*federation.existing, *federation.new]
 
 
-def write_each_format(folder: Path) -> dict[str, Path]:
-    """One 2 x 2 image with label 1 in each format, under names that tell nothing."""
-    square = np.array([[[0, 1], [2, 3]]], np.uint8)
-    folder.mkdir()
-    with open(folder / "npz", "wb") as stream:
-        np.savez(stream, images=square, labels=np.array([1]))
-    part = {"images": np.array([[0, 2, 1, 3]], np.uint8), "labels": np.array([[1]])}
-    with open(folder / "mat", "wb") as stream:
-        savemat(
-            stream,
-            {"dataset": {"train": part, "test": part, "mapping": np.array([[0, 48], [1, 49]])}},
+def all_rows(federation: Federation) -> list[int]:
+    return [
+        row for c in everyone(federation) for part in (c.train, c.test) for row in rows_of(part)
+    ]
+
+
+random = np.random.default_rng(81)
+SKEWED = numbered(random.integers(0, 10, 3000))
+# Writers 100 .. 129 with 12, 15, 18, ... samples.
+COUNTS = 12 + 3 * np.arange(30)
+WRITER = random.permutation(np.repeat(100 + np.arange(30), COUNTS))
+WRITTEN = numbered(random.integers(0, 10, len(WRITER)), WRITER)
+
+
+# ---- by label ----
+
+
+@pytest.mark.parametrize("new_clients", [0, 5])
+def test_dirichlet_uses_every_sample_once(new_clients: int) -> None:
+    found = dirichlet(SKEWED, 20, new_clients, seed=4)
+    assert (len(found.existing), len(found.new)) == (20, new_clients)
+    assert sorted(all_rows(found)) == list(range(3000))
+    for client in everyone(found):
+        for part in (client.train, client.test):
+            assert part is not None
+            assert part.y.tolist() == SKEWED.labels[rows_of(part)].tolist()
+        assert client.test is not None
+        assert len(client.test) == round(0.2 * len(client.train + client.test))
+    assert found.classes == 10
+    assert found.shape == (1, 3)
+
+
+def test_the_test_part_has_the_clients_own_labels() -> None:
+    for client in everyone(dirichlet(SKEWED, 20, test_fraction=0.3, seed=2)):
+        assert client.test is not None
+        train, test = (
+            np.bincount(part.y.astype(int), minlength=10) for part in (client.train, client.test)
         )
-    row = {"x": [[0, 1 / 255, 2 / 255, 3 / 255]], "y": [1]}
-    content = {"users": ["a"], "num_samples": [1], "user_data": {"a": row}}
-    (folder / "json").write_text("\n " + json.dumps(content))
-    return {name: folder / name for name in ("npz", "mat", "json")}
+        share = test.sum() / (train + test).sum()
+        assert np.all(np.abs(test - share * (train + test)) < 1)
 
 
-@pytest.mark.parametrize("kind", ["npz", "mat", "json"])
-def test_a_file_is_recognised_by_its_content(tmp_path: Path, kind: str) -> None:
-    found = load_images(write_each_format(tmp_path / "files")[kind])
-    assert found.images[0].tolist() == [[0, 1], [2, 3]]
-    assert found.labels[0] == 1
+def test_shares_follow_the_dirichlet_distribution() -> None:
+    """A part's share of a class is Beta(alpha, (K - 1) alpha), and independent between classes."""
+    parts, alpha, generator = 5, 0.4, np.random.default_rng(12)
+    labels = np.repeat([0, 1], 2000)
+    shares = np.array(
+        [
+            [
+                np.bincount(labels[rows], minlength=2) / 2000
+                for rows in divide(labels, parts, alpha, generator)
+            ]
+            for _ in range(800)
+        ]
+    )  # [draw, part, class]
+    for part in range(parts):
+        # Half a sample of rounding hides the distribution's peak at 0: compare above that.
+        large = shares[:, part, 0]
+        for level in (0.002, 0.05, 0.2, 0.5, 0.9):
+            expected = stats.beta(alpha, (parts - 1) * alpha).cdf(level)
+            error = 4 * np.sqrt(expected * (1 - expected) / 800)
+            assert abs(np.mean(large <= level) - expected) < error
+    assert abs(np.corrcoef(shares[:, 0, 0], shares[:, 0, 1])[0, 1]) < 0.15
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_an_idx_file_by_another_name(tmp_path: Path, pack: Any) -> None:
-    file = tmp_path / "renamed"
-    file.write_bytes(pack(struct.pack(">IIII", 0x803, 1, 1, 1) + b"\0"))
-    with pytest.raises(InputError, match="not named as idx images are"):
-        load_images(file)
+def test_small_clients_are_drawn_again() -> None:
+    settings_ = {"clients": 20, "alpha": 0.1, "least": 30}
+    once = [len(rows) for rows in divide(SKEWED.labels, 20, 0.1, np.random.default_rng([4003, 3]))]
+    assert min(once) < 30, "the first draw must be one that is rejected"
+    found = dirichlet(SKEWED, **settings_, seed=3)  # type: ignore[arg-type]
+    assert min(len(rows_of(c.train) + rows_of(c.test)) for c in everyone(found)) >= 30
+    assert sorted(all_rows(found)) == list(range(3000))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n", b"label,pixel0\n3,0\n"])
-def test_a_file_of_another_format(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "images.csv"
-    file.write_bytes(content)
-    with pytest.raises(InputError, match=r"images\.csv is of no format that can be read"):
-        load_images(file)
+def test_the_first_draw_stands_where_it_can() -> None:
+    once = [
+        sorted(rows) for rows in divide(SKEWED.labels, 20, 1.0, np.random.default_rng([4003, 0]))
+    ]
+    assert min(map(len, once)) >= 10
+    found = dirichlet(SKEWED, 20, alpha=1.0, seed=0)
+    assert [sorted(rows_of(c.train) + rows_of(c.test)) for c in found.existing] == once
 
 
-def test_a_folder_without_images(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("nothing here")
-    with pytest.raises(InputError, match="holds no images"):
-        load_images(tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"clients": 400}, "some of the 400 clients always had fewer than 10"),
+        ({"clients": 0}, "0 existing"),
+        ({"new_clients": -1}, "-1 new clients"),
+        ({"alpha": 0.0}, "alpha = 0.0"),
+        ({"alpha": float("nan")}, "alpha = nan"),
+        ({"test_fraction": 1.0}, "test_fraction = 1.0"),
+        ({"least": 2}, "fewer than 2 for training"),
+        ({"least": 10, "test_fraction": 0.9}, "fewer than 2 for training"),
+    ],
+)
+def test_impossible_divisions(arguments: dict[str, Any], words: str) -> None:
+    refused(lambda: dirichlet(SKEWED, **({"draws": 3} | arguments)), words)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "nowhere.npz", "emnist-mnist-train-images-idx3-ubyte"])
-def test_nothing_is_there(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="There is no file or folder"):
-        load_images(tmp_path / name)
+# ---- train and test ----
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    part=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_splits_are_exact_and_stratified(labels: list[int], part: float, seed: int) -> None:
+    values = np.array(labels)
+    test_count = round(part * len(labels))
+    train, test = split(values, test_count, np.random.default_rng(seed))
+    assert len(test) == test_count
+    assert sorted([*train, *test]) == list(range(len(labels)))
+    for label in set(labels):
+        share = np.sum(values == label) * test_count / len(labels)
+        assert abs(np.sum(values[test] == label) - share) < 1
+
+
+def test_every_sample_is_tested_equally_often() -> None:
+    labels = np.array([0, 0, 0, 1, 1, 2, 0])
+    generator, draws = np.random.default_rng(5), 4000
+    tested, first = np.zeros(7), np.zeros(7)
+    for _ in range(draws):
+        train, test = split(labels, 3, generator)
+        tested[test] += 1
+        first[train[0]] += 1
+    for counts, chance in ((tested, 3 / 7), (first, 1 / 7)):
+        assert np.all(
+            np.abs(counts / draws - chance) < 4.5 * np.sqrt(chance * (1 - chance) / draws)
+        )
+
+
+def test_any_two_samples_of_a_class_may_be_tested_together() -> None:
+    generator, draws = np.random.default_rng(6), 3000
+    together = np.zeros((6, 6))
+    for _ in range(draws):
+        _, test = split(np.zeros(6, int), 2, generator)
+        together[min(test), max(test)] += 1
+    pairs = together[np.triu_indices(6, 1)] / draws
+    assert np.all(np.abs(pairs - 1 / 15) < 4.5 * np.sqrt(1 / 15 * 14 / 15 / draws))
+
+
+# ---- by writer ----
+
+
+def test_each_client_is_one_writer() -> None:
+    found = by_writer(WRITTEN, 12, 5, samples=20, seed=3)
+    assert (len(found.existing), len(found.new)) == (12, 5)
+    names = [client.name for client in everyone(found)]
+    assert len(set(names)) == 17
+    rows = all_rows(found)
+    assert len(rows) == len(set(rows))
+    for client in everyone(found):
+        own = rows_of(client.train) + rows_of(client.test)
+        assert {f"writer {WRITER[row]}" for row in own} == {client.name}
+        assert len(client.train) == 20
+        assert client.test is not None
+        assert len(client.test) == round(0.2 * int(COUNTS[int(client.name.split()[1]) - 100]))
+        assert client.train.y.tolist() == WRITTEN.labels[rows_of(client.train)].tolist()
+
+
+def test_every_size_has_the_same_test_images() -> None:
+    """FEMNIST (20) and FEMNIST (all) differ in the training part only, and the 20 are among all."""
+    few, some, full = (
+        by_writer(WRITTEN, 12, 5, samples=samples, seed=3) for samples in (5, 20, None)
+    )
+    for a, b, c in zip(everyone(few), everyone(some), everyone(full), strict=True):
+        assert a.name == b.name == c.name
+        assert rows_of(a.test) == rows_of(b.test) == rows_of(c.test)
+        assert rows_of(a.train) == rows_of(b.train)[:5] == rows_of(c.train)[:5]
+        assert rows_of(b.train) == rows_of(c.train)[:20]
+        own = np.flatnonzero(
+            f"writer {WRITER[rows_of(c.train)[0]]}" == np.array([f"writer {w}" for w in WRITER])
+        )
+        assert sorted(rows_of(c.train) + rows_of(c.test)) == own.tolist()
+
+
+def test_new_writers_do_not_move_the_existing_ones() -> None:
+    small, large = by_writer(WRITTEN, 8, 2, seed=3), by_writer(WRITTEN, 8, 9, seed=3)
+    assert [c.name for c in small.existing] == [c.name for c in large.existing]
+    assert [c.name for c in small.new] == [c.name for c in large.new[:2]]
+    assert rows_of(small.existing[0].train) == rows_of(large.existing[0].train)
+
+
+def test_the_seed_chooses_writers_and_samples() -> None:
+    first, again, other = (by_writer(WRITTEN, 12, samples=20, seed=seed) for seed in (1, 1, 2))
+    assert all_rows(first) == all_rows(again)
+    assert {c.name for c in first.existing} != {c.name for c in other.existing}
+    both = {c.name: c for c in first.existing}
+    shared = [(both[c.name], c) for c in other.existing if c.name in both]
+    assert any(rows_of(a.test) != rows_of(b.test) for a, b in shared)
+
+
+@pytest.mark.parametrize("samples", [5, 20])
+def test_writers_with_too_few_are_left_out(samples: int) -> None:
+    # 12 + 3 i samples less 20% of them (rounded) for the test: 20 remain from 27 on, so i = 0 .. 4 go.
+    chosen = {client.name for client in by_writer(WRITTEN, 25, samples=samples).existing}
+    assert chosen == {f"writer {number}" for number in range(105, 130)}
+    assert len(by_writer(WRITTEN, 30, samples=5, least=5).existing) == 30
+
+
+def test_names_of_writers() -> None:
+    labels = np.tile(np.arange(10), 8)
+    named = numbered(labels, np.repeat(np.array(["f01_ann", "f02_bob"]), 40))
+    assert {c.name for c in by_writer(named, 2).existing} == {"writer f01_ann", "writer f02_bob"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"clients": 26},
+            r"has 25 writers with at least 20 samples .*\(5 have fewer\) and 26 are asked",
+        ),
+        ({"samples": 200}, "has 0 writers with at least 200"),
+        ({"clients": 0}, "0 existing"),
+        ({"samples": 1}, "samples = 1 is too few"),
+        ({"least": 1}, "least = 1 is too few"),
+        ({"test_fraction": 0.0}, "test_fraction = 0.0"),
+    ],
+)
+def test_impossible_choices(arguments: dict[str, Any], words: str) -> None:
+    refused(lambda: by_writer(WRITTEN, **({"clients": 12} | arguments)), words)
+
+
+def test_images_without_writers() -> None:
+    refused(lambda: by_writer(SKEWED, 3), "does not say who wrote what")

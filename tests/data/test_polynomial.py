@@ -146,17 +146,6 @@ def test_noise_is_added_to_the_same_functions() -> None:
     assert stats.kstest(differences / 2.0, "norm").pvalue > 1e-3
 
 
-def test_a_seed_names_the_data() -> None:
-    first, again, other = (polynomial(4, 4, seed=seed) for seed in (1, 1, 2))
-    for a, b, c in zip(
-        first.existing + first.new, again.existing + again.new, other.existing + other.new,
-        strict=True,
-    ):  # fmt: skip
-        for drawn_a, drawn_b, drawn_c in zip(*map(everything, (a, b, c)), strict=True):
-            np.testing.assert_array_equal(drawn_a, drawn_b)
-            assert not np.any(drawn_a == drawn_c)
-
-
 def test_no_two_clients_share_their_draws() -> None:
     federation = polynomial(6, 6, seed=0)
     x = np.concatenate([everything(c)[0] for c in federation.existing + federation.new])

@@ -31,7 +31,7 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,7 +225,7 @@ def read_idx(path: Path) -> Arrays:
     )
 
 
-def _joined(path: Path, parts: list[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
+def _joined(path: Path, parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
     """Return images, labels and what else the parts have, each in one array."""
     if len({part[0].shape[1:] for part in parts}) > 1:
         raise InputError(f"The images in {path} differ in size; give files of one set.")

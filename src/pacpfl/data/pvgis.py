@@ -52,7 +52,7 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     header = next((i for i, line in enumerate(lines) if line.startswith("time,")), None)
     if header is None:
         raise InputError(f"{path} has no line that begins with 'time,'; {AGAIN}.")
-    place = _place(path, lines[:header])
+    latitude, longitude, altitude = _place(path, lines[:header])
     names = [name.strip() for name in lines[header].split(",")]
     for name, _, _ in COLUMNS:
         if name not in names:
@@ -70,7 +70,7 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     times = _times(path, columns.get("time", ()), first)
     values = {ours: _values(path, name, ours, columns[name], first) for name, _, ours in COLUMNS}
-    return Weather(str(path), *place, times, **values)
+    return Weather(str(path), latitude, longitude, altitude, times, **values)
 
 
 def _place(path: Path, lines: list[str]) -> tuple[float, float, float]:

@@ -89,7 +89,7 @@ def _read(path: Path) -> tuple[Client, tuple[int, int | None, tuple[int, ...] | 
         None if classes is None else int(classes.item()),
         None if shape is None else tuple(int(side) for side in shape),
     )
-    return Client(path.stem, **parts), form
+    return Client(path.stem, parts["train"], parts.get("later"), parts.get("test")), form
 
 
 def _samples(path: Path, x: np.ndarray, y: np.ndarray) -> Samples:

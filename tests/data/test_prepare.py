@@ -1,16 +1,15 @@
-"""Every fault in clients' samples is found, and named by client and column."""
+"""Samples before training: every fault is named by client and column, and scales are those of training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from pacpfl.data.polynomial import polynomial
-from pacpfl.data.prepare import check_federation
-from pacpfl.errors import InputError
+from pacpfl.data.prepare import check_federation, fit_scaler, standardize
 from pacpfl.types import Client, Federation, Samples
 
 FEATURES = ("height", "wind")
@@ -40,13 +39,17 @@ def with_value(part: Samples, row: int, column: int | None, value: float) -> Sam
     return Samples(x, y)
 
 
-def refused(faulty: Federation) -> str:
-    with pytest.raises(InputError) as found:
-        check_federation(faulty)
-    message = str(found.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    return message
+def with_one(group: str, bad: Client) -> Federation:
+    """A good federation and one more client, existing or new."""
+    return federation(bad) if group == "existing" else federation(new=(bad,))
+
+
+def faulty(federation: Federation, *words: str) -> None:
+    """It is refused with all these words, and left as it was."""
+    before = [client.train.x.copy() for client in federation.existing]
+    refused(lambda: check_federation(federation), *words)
+    for x, client in zip(before, federation.existing, strict=True):
+        np.testing.assert_array_equal(x, client.train.x)
 
 
 def test_good_clients_pass() -> None:
@@ -63,66 +66,52 @@ def test_values_that_are_no_numbers(
     value: float, part: str, column: int | None, name: str, group: str
 ) -> None:
     bad = client("house 9", **{part: with_value(samples(5), 3, column, value)})
-    message = refused(federation(bad) if group == "existing" else federation(new=(bad,)))
     shown = {"train": "training"}.get(part, part)
-    for word in (f"'{name}'", shown, "'house 9'", "row 3", str(value)):
-        assert word in message
+    faulty(with_one(group, bad), f"'{name}'", shown, "'house 9'", "row 3", str(value))
 
 
 def test_no_clients_at_all() -> None:
-    assert "houses" in refused(Federation("houses", (), (client("house 1"),), FEATURES))
+    faulty(Federation("houses", (), (client("house 1"),), FEATURES), "houses")
 
 
 @pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("group", ["existing", "new"])
 def test_too_few_training_samples(count: int, group: str) -> None:
     bad = client("house 9", train=samples(count))
-    message = refused(federation(bad) if group == "existing" else federation(new=(bad,)))
-    assert "'house 9'" in message
-    assert ("no training samples" if count == 0 else "one training sample") in message
+    words = "no training samples" if count == 0 else "one training sample"
+    faulty(with_one(group, bad), "'house 9'", words)
 
 
 def test_a_feature_that_never_changes() -> None:
     train = samples(4)
     constant = replace(train, x=np.column_stack([train.x[:, 0], np.full(4, 2.5)]))
-    message = refused(federation(client("house 9", train=constant)))
-    assert "'wind'" in message
-    assert "'house 9'" in message
-
-
-def test_a_feature_that_is_constant_only_in_the_test_samples_passes() -> None:
+    faulty(federation(client("house 9", train=constant)), "'wind'", "'house 9'")
     check_federation(federation(client("house 9", test=Samples(np.ones((3, 2)), np.arange(3.0)))))
 
 
 @pytest.mark.parametrize("part", ["train", "later", "test"])
 @pytest.mark.parametrize("width", [1, 3])
 def test_other_numbers_of_features(part: str, width: int) -> None:
-    message = refused(federation(client("house 9", **{part: samples(4, width)})))
-    for word in ("'house 9'", f"{width} features", "height, wind"):
-        assert word in message
+    other = client("house 9", **{part: samples(4, width)})
+    faulty(federation(other), "'house 9'", f"{width} features", "height, wind")
 
 
 @pytest.mark.parametrize("part", ["train", "later", "test"])
 def test_rows_without_targets(part: str) -> None:
     torn = Samples(samples(5).x, samples(4).y)
-    message = refused(federation(client("house 9", **{part: torn})))
-    for word in ("'house 9'", "5 rows", "4 targets"):
-        assert word in message
+    faulty(federation(client("house 9", **{part: torn})), "'house 9'", "5 rows", "4 targets")
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1, 1)])
 def test_features_that_are_no_table(shape: tuple[int, ...]) -> None:
     part = Samples(np.arange(4.0).reshape(shape), np.arange(4.0))
     one_feature = Federation("houses", (client("house 9", train=part, later=None, test=None),))
-    assert "'house 9'" in refused(one_feature)
+    faulty(one_feature, "'house 9'")
 
 
 @pytest.mark.parametrize("group", ["existing", "new"])
 def test_two_clients_of_one_name(group: str) -> None:
-    twin = client("house 1")
-    assert "'house 1'" in refused(
-        federation(twin) if group == "existing" else federation(new=(twin,))
-    )
+    faulty(with_one(group, client("house 1")), "'house 1'")
 
 
 def test_a_large_federation_is_checked_in_linear_time() -> None:
@@ -146,16 +135,20 @@ def test_a_large_federation_is_checked_in_linear_time() -> None:
     assert counts[100] <= 2.5 * counts[50] + 10
 
 
-FAULTS: list[Callable[[], Federation]] = [
-    lambda: federation(client("a", train=with_value(samples(4), 0, 0, np.nan))),
-    lambda: federation(client("a", train=samples(0))),
-]
+def test_later_and_test_samples_are_scaled_by_training_statistics() -> None:
+    one = client("house 9", test=samples(6, seed=2))
+    neighbour = Client("house 8", Samples(samples(4, seed=9).x + 1000, samples(4).y))
+    whole = Federation("houses", (neighbour, one), (), FEATURES, "power")
+    scaled = standardize(whole, "client").existing[1]
+    x, y = one.train.x, one.train.y
+    for part in ("train", "later", "test"):
+        before, after = getattr(one, part), getattr(scaled, part)
+        np.testing.assert_allclose(after.x, (before.x - x.mean(0)) / x.std(0))
+        np.testing.assert_allclose(after.y, (before.y - y.mean()) / y.std())
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_changed_by_checking(fault: Callable[[], Federation]) -> None:
-    faulty = fault()
-    before = [c.train.x.copy() for c in faulty.existing]
-    refused(faulty)
-    for a, c in zip(before, faulty.existing, strict=True):
-        np.testing.assert_array_equal(a, c.train.x)
+def test_a_constant_target_keeps_its_unit() -> None:
+    train = Samples(np.arange(4.0)[:, None], np.full(4, 3.0))
+    scaler = fit_scaler(train)
+    np.testing.assert_array_equal(scaler(train).y, np.zeros(4))
+    np.testing.assert_allclose(scaler(Samples(train.x, train.y + 2)).y, 2)
