@@ -59,10 +59,10 @@ ifneq ($(shell cat .venv-sites/place 2>/dev/null),$(CURDIR))
 .PHONY: .venv-sites/ready-sites
 endif
 
-.PHONY: help demo demo-sites test golden test-sites check bench bench-sites reproduce docs notebooks clean
+.PHONY: help demo demo-sites test test-as-users golden test-sites check bench bench-sites reproduce docs notebooks clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/ready-core | $(folders) ## Set up, train on the Polynomial data, write a report
 	@$(at_home) .venv/bin/pacpfl run polynomial --out runs/demo $(ARGS)
@@ -73,6 +73,14 @@ demo: .venv/ready-core | $(folders) ## Set up, train on the Polynomial data, wri
 test: .venv/ready-test | $(folders) ## Set up and run all tests (ARGS="-k gp" for some, WORKERS=2)
 	@$(tmpdir_for_sockets) JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 CORE_FOR_EACH_WORKER=1 $(python) -m pytest \
 		-n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# The suite compiles for speed of compilation, with other passes of XLA than users have. These compile as
+# they do: what every method and every prior promises, and the engine's training. Three minutes.
+as_users := tests/contracts/test_methods.py tests/contracts/test_priors.py tests/priors/test_kernels.py \
+	tests/engine/test_simulate.py
+test-as-users: .venv/ready-test | $(folders) ## Test engine, priors and methods with XLA as users have it
+	@$(tmpdir_for_sockets) PACPFL_TEST_AS_USERS=1 JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 CORE_FOR_EACH_WORKER=1 \
+		$(python) -m pytest -n $(WORKERS) --dist loadfile $(as_users) $(ARGS)
 
 golden: .venv/ready-test | $(folders) ## Store the numbers and the pages of the golden runs again, and show what changed
 	@JAX_PLATFORMS=cpu OPENBLAS_NUM_THREADS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(python) tests/golden/play.py tests/golden/numbers.json

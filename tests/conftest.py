@@ -25,8 +25,9 @@ from pacpfl.types import Data
 # Most programs of the tests run a few times on a few numbers: compiling them is the work. With the
 # older generator of XLA's loops a small training compiled in 0.6 s instead of 1.1, and without LLVM's
 # dear passes as well in 0.2. Processes that tests start inherit the first. A newer JAX may not know
-# it, and would stop at once; `XLA_FLAGS= make test` takes the generator that users have.
-if jax.__version_info__[:2] == (0, 10):
+# it, and would stop at once. `make test-as-users` compiles as users do: with neither.
+AS_USERS = bool(os.environ.get("PACPFL_TEST_AS_USERS"))
+if jax.__version_info__[:2] == (0, 10) and not AS_USERS:
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 # A core for each worker, where `make test` asks for it: XLA then starts no threads that wait for one
@@ -92,6 +93,7 @@ def programs_compiled_once(programs_folder: str, request: pytest.FixtureRequest)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     quick = OPTIMISED.isdisjoint(request.path.parts) or request.path.name.startswith("test_sites")
+    quick = quick and not AS_USERS
     if quick != jax.config.values["jax_disable_most_optimizations"]:
         jax.config.update("jax_disable_most_optimizations", quick)
         jax.clear_caches()  # the engine keeps programs: those compiled the other way must not be met
