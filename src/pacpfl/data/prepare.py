@@ -98,7 +98,7 @@ class Scaler:
         )
 
     def target(self, scaled: np.ndarray) -> np.ndarray:
-        """Back to the target's own units (means and quantiles; a std only by `y_std`)."""
+        """Return to the target's own units (means and quantiles; a std only by `y_std`)."""
         return scaled * self.y_std + self.y_mean
 
 
@@ -145,7 +145,7 @@ def fit_scaler(
 
 
 def _total(parts: Sequence[Samples], value: Callable[[Samples], Any]) -> Any:
-    """The sum of a value over all parts, of which no more than one is held where they lie on disk."""
+    """Return the sum of a value over all parts; where they lie on disk, one at a time is held."""
     total: Any = 0.0
     for part in parts:
         total = total + value(part)
@@ -155,7 +155,7 @@ def _total(parts: Sequence[Samples], value: Callable[[Samples], Any]) -> Any:
 
 
 def fit_scalers(federation: Federation, how: str) -> dict[str, Scaler]:
-    """A scaler for each client by name: none, `client` (its own) or `global` (existing clients')."""
+    """Fit a scaler for each client, by name: none, `client` (its own) or `global` (existing clients')."""
     everyone = [*federation.existing, *federation.new]
     unscaled = np.isin(np.array(federation.features, dtype=object), federation.unscaled)
     labels = federation.classes is not None
@@ -170,7 +170,7 @@ def fit_scalers(federation: Federation, how: str) -> dict[str, Scaler]:
 
 
 def standardize(federation: Federation, how: str) -> Federation:
-    """The federation in the units of its scalers; on disk where it lies on disk."""
+    """Return the federation in the units of its scalers; on disk where it lies on disk."""
     if how == "none":
         return federation
     scalers = fit_scalers(federation, how)
@@ -179,37 +179,33 @@ def standardize(federation: Federation, how: str) -> Federation:
 
 
 def _scaled(clients: Sequence[Client], scalers: dict[str, Scaler]) -> tuple[Client, ...]:
-    changed: list[dict[str, Samples | None]] = [{} for _ in clients]
-    for part in ("train", "later", "test"):
-        old = [getattr(client, part) for client in clients]
-        new = _scaled_part(old, [scalers[client.name] for client in clients])
-        for fields, samples in zip(changed, new, strict=True):
-            fields[part] = samples
+    own = [scalers[client.name] for client in clients]
+    parts = (
+        _scaled_part([getattr(client, part) for client in clients], own)
+        for part in ("train", "later", "test")
+    )
     return tuple(
-        replace(client, **fields)  # type: ignore[arg-type]
-        for client, fields in zip(clients, changed, strict=True)
+        replace(client, train=train, later=later, test=test)  # type: ignore[arg-type]
+        for client, train, later, test in zip(clients, *parts, strict=True)
     )
 
 
 def _scaled_part(
     parts: Sequence[Samples | None], scalers: Sequence[Scaler]
 ) -> list[Samples | None]:
-    """One array of all of them on disk, where they lie there, so that they stay neighbours."""
+    """Scale them; those on disk into one array there, so that they stay neighbours."""
     there = [part for part in parts if part is not None]
     if not there or not isinstance(there[0].x, np.memmap):
         return [p if p is None else scale(p) for p, scale in zip(parts, scalers, strict=True)]
-    room, rows = Room(0), sum(map(len, there))
-    x = room.array((rows, there[0].x.shape[1]), np.float32, 1)
-    y = room.array((rows,), np.float32, 1)
+    room, ends = Room(0), np.cumsum([0 if part is None else len(part) for part in parts])
+    x = room.array((ends[-1], there[0].x.shape[1]), np.float32, 1)
+    y = room.array((ends[-1],), np.float32, 1)
     found: list[Samples | None] = []
-    start = 0
-    for part, scale in zip(parts, scalers, strict=True):
+    for part, scale, end in zip(parts, scalers, ends, strict=True):
         if part is None:
             found.append(None)
             continue
-        place = slice(start, start + len(part))
-        start = place.stop
-        scaled = scale(part)
+        scaled, place = scale(part), slice(end - len(part), end)
         x[place], y[place] = scaled.x, scaled.y
         found.append(Samples(x[place], y[place]))
         release(part.x)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,6 @@ from pacpfl.data.tables.split import PARTS, TRAIN, UNUSED, WORDS, Split, choose_
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
-Purpose = tuple[bool, int]  # of a new client or not, and the part
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -375,45 +375,69 @@ class _Reading:
         )
 
     def fill(self, schema: Schema, room: Room) -> tuple[Federation, Schema, list[str]]:
-        """Put every row at its place, clients one after the other; the schema gets its medians."""
-        places, sizes = self._destinations()
-        features = len(schema.features)
-        total = 8 * (features + 1) * int((self.split.parts != UNUSED).sum())
-        arrays = {
-            purpose: Samples(
-                room.array((int(counts.sum()), features), np.float64, total),
-                room.array((int(counts.sum()),), np.float64, total),
-            )
-            for purpose, counts in sizes.items()
-        }
+        """Put every row at its place; the schema gets its medians.
+
+        Existing clients come before new ones, and of each group training rows before later and test
+        rows: what is used together are neighbours on disk.
+        """
+        codes, split, clients = self.scan.codes, self.split, len(self.scan.names)
+        kinds = split.is_new[codes] * len(PARTS) + split.parts.astype(int)
+        purposes = kinds * clients + codes  # one number for each group, part and client
+        used = split.parts != UNUSED
+        order = np.flatnonzero(used)[np.argsort(purposes[used], kind="stable")]
+        places = np.zeros(len(codes), np.int64)
+        places[order] = np.arange(len(order))
+        sizes = np.bincount(purposes[used], minlength=2 * len(PARTS) * clients)
+
+        width = len(schema.features)
+        total = 8 * (width + 1) * len(order)
+        x = room.array((len(order), width), np.float64, total)
+        y = room.array((len(order),), np.float64, total)
         unseen: Counter[str] = Counter()
         for chunk, rows in self._chunks():
-            used = self.split.parts[rows] != UNUSED
-            if not used.any():
-                continue
-            some = chunk._replace(frame=chunk.frame[used].reset_index(drop=True))
-            encoded, targets = schema.encode(some), schema.targets(some)
-            unseen.update(encoded.unseen)
-            parts = self.split.parts[rows][used]
-            is_new = self.split.is_new[self.scan.codes[rows][used]]
-            at = places[rows][used]
-            for purpose, samples in arrays.items():
-                chosen = (parts == purpose[1]) & (is_new == purpose[0])
-                samples.x[at[chosen]] = encoded.x[chosen]
-                samples.y[at[chosen]] = targets[chosen]
-                release(samples.x)
+            if used[rows].any():
+                some = chunk._replace(frame=chunk.frame[used[rows]].reset_index(drop=True))
+                encoded, at = schema.encode(some), places[rows][used[rows]]
+                unseen.update(encoded.unseen)
+                x[at], y[at] = encoded.x, schema.targets(some)
+                release(x)
         if self.settings.missing == "impute":
-            schema = _with_medians(schema, arrays[(False, TRAIN)].x)
-            for samples in arrays.values():
-                for block in row_blocks(len(samples)):
-                    samples.x[block] = schema.impute(samples.x[block])
-                release(samples.x)
+            schema = _with_medians(schema, x[: sizes[:clients].sum()])
+            for block in row_blocks(len(x)):
+                x[block] = schema.impute(x[block])
+            release(x)
         notices = [
             f"Column {name!r}: {count} cells outside the training rows hold categories that those have "
             "not."
             for name, count in unseen.items()
         ]
-        return self._federation(schema, arrays, sizes), schema, notices
+        ends = np.append(0, np.cumsum(sizes)).tolist()
+        parts = [
+            Samples(x[start:end], y[start:end]) if end > start else None
+            for start, end in pairwise(ends)
+        ]
+        return self._federation(schema, parts), schema, notices
+
+    def _federation(self, schema: Schema, parts: Sequence[Samples | None]) -> Federation:
+        """Hand out the samples of every group, part and client."""
+        names = self.scan.names
+        clients = len(names)
+        groups: list[list[Client]] = [[], []]
+        for client, name in enumerate(names):
+            new = int(self.split.is_new[client])
+            train, later, test = parts[new * len(PARTS) * clients + client :: clients][: len(PARTS)]
+            if train is not None:
+                groups[new].append(Client(name, train, later, test))
+        return Federation(
+            Path(self.settings.source).stem or "tables",
+            tuple(groups[0]),
+            tuple(groups[1]),
+            schema.features,
+            schema.target,
+            None if schema.classes is None else len(schema.classes),
+            unscaled=schema.unscaled,
+            constants=True,
+        )
 
     def _chunks(self) -> Iterator[tuple[Chunk, slice]]:
         """Yield the chunks again, each with its rows' numbers."""
@@ -429,50 +453,6 @@ class _Reading:
             raise InputError(
                 f"{self.tables[-1].origin} or another table lost rows while being read; start again."
             )
-
-    def _destinations(self) -> tuple[np.ndarray, dict[Purpose, np.ndarray]]:
-        """Return each row's place in the array of its purpose, and for each purpose the clients' sizes."""
-        codes, split = self.scan.codes, self.split
-        places = np.zeros(len(codes), np.int64)
-        sizes: dict[Purpose, np.ndarray] = {}
-        for is_new in (False, True):
-            for part in range(len(PARTS)):
-                chosen = np.flatnonzero((split.parts == part) & (split.is_new[codes] == is_new))
-                own = codes[chosen]
-                sizes[(is_new, part)] = np.bincount(own, minlength=len(self.scan.names))
-                places[chosen[np.argsort(own, kind="stable")]] = np.arange(len(own))
-        return places, sizes
-
-    def _federation(
-        self,
-        schema: Schema,
-        arrays: Mapping[Purpose, Samples],
-        sizes: Mapping[Purpose, np.ndarray],
-    ) -> Federation:
-        ends = {purpose: np.append(0, np.cumsum(counts)) for purpose, counts in sizes.items()}
-
-        def samples(client: int, part: int) -> Samples | None:
-            purpose = (bool(self.split.is_new[client]), part)
-            start, end = map(int, ends[purpose][client : client + 2])
-            all_, own = arrays[purpose], slice(start, end)
-            return None if start == end else Samples(all_.x[own], all_.y[own])
-
-        groups: dict[bool, list[Client]] = {False: [], True: []}
-        for client, name in enumerate(self.scan.names):
-            train, later, test = (samples(client, part) for part in range(len(PARTS)))
-            if train is not None:
-                group = groups[bool(self.split.is_new[client])]
-                group.append(Client(name, train, later, test))
-        return Federation(
-            Path(self.settings.source).stem or "tables",
-            tuple(groups[False]),
-            tuple(groups[True]),
-            schema.features,
-            schema.target,
-            None if schema.classes is None else len(schema.classes),
-            unscaled=schema.unscaled,
-            constants=True,
-        )
 
 
 def _with_medians(schema: Schema, x: np.ndarray) -> Schema:
