@@ -1,4 +1,7 @@
-"""From a configuration to the federation whose data it names."""
+"""From a configuration to the federation whose data it names.
+
+Each data set is imported where it is asked for: who trains on one does not load the others.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pacpfl.config import Config
-from pacpfl.data.digits import digits
-from pacpfl.data.image_files import load_images
-from pacpfl.data.images import Images, by_writer, dirichlet
-from pacpfl.data.polynomial import polynomial
 from pacpfl.data.prepare import check_federation, standardize
 from pacpfl.data.settings import PVSettings
 from pacpfl.errors import InputError
 from pacpfl.types import Federation
 
 if TYPE_CHECKING:
+    from pacpfl.data.images import Images
     from pacpfl.data.weather import Weather
 
 
@@ -28,6 +28,8 @@ def build_federation(config: Config) -> Federation:
 
 
 def _polynomial(config: Config) -> Federation:
+    from pacpfl.data.polynomial import polynomial
+
     data = config.data
     return polynomial(
         data.clients,
@@ -41,7 +43,7 @@ def _polynomial(config: Config) -> Federation:
 
 
 def _pv(config: Config) -> Federation:
-    from pacpfl.data.pv import pv  # here and below: what it needs takes half a second to import
+    from pacpfl.data.pv import pv
 
     data, houses = config.data, config.pv
     return pv(
@@ -77,6 +79,8 @@ def _own(config: Config) -> Federation:
 
 
 def _digits(config: Config) -> Federation:
+    from pacpfl.data.digits import digits
+
     data = config.data
     return digits(
         data.clients,
@@ -88,6 +92,8 @@ def _digits(config: Config) -> Federation:
 
 
 def _femnist(config: Config) -> Federation:
+    from pacpfl.data.images import by_writer
+
     data = config.data
     return by_writer(
         _images(config, 10),
@@ -100,6 +106,8 @@ def _femnist(config: Config) -> Federation:
 
 
 def _emnist(config: Config) -> Federation:
+    from pacpfl.data.images import dirichlet
+
     data = config.data
     return dirichlet(
         _images(config, None),
@@ -119,7 +127,13 @@ def _images(config: Config, classes: int | None) -> Images:
     return _load_images(config.images.path, classes)
 
 
-_load_images = cache(load_images)
+@cache
+def _load_images(path: str, classes: int | None) -> Images:
+    from pacpfl.data.image_files import load_images
+
+    return load_images(path, classes)
+
+
 _federations: dict[str, Callable[[Config], Federation]] = {
     "polynomial": _polynomial,
     "pv": _pv,
