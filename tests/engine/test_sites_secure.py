@@ -35,9 +35,8 @@ from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
 from pacpfl.privacy.mechanisms import AdaptiveClip
 from pacpfl.secagg.certified import Passport
-from pacpfl.secagg.grid import Grid
+from pacpfl.secagg.grid import Grid, guarantee
 from pacpfl.secagg.messages import Survivors
-from pacpfl.secagg.noise import guarantee
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Reply
 from pacpfl.sites.limits import Limits

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pacpfl.errors import InputError, SecureAggregationError
-from pacpfl.secagg import masks, primitives
+from pacpfl.secagg import primitives
 from pacpfl.secagg.client import Client, Member
 from pacpfl.secagg.messages import (
     Advertisement,
@@ -352,10 +352,10 @@ def test_both_shares_together_would_lay_an_update_bare(make_round: Make) -> None
     seed = primitives.join_shares({number: both[0] for number, both in held.items()}, at)
     key = primitives.join_shares({number: both[1] for number, both in held.items()}, at)
     bare = np.frombuffer(Envelope.decode(masked["c0"]).payload, dtype="<u8").copy()
-    bare -= masks.self_mask(party.settings, "c0", seed)
+    bare -= party.settings.self_mask("c0", seed)
     for peer in ("c1", "c2", "c3", "c4"):
         public = party.server._advertised[peer].mask_key
-        bare -= masks.pair_mask(party.settings, "c0", peer, key, public)
+        bare -= party.settings.pair_mask("c0", peer, key, public)
     assert np.array_equal(bare.astype(np.int64), party.values["c0"])
 
 

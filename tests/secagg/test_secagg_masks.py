@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pacpfl.errors import SecureAggregationError
-from pacpfl.secagg import masks
 from pacpfl.secagg.messages import Envelope, Step
 from pacpfl.secagg.primitives import exchange, exchange_public, stream
 from pacpfl.secagg.settings import Settings
@@ -37,20 +36,20 @@ def numbers(key: bytes) -> np.ndarray:
 
 def test_masks_are_the_streams_of_keys_derived_for_this_round(settings: Settings) -> None:
     own = hkdf(FIRST, settings.context, b"mask of one\x01a")
-    assert np.array_equal(masks.self_mask(settings, "a", FIRST), numbers(own))
+    assert np.array_equal(settings.self_mask("a", FIRST), numbers(own))
     secret = exchange(FIRST, exchange_public(SECOND))
     both = hkdf(secret, settings.context, b"mask of a pair\x01a\x01b")
-    found = masks.pair_mask(settings, "a", "b", FIRST, exchange_public(SECOND))
+    found = settings.pair_mask("a", "b", FIRST, exchange_public(SECOND))
     assert np.array_equal(found, numbers(both))
     sealing = hkdf(secret, settings.context, b"shares\x01b\x01a")
-    assert masks.share_key(settings, "b", "a", FIRST, exchange_public(SECOND)) == sealing
+    assert settings.share_key("b", "a", FIRST, exchange_public(SECOND)) == sealing
 
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_the_two_masks_of_a_pair_cancel(settings: Settings, bits: int) -> None:
     settings = replace(settings, bits=bits)
-    one = masks.pair_mask(settings, "a", "b", FIRST, exchange_public(SECOND))
-    other = masks.pair_mask(settings, "b", "a", SECOND, exchange_public(FIRST))
+    one = settings.pair_mask("a", "b", FIRST, exchange_public(SECOND))
+    other = settings.pair_mask("b", "a", SECOND, exchange_public(FIRST))
     assert one.any() and not (one + other).any()
 
 
@@ -59,24 +58,22 @@ def test_no_mask_key_or_digest_serves_twice(settings: Settings) -> None:
     later, public = replace(settings, round=8), exchange_public(SECOND)
     found: list[bytes] = []
     for each in (settings, later):
-        found += [masks.self_mask(each, name, FIRST).tobytes() for name in ("a", "b")]
+        found += [each.self_mask(name, FIRST).tobytes() for name in ("a", "b")]
         found += [
-            masks.pair_mask(each, *pair, FIRST, public).tobytes()
-            for pair in (("a", "b"), ("a", "c"))
+            each.pair_mask(*pair, FIRST, public).tobytes() for pair in (("a", "b"), ("a", "c"))
         ]
         found += [
-            masks.share_key(each, *pair, FIRST, public)
-            for pair in (("a", "b"), ("b", "a"), ("a", "c"))
+            each.share_key(*pair, FIRST, public) for pair in (("a", "b"), ("b", "a"), ("a", "c"))
         ]
-        found += [masks.share_label(each, *pair) for pair in (("a", "b"), ("b", "a"))]
-        found += [masks.seed_commitment(each, name, FIRST) for name in ("a", "b")]
+        found += [each.share_label(*pair) for pair in (("a", "b"), ("b", "a"))]
+        found += [each.seed_commitment(name, FIRST) for name in ("a", "b")]
         found += [
-            masks.share_digest(*label[:1], each, *label[1:], FIRST)
+            each.share_digest(*label, FIRST)
             for label in (("seed", "a", "b"), ("key", "a", "b"), ("seed", "b", "a"))
         ]
     found += [
-        masks.seed_commitment(settings, "a", SECOND),
-        masks.share_digest("seed", settings, "a", "b", SECOND),
+        settings.seed_commitment("a", SECOND),
+        settings.share_digest("seed", "a", "b", SECOND),
     ]
     assert len(set(found)) == len(found) == 30
 

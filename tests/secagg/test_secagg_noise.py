@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from pacpfl.errors import InputError
-from pacpfl.secagg import noise
+from pacpfl.secagg import grid as noise
 from pacpfl.secagg.grid import Grid
 
 Bytes = Callable[[int], bytes]
@@ -95,7 +95,7 @@ def test_the_discrete_gaussian_is_exact(scale: int, bits: Bytes) -> None:
 
 
 def test_the_largest_scale_does_not_overflow(bits: Bytes) -> None:
-    drawn = noise.sample(noise.MOST_SCALE, 20_000, bits) / noise.MOST_SCALE
+    drawn = noise.sample(noise.MOST_NOISE, 20_000, bits) / noise.MOST_NOISE
     assert stats.kstest(drawn, "norm").pvalue > 1e-3
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pacpfl.errors import InputError, SecureAggregationError
-from pacpfl.secagg import masks, primitives
+from pacpfl.secagg import primitives
 from pacpfl.secagg.grid import Grid
 from pacpfl.secagg.messages import Envelope, KeyList, Revealed, Step
 from pacpfl.secagg.settings import Settings, smallest_threshold
@@ -132,7 +132,7 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
             for holder, reply in revealed.items()
         }
         seed = primitives.join_shares(shares, primitives.share_weights(list(shares)[:4]))
-        total -= masks.self_mask(settings, name, seed)
+        total -= settings.self_mask(name, seed)
     sums = []
     for guess in (b"\x01" * 32, b"\x02" * 32):
         # The share that holder 3 would have had, were the guess the seed: degree 3 through 4 points.
@@ -143,7 +143,7 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
         share = value * pow(weights[3], -1, primitives.PRIME) % primitives.PRIME
         possible = {**held, 3: share.to_bytes(primitives.SHARE_BYTES, "big")}
         assert primitives.join_shares(possible, weights) == guess
-        sums.append(total - masks.self_mask(settings, "c0", guess))
+        sums.append(total - settings.self_mask("c0", guess))
     assert not np.array_equal(sums[0], sums[1])
     assert not any(np.array_equal(found, party.expected()) for found in sums)
 

@@ -2,5 +2,5 @@
 
 The pairwise-mask protocol of Bonawitz et al. (2017) in the version for active adversaries. Import from
 the modules: `client.Member`, `server.Server`, `settings.Settings`, `grid.Grid`,
-`noise.guarantee`, `simulate.simulate_round`. docs/secure-aggregation.md says what it protects.
+`grid.guarantee`, `simulate.simulate_round`. docs/secure-aggregation.md says what it protects.
 """

@@ -15,14 +15,6 @@ import numpy as np
 
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import primitives
-from pacpfl.secagg.masks import (
-    pair_mask,
-    seed_commitment,
-    self_mask,
-    share_digest,
-    share_key,
-    share_label,
-)
 from pacpfl.secagg.messages import (
     Advertisement,
     Envelope,
@@ -145,7 +137,7 @@ class Client:
             self._own = Advertisement(
                 exchange_public(self._mask_private),
                 exchange_public(self._share_private),
-                seed_commitment(self.settings, self.name, self._seed),
+                self.settings.seed_commitment(self.name, self._seed),
             )
             return self._signed(Step.ADVERTISE, self._own.encode())
 
@@ -172,19 +164,14 @@ class Client:
         keys = primitives.split_secret(self._mask_private, numbers.keys(), threshold)
         dealt = []
         for number, peer in sorted(numbers.items()):
+            public = self._peers[peer].share_key
             sealed = seal(
-                share_key(
-                    self.settings,
-                    self.name,
-                    peer,
-                    self._share_private,
-                    self._peers[peer].share_key,
-                ),
+                self.settings.share_key(self.name, peer, self._share_private, public),
                 seeds[number] + keys[number],
-                share_label(self.settings, self.name, peer),
+                self.settings.share_label(self.name, peer),
             )
             digests = [
-                share_digest(kind, self.settings, self.name, peer, shares[number])
+                self.settings.share_digest(kind, self.name, peer, shares[number])
                 for kind, shares in (("seed", seeds), ("key", keys))
             ]
             dealt.append(SealedShares(peer, sealed, *digests))
@@ -208,10 +195,10 @@ class Client:
             if self.name not in self._held:
                 raise SecureAggregationError(f"The server left out the shares of {self.name!r}.")
             masked = values.astype(f"u{settings.bits // 8}")
-            masked += self_mask(settings, self.name, self._seed)
+            masked += settings.self_mask(self.name, self._seed)
             for peer in self._held.keys() - {self.name}:
-                masked += pair_mask(
-                    settings, self.name, peer, self._mask_private, self._peers[peer].mask_key
+                masked += settings.pair_mask(
+                    self.name, peer, self._mask_private, self._peers[peer].mask_key
                 )
             return self._signed(Step.MASK, masked.astype(f"<u{settings.bits // 8}").tobytes())
 
@@ -223,13 +210,13 @@ class Client:
             )
         public = self._peers[dealer].share_key
         both = unseal(
-            share_key(self.settings, dealer, self.name, self._share_private, public),
+            self.settings.share_key(dealer, self.name, self._share_private, public),
             item.sealed,
-            share_label(self.settings, dealer, self.name),
+            self.settings.share_label(dealer, self.name),
         )
         seed, key = both[: primitives.SHARE_BYTES], both[primitives.SHARE_BYTES :]
-        if item.seed_digest != share_digest("seed", self.settings, dealer, self.name, seed) or (
-            item.key_digest != share_digest("key", self.settings, dealer, self.name, key)
+        if item.seed_digest != self.settings.share_digest("seed", dealer, self.name, seed) or (
+            item.key_digest != self.settings.share_digest("key", dealer, self.name, key)
         ):
             raise SecureAggregationError(
                 f"The shares of {dealer!r} for {self.name!r} do not match their digests."

@@ -14,7 +14,6 @@ import numpy as np
 
 from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg import primitives
-from pacpfl.secagg.masks import pair_mask, seed_commitment, self_mask, share_digest
 from pacpfl.secagg.messages import (
     Advertisement,
     Envelope,
@@ -168,7 +167,7 @@ class Server:
                     f"{name!r} did not reveal the shares that were asked for."
                 )
             for (kind, dealer), share in shares.items():
-                if share_digest(kind, self.settings, dealer, name, share) != self._digest(
+                if self.settings.share_digest(kind, dealer, name, share) != self._digest(
                     kind, dealer, name
                 ):
                     raise SecureAggregationError(f"{name!r} gave out a false share of {dealer!r}.")
@@ -185,13 +184,13 @@ class Server:
 
         total = self._total
         for name in self.survivors:
-            total -= self_mask(self.settings, name, secret("seed", name))
+            total -= self.settings.self_mask(name, secret("seed", name))
         for name in dropped:
             private = secret("key", name)
             for survivor in self.survivors:
                 # The survivor added the negative of what `name` would have added for it.
                 public = self._advertised[survivor].mask_key
-                total += pair_mask(self.settings, name, survivor, private, public)
+                total += self.settings.pair_mask(name, survivor, private, public)
         return total
 
     def _digest(self, kind: str, dealer: str, holder: str) -> bytes:
@@ -205,7 +204,7 @@ class Server:
         advertised = self._advertised[dealer]
         secret = primitives.join_shares(shares, at)
         if kind == "seed":
-            genuine = seed_commitment(self.settings, dealer, secret) == advertised.seed_commitment
+            genuine = self.settings.seed_commitment(dealer, secret) == advertised.seed_commitment
         else:
             genuine = exchange_public(secret) == advertised.mask_key
         if not genuine:

@@ -1,4 +1,4 @@
-"""What all parties of a round must agree on before it begins, and the digest that binds them to it."""
+"""What all parties of a round must agree on before it begins, and the keys and masks that follow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
 from pacpfl.errors import InputError
 from pacpfl.secagg import wire
-from pacpfl.secagg.primitives import KEY_BYTES, digest
+from pacpfl.secagg.primitives import KEY_BYTES, derive, digest, exchange, expand
 
 Adversary = Literal["active", "curious"]
 
@@ -136,3 +138,39 @@ class Settings:
         client signs once, no two sets of survivors can both be signed.
         """
         return 2 * self.threshold - len(self.cohort) - 1
+
+    # Keys and masks of the round: each is bound to it by the context, and to names and a purpose.
+
+    def self_mask(self, name: str, seed: bytes) -> np.ndarray:
+        """Return the mask that a client adds to its own update, from its seed b."""
+        key = derive(seed, self.context, b"mask of one" + wire.name(name))
+        return expand(key, self.dimension, self.bits)
+
+    def pair_mask(self, name: str, peer: str, private: bytes, peer_public: bytes) -> np.ndarray:
+        """Return what `name` adds for `peer`, who adds its negative modulo 2^bits for `name`.
+
+        The smaller of the two names adds the stream, the larger one subtracts it.
+        """
+        low, high = sorted((name, peer))
+        info = b"mask of a pair" + wire.name(low) + wire.name(high)
+        key = derive(exchange(private, peer_public), self.context, info)
+        mask = expand(key, self.dimension, self.bits)
+        return mask if name == low else -mask
+
+    def share_key(self, dealer: str, receiver: str, private: bytes, public: bytes) -> bytes:
+        """Return the key that seals the shares from one dealer to one receiver."""
+        info = b"shares" + wire.name(dealer) + wire.name(receiver)
+        return derive(exchange(private, public), self.context, info)
+
+    def share_label(self, dealer: str, receiver: str) -> bytes:
+        """Return what is authenticated along with sealed shares."""
+        return self.context + wire.name(dealer) + wire.name(receiver)
+
+    def seed_commitment(self, name: str, seed: bytes) -> bytes:
+        """Return a digest by which the server knows the right seed when it is put together."""
+        return digest(b"seed", self.context, name.encode("utf-8"), seed)
+
+    def share_digest(self, kind: str, dealer: str, holder: str, share: bytes) -> bytes:
+        """Return a digest by which a share of the dealer's `seed` or `key` is known again."""
+        names = (dealer.encode("utf-8"), holder.encode("utf-8"))
+        return digest(b"share", kind.encode(), self.context, *names, share)

@@ -10,9 +10,8 @@ import numpy as np
 
 from pacpfl.errors import InputError
 from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.grid import Grid
+from pacpfl.secagg.grid import Grid, RandomBytes, sample
 from pacpfl.secagg.messages import Step
-from pacpfl.secagg.noise import RandomBytes, sample
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.secagg.server import Server
 from pacpfl.secagg.settings import SESSION_BYTES, Adversary, Settings

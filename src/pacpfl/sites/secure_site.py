@@ -26,7 +26,7 @@ from pacpfl.methods.base import Method
 from pacpfl.methods.private import Private
 from pacpfl.secagg.certified import Passport, introduced
 from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.noise import sample
+from pacpfl.secagg.grid import sample
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.sites import wire
 from pacpfl.sites.kits import check_name

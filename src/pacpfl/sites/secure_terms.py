@@ -36,8 +36,7 @@ from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.private import Private
 from pacpfl.privacy.accounting import Plan, epsilon_spent
-from pacpfl.secagg.grid import Grid, finest_step
-from pacpfl.secagg.noise import guarantee, noise_for
+from pacpfl.secagg.grid import Grid, finest_step, guarantee, noise_for
 from pacpfl.secagg.settings import Settings, smallest_threshold
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.wire import Refused
