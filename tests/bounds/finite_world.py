@@ -1,6 +1,6 @@
 """A world with finitely many hypotheses, priors and outcomes, where everything is a plain sum.
 
-Nothing here comes from the package: Gibbs posteriors, Z^C, Z^S, Q*, true risks, later samples
+Nothing of the theorems comes from the package: Gibbs posteriors, Z^C, Z^S, Q*, true risks, later samples
 and density ratios are written out, so that the theorems are tested against something else.
 """
 
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from scipy.stats import beta as beta_distribution
+
+from pacpfl.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -166,3 +169,11 @@ def failures_above(failed: np.ndarray, delta: float) -> bool:
     """Is a failure probability above delta certain to 99.9% (Clopper-Pearson)?"""
     k, n = int(np.sum(failed)), failed.size
     return k > 0 and bool(beta_distribution.ppf(0.001, k, n - k + 1) > delta)
+
+
+def refused(call: Callable[[], object]) -> None:
+    """Check that a call ends in an error of one sentence."""
+    with pytest.raises(InputError) as caught:
+        call()
+    words = str(caught.value)
+    assert words.endswith(".") and "\n" not in words and len(words) > 20

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from finite_world import refused
 
 from pacpfl.bounds import (
     ClientPremises,
@@ -40,7 +41,16 @@ from pacpfl.bounds import (
     server_bound,
     tau_from_lambda,
 )
-from pacpfl.errors import InputError
+from pacpfl.bounds.losses import (
+    brier,
+    clipped_nll,
+    clipped_squared_error,
+    expected_clipped_gaussian_nll,
+    expected_clipped_square,
+    expected_miss,
+    miss,
+    monte_carlo_upper,
+)
 
 CLIENT = ClientPremises(2.0, 10, 0.0, 1.0, 0.05)
 SERVER = ServerPremises((2.0, 2.0), (10, 8), 0.0, 1.0, 0.05, lambda_=5.0)
@@ -192,11 +202,28 @@ def test_calls(name: str) -> None:
     refused(CALLS[name])
 
 
-def refused(call: Callable[[], object]) -> None:
-    with pytest.raises(InputError) as caught:
-        call()
-    words = str(caught.value)
-    assert words.endswith(".") and "\n" not in words and len(words) > 20
+LOSSES: list[Callable[[], object]] = [
+    lambda: clipped_squared_error([1.0], [math.nan], 1.0),
+    lambda: clipped_squared_error([1.0], [1.0], 0.0),
+    lambda: clipped_nll([math.nan], 0.0, 1.0),
+    lambda: clipped_nll([0.0], 1.0, 1.0),
+    lambda: brier([[0.5, 0.6]], [0]),
+    lambda: brier([[0.5, 0.5]], [2]),
+    lambda: expected_clipped_square(0.0, -1.0, 0.0, 1.0),
+    lambda: expected_clipped_square(0.0, 1.0, 1.0, 1.0),
+    lambda: expected_clipped_gaussian_nll(0.0, 1.0, 0.0, 0.0, 0.0, 1.0),
+    lambda: expected_miss(0.0, 1.0, 0.0, -0.1),
+    lambda: monte_carlo_upper([0.5, 1.5], 0.0, 1.0, 0.05),
+    lambda: monte_carlo_upper([0.5], 0.0, 1.0, 0.05),
+    lambda: monte_carlo_upper([0.5, 0.5], 0.0, 1.0, 0.0),
+    lambda: monte_carlo_upper([0.5, 0.5], 0.0, 1.0, 0.05, "worst"),  # type: ignore[arg-type]
+    lambda: miss([0.0], [0.0], math.nan),
+]
+
+
+@pytest.mark.parametrize("call", LOSSES)
+def test_losses(call: Callable[[], object]) -> None:
+    refused(call)
 
 
 def test_rounding_is_not_an_error() -> None:

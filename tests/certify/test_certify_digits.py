@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import resources
@@ -64,30 +62,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory, few_draws: None) -> Path:
     return folder
 
 
-@pytest.fixture
-def folder(plain: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(plain, tmp_path / "run"))
-
-
-@pytest.fixture(scope="module")
-def document(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    copy = Path(shutil.copytree(plain, tmp_path_factory.mktemp("certified") / "run"))
-    returned = certify(copy)
-    written = json.loads((copy / "certificates.json").read_text())
-    assert written == json.loads(json.dumps(returned))
-    return written
-
-
-def test_every_client_and_both_averages_have_a_certificate(document: dict[str, Any]) -> None:
+def test_every_client_and_both_averages_have_a_certificate(
+    document: dict[str, Any], certified_rows: list[dict[str, Any]]
+) -> None:
     federation = build_federation(CONFIG)
     names = [(c.name, g) for g, clients in federation.groups().items() for c in clients]
     assert [(row["client"], row["group"]) for row in document["clients"]] == names
     assert document["loss"] == {"name": "0-1", "a": 0.0, "b": 1.0}
-    for row in (*document["clients"], document["federation"], document["newcomers"]):
-        assert row["bound"] == pytest.approx(sum(row["terms"].values()))
-        assert sum(row["delta_split"].values()) == pytest.approx(0.05)
+    for row in certified_rows:
         assert row["delta_split"]["draws"] == pytest.approx(0.01)
-        assert row["vacuous"] == (row["bound"] >= 1) == (row["verdict"] == "no statement")
     for row in document["clients"]:
         assert row["proved"] == (row["group"] == "new")
         found = {condition["name"]: condition for condition in row["conditions"]}
@@ -130,10 +113,8 @@ def test_a_variational_run_is_certified_itself(folder: Path) -> None:
     ("given", "words"),
     [
         ({"loss": "clipped-squared"}, "one of zero-one, brier, clipped-nll"),
-        ({"loss": "nll"}, "--loss is 'nll'"),
         ({"loss": "zero-one", "limit": 0.5}, "--limit is for --loss clipped-nll"),
         ({"loss": "clipped-nll", "limit": -1.0}, "[0.0, -1.0]"),
-        ({"delta": 0.0}, "--delta is 0.0"),
     ],
 )
 def test_bad_values_end_in_one_sentence(folder: Path, given: dict[str, Any], words: str) -> None:

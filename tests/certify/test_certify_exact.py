@@ -19,13 +19,12 @@ from pacpfl.bounds import gaussian_process_kl, particle_cloud_kl, privacy_cost, 
 from pacpfl.build import build_federation
 from pacpfl.certify import gaussian_processes as tempered
 from pacpfl.certify.average import certify_average
-from pacpfl.certify.clients import NATS, beta_grid, tightest
+from pacpfl.certify.clients import NATS, beta_grid, certify_clients, tightest
 from pacpfl.certify.gaussian_processes import (
     TEMPERATURES,
     Loss,
     build_loss,
-    certify_clients,
-    pairs,
+    family,
 )
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings
@@ -156,7 +155,7 @@ def test_a_certificate_worked_from_scratch(
 ) -> None:
     """Everything again with the oracle: risks by draws, KL by determinants, the bound by hand."""
     prior = trained.method.prior
-    found = {c.client: c for c in certify_clients(trained, loss, DELTA)}
+    found = {c.client: c for c in certify_clients(family(trained, loss), DELTA)}
     for client, group in (
         (trained.federation.existing[1], "existing"),
         (trained.federation.new[0], "new"),
@@ -224,7 +223,7 @@ def test_the_model_in_use_is_the_run_s_own_predictor(
     trained = make(replace(CONFIG, train=replace(CONFIG.train, temperature=t)))
     loss = build_loss("clipped-nll")
     client = trained.federation.new[1]
-    everyone = certify_clients(trained, loss, DELTA)
+    everyone = certify_clients(family(trained, loss), DELTA)
     assert everyone[0].privacy.epsilon == pytest.approx(2 * 2 * 0.05 * 3 * t)  # k draws, beta = t m
     given = next(c for c in everyone if c.client == client.name)
     prior, particles = trained.method.prior, np.asarray(trained.particles)
@@ -267,13 +266,13 @@ def test_mixture_priors_pay_for_the_choice_of_a_member(x64: None) -> None:
     phi = single.particles[0]
     both = jnp.concatenate([jnp.zeros(2), phi, phi])[None]
     loss = build_loss("clipped-nll")
-    one = certify_clients(single, loss, DELTA)
-    two = certify_clients(replace(double, particles=both), loss, DELTA)
+    one = certify_clients(family(single, loss), DELTA)
+    two = certify_clients(family(replace(double, particles=both), loss), DELTA)
     for first, second in zip(one, two, strict=True):
         assert second.certificate.bound == pytest.approx(first.certificate.bound, rel=1e-9)
         assert second.test_risk == pytest.approx(first.test_risk, rel=1e-9)
     uneven = both.at[0, :2].set(jnp.array([3.0, 0.0])).at[0, 2].add(1.0)
-    other = certify_clients(replace(double, particles=uneven), loss, DELTA)
+    other = certify_clients(family(replace(double, particles=uneven), loss), DELTA)
     assert any(
         abs(a.certificate.bound - b.certificate.bound) > 1e-3
         for a, b in zip(other, two, strict=True)
@@ -285,7 +284,7 @@ def test_later_samples_count_but_the_prior_has_not_seen_them(trained: Trained) -
     more = replace(client, later=client.test, test=None)
     federation = replace(trained.federation, existing=(more, *trained.federation.existing[1:]))
     loss = build_loss("clipped-nll")
-    found = certify_clients(replace(trained, federation=federation), loss, DELTA)[0]
+    found = certify_clients(family(replace(trained, federation=federation), loss), DELTA)[0]
     assert (found.samples, found.later, found.test_risk) == (12, 30, None)
     assert found.certificate.beta in beta_grid(42, 3.0)
     assert found.certificate.terms["deviation"] == pytest.approx(
@@ -307,7 +306,7 @@ def test_taking_part_is_judged_against_priors_from_the_hyper_prior(trained: Trai
     good = jnp.tile(prior.means.at[:2].set(jnp.array([slope, offset])), (2, 1))
     margins = {}
     for name, particles in {"good": good, "bad": good.at[:, 1].add(30.0)}.items():
-        found = certify_clients(replace(trained, particles=particles), loss, DELTA)
+        found = certify_clients(family(replace(trained, particles=particles), loss), DELTA)
         margins[name] = [c.margin for c in found if c.group == "new"]
         for c in found:
             assert c.participation.status == ("holds" if c.margin >= 0 else "does not hold")
@@ -320,7 +319,7 @@ def test_bounds_hold_for_clients_yet_to_come(oracle: SimpleNamespace, x64: None)
     config = replace(
         CONFIG, data=DataSettings(clients=1, new_clients=200, samples=12, test_samples=300)
     )
-    found = certify_clients(make(config), build_loss("clipped-squared", 4.0), DELTA)
+    found = certify_clients(family(make(config), build_loss("clipped-squared", 4.0)), DELTA)
     new = [c for c in found if c.group == "new"]
     failed = sum(c.certificate.bound < (c.test_risk or 0.0) for c in new)
     failed_in_use = sum(c.in_use.bound < (c.in_use_test_risk or 0.0) for c in new)
@@ -331,7 +330,7 @@ def test_bounds_hold_for_clients_yet_to_come(oracle: SimpleNamespace, x64: None)
 
 
 def test_the_averages_worked_by_hand(trained: Trained, loss: Loss) -> None:
-    result = certify_average(trained, loss.range, pairs(trained, loss), DELTA)
+    result = certify_average(family(trained, loss), DELTA)
     n, m, width = 4, 12, loss.range.width
     mean, std = trained.method.hyper_prior(np.float64)
     bracket = particle_cloud_kl(trained.particles, result.bandwidth * std, mean, std)
@@ -360,7 +359,7 @@ def test_the_drawn_average_is_that_of_the_noisy_particles(
 ) -> None:
     """The empirical term is above -E ln Z / beta, which a second set of draws estimates."""
     loss = build_loss("clipped-squared")
-    result = certify_average(trained, loss.range, pairs(trained, loss), DELTA)
+    result = certify_average(family(trained, loss), DELTA)
     rng = np.random.default_rng(11)
     prior = trained.method.prior
     assert isinstance(prior, GPPrior)

@@ -17,22 +17,28 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logsumexp
 
-from pacpfl.bounds import losses, particle_cloud_kl, privacy_cost
-from pacpfl.certify import average, networks
+from pacpfl.bounds import losses, privacy_cost
+from pacpfl.certify import networks
 from pacpfl.certify.certificate import Privacy
-from pacpfl.certify.clients import ClientBounds, ClientCertificate, Posteriors, beta_grid
+from pacpfl.certify.clients import (
+    Choice,
+    ClientBounds,
+    ClientCertificate,
+    Posteriors,
+    beta_grid,
+    certify_clients,
+)
 from pacpfl.certify.networks import (
     Gaussian,
     build_class_loss,
-    certify_clients,
     choose,
     drawn_risks,
+    family,
     fit,
     search,
     variational,
 )
 from pacpfl.config import Config
-from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
@@ -133,7 +139,7 @@ def trained(x64: None) -> Trained:
 
 @pytest.fixture(scope="module")
 def certified(trained: Trained, few_draws: None) -> dict[str, ClientCertificate]:
-    return {c.client: c for c in certify_clients(trained, ZERO_ONE, DELTA)}
+    return {c.client: c for c in certify_clients(family(trained, ZERO_ONE), DELTA)}
 
 
 def batch(clients: tuple[Client, ...]) -> Data:
@@ -172,23 +178,6 @@ def test_losses_are_those_of_the_library(kind: str) -> None:
     assert build_class_loss(
         kind, 0.7 if kind == "clipped-nll" else None, 4
     ).training_range.width == (pytest.approx(width))
-
-
-@pytest.mark.parametrize(
-    ("kind", "limit", "words"),
-    [
-        ("clipped-squared", None, "for a run that predicts classes it is one of zero-one, brier"),
-        ("zero-one", 0.5, "--limit is for --loss clipped-nll; zero-one has no clip"),
-        ("clipped-nll", 0.0, "[0.0, 0.0]"),
-    ],
-)
-def test_other_losses_are_refused_in_one_sentence(
-    kind: str, limit: float | None, words: str
-) -> None:
-    with pytest.raises(InputError) as error:
-        build_class_loss(kind, limit, 10)
-    text = str(error.value)
-    assert words in text and text.endswith(".") and "\n" not in text
 
 
 def test_the_divergence_is_that_of_the_networks_weights() -> None:
@@ -270,8 +259,8 @@ def test_the_fitted_posterior_is_nearly_the_best_gaussian() -> None:
     """The prior at temperature 0; at others scipy's optimum of the quadrature's ELBO."""
     client = make_client("a", 12, 4)
     temperatures = (0.0, 0.5, 2.0)
-    family = replace(FAMILY, inference=replace(FAMILY.inference, steps=150))  # as certify does it
-    found = fit(family, jnp.asarray(PHI[0]), batch((client,)), jnp.asarray(temperatures), KEY)
+    longer = replace(FAMILY, inference=replace(FAMILY.inference, steps=150))  # as certify does it
+    found = fit(longer, jnp.asarray(PHI[0]), batch((client,)), jnp.asarray(temperatures), KEY)
     divergence = found.divergence()[:, 0]
     assert divergence[0] == 0 and np.all(np.diff(divergence) > 0)
     nodes, masses = np.polynomial.hermite_e.hermegauss(20)
@@ -315,7 +304,7 @@ class Again(NamedTuple):
     """What certify finds for the clients of a run, found again outside of it."""
 
     models: Any  # the run's own, [clients, ...]
-    choices: list[networks.Choice]
+    choices: list[Choice]
     posteriors: list[Gaussian]  # of each particle, [rows, clients, p]; the last row is the run's
 
 
@@ -424,7 +413,7 @@ def test_certified_risks_come_from_draws_that_chose_nothing(
 def test_networks_that_cannot_be_certified_are_named_and_measured() -> None:
     """The certificate is the variational posterior's; the networks' own test risk stands beside it."""
     run = make(kind="svgd")
-    found = certify_clients(run, ZERO_ONE, DELTA)
+    found = certify_clients(family(run, ZERO_ONE), DELTA)
     everyone = run.federation.existing + run.federation.new
     # As engine.evaluate has it: keys by the client's place within its group.
     keys = jnp.stack(
@@ -467,7 +456,8 @@ def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None
         run, method=replace(run.method, prior=replace(run.method.prior, inference=gentle))
     )
     usual, one, other = (
-        certify_clients(each, ZERO_ONE, DELTA)[-1].in_use_kl for each in (run, training, inference)
+        certify_clients(family(each, ZERO_ONE), DELTA)[-1].in_use_kl
+        for each in (run, training, inference)
     )
     assert one == pytest.approx(other, rel=1e-9)
     assert one < 0.8 * usual
@@ -475,7 +465,7 @@ def test_the_run_s_temperature_is_the_training_s_times_the_inference_s() -> None
 
 def test_bounds_hold_for_clients_yet_to_come() -> None:
     """100 new clients: certain to 99% that bounds fail less often than delta (Clopper-Pearson)."""
-    found = certify_clients(make(new=100), ZERO_ONE, DELTA)
+    found = certify_clients(family(make(new=100), ZERO_ONE), DELTA)
     new = [c for c in found if c.group == "new"]
     assert [c.client for c in new] == [f"new-{number}" for number in range(100)]
     failed = sum(c.certificate.bound < (c.test_risk or 0.0) for c in new)
@@ -484,39 +474,6 @@ def test_bounds_hold_for_clients_yet_to_come() -> None:
         assert stats.beta.ppf(0.99, count + 1, len(new) - count) <= DELTA
     assert sum(c.certificate.empirical_risk < (c.test_risk or 0.0) for c in new) > 50
     assert sum(not c.certificate.vacuous for c in new) > 75
-
-
-def test_taking_part_is_judged_against_priors_from_the_hyper_prior(
-    trained: Trained, certified: dict[str, ClientCertificate]
-) -> None:
-    """Particles that are sure of the contrary do worse than those that know little."""
-    wrong = jnp.tile(jnp.array([50.0, 0.0, math.log(0.1), math.log(0.1)]), (2, 1))
-    bad = replace(trained, particles=wrong, state=trained.state._replace(particles=wrong))
-    for before, after in zip(
-        certified.values(), certify_clients(bad, ZERO_ONE, DELTA), strict=True
-    ):
-        assert after.margin < before.margin - 0.1
-        for given in (before, after):
-            holds = given.margin >= 0
-            assert given.participation.status == ("holds" if holds else "does not hold")
-            assert given.margin_error > 0
-
-
-def test_a_client_with_later_samples_and_none_for_testing(trained: Trained) -> None:
-    first, second = trained.federation.existing
-    assert first.test is not None
-    later = Samples(first.test.x[:5], first.test.y[:5])
-    federation = replace(
-        trained.federation, existing=(replace(first, later=later, test=None), second)
-    )
-    found = certify_clients(replace(trained, federation=federation), ZERO_ONE, DELTA)[0]
-    assert (found.test_risk, found.in_use_test_risk) == (None, None)
-    assert (found.samples, found.later) == (20, 5)
-    certificate = found.certificate
-    assert certificate.beta in beta_grid(25, 1.0)
-    assert certificate.terms["deviation"] == pytest.approx(certificate.beta / (8 * 25))
-    cost = privacy_cost(4 * 0.05 * math.log(2), 20, 0.8 * DELTA)
-    assert certificate.terms["privacy"] == pytest.approx(cost / certificate.beta)
 
 
 def test_a_pair_of_prior_and_client_is_above_its_log_evidence(trained: Trained) -> None:
@@ -556,26 +513,3 @@ def test_the_dearest_posteriors_are_not_taken(trained: Trained) -> None:
     assert np.all(cost <= 0.5 + 1e-9) and np.any(cost > 0.4) and pairs.largest == 1.5
     prior = networks.PAIR_TEMPERATURES[0]
     assert prior == 0.0 and np.all(cost[betas < 2] == 0)
-
-
-def test_the_averages_of_networks_worked_by_hand(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(average, "BANDWIDTHS", (0.5, 0.1))
-    monkeypatch.setattr(average, "PILOT_DRAWS", 8)
-    monkeypatch.setattr(networks, "MOST_NETWORK_PAIRS", 100)
-    result = average.certify_average(
-        trained, ZERO_ONE.range, networks.pairs(trained, ZERO_ONE), DELTA
-    )
-    mean, std = trained.method.hyper_prior(np.float64)
-    bracket = particle_cloud_kl(trained.particles, result.bandwidth * std, mean, std)
-    assert result.kl == pytest.approx(bracket.upper) and result.draws == 100
-    server, share = result.federation, 0.8 * DELTA / 6
-    assert sum(server.delta_split.values()) == pytest.approx(DELTA) == server.delta
-    price = 1 / (2 * server.beta)
-    assert server.terms["divergence"] == pytest.approx(result.kl * price)
-    assert server.terms["confidence"] == pytest.approx(math.log(1 / share) * price)
-    least = result.mean + 3 * result.standard_error  # far less than any valid price of 100 draws
-    assert least < server.terms["empirical"] <= 1 and server.proved
-    assert 0 <= server.empirical_risk <= result.mean
-    assert result.newcomers.bound > server.bound

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import assert_one_sentence, called
 from patience import patience
 from safetensors import safe_open
 
-from pacpfl import cli
 from pacpfl import config as configuration
 from pacpfl.build import build_federation
-from pacpfl.config import Config, RunSettings, identity, load, override
+from pacpfl.config import Config, RunSettings, identity, load
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.folder import RunFolder
@@ -217,19 +217,10 @@ def test_all_rounds_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 # The command line.
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["pacpfl", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
 def test_the_ledger_is_printed_and_a_new_start_adds_up(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    assert command(monkeypatch, "privacy", str(folder)) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = " ".join(called(capsys, "privacy", str(folder)).output.split())
     assert "Total: epsilon = 3, delta = 0 (add or remove one client; pure composition)." in printed
 
     out = tmp_path / "run"
@@ -238,8 +229,7 @@ def test_the_ledger_is_printed_and_a_new_start_adds_up(
     assert (out / FILE).is_file(), "--fresh forgets the run, not what it released"
     run(changed(epsilon=2.0), out)
     assert record_of(out)["earlier_runs"] == 1
-    assert command(monkeypatch, "privacy", str(out)) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(called(capsys, "privacy", str(out)).output.split())
     # 1 for replacing one client, and 2 x 2 because adding or removing was accounted for.
     assert "Total: epsilon = 5, delta = 0 (replace one client by another" in printed
     assert "1 earlier in the same folder included" in printed
@@ -260,15 +250,13 @@ def test_a_new_start_says_what_it_means(
 
 @pytest.mark.parametrize(("where", "word"), [("nowhere", "no run folder"), (".", "no privacy")])
 def test_folders_without_a_ledger(
-    where: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    assert command(monkeypatch, "privacy", str(tmp_path / where)) == 2
-    assert word in " ".join(capsys.readouterr().err.split())
+    where: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_one_sentence(called(capsys, "privacy", str(tmp_path / where)), word)
 
 
 def test_epsilon_on_the_command_line_means_gaussian(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What `run` makes of its options; nothing is trained here."""
     seen: list[Config] = []
@@ -281,15 +269,8 @@ def test_epsilon_on_the_command_line_means_gaussian(
     monkeypatch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
     out = ["--out", str(tmp_path / "run")]
     start = ["run", "polynomial", "--epsilon", "4", "--delta", "1e-6", *out]
-    assert command(monkeypatch, *start) == 2
-    assert command(monkeypatch, *start, "--set", "privacy.mode=laplace") == 2
-    assert command(monkeypatch, "run", "polynomial", *out) == 2
+    assert called(capsys, *start).code == 2
+    assert called(capsys, *start, "--set", "privacy.mode=laplace").code == 2
+    assert called(capsys, "run", "polynomial", *out).code == 2
     modes = [(c.privacy.mode, c.privacy.epsilon, c.privacy.delta) for c in seen]
     assert modes == [("gaussian", 4.0, 1e-6), ("laplace", 4.0, 1e-6), ("none", None, 1e-5)]
-
-
-def test_keys_can_be_set_by_their_short_names() -> None:
-    config = override(Config(), ["mode=gaussian", "epsilon=2", "clip=0.5", "unit=client"])
-    assert (config.privacy.mode, config.privacy.epsilon, config.privacy.clip) == (
-        "gaussian", 2.0, 0.5,
-    )  # fmt: skip

@@ -1,25 +1,31 @@
-"""What a client's certificate is made of, whatever its models are.
+"""From a client's models to its certificate: one procedure for all families of models.
 
 The prior of a client is one of the k particles, drawn with equal chances; its posterior draws a particle
 with weights of its own and then a hypothesis from that particle's posterior. The bound is for this
-randomised predictor. `gaussian_processes` and `networks` find posteriors, what they cost and what they
-risk; here that becomes bounds.
+randomised predictor. A `Family` finds posteriors, what they cost and what they risk (`gaussian_processes`
+exactly, `networks` by draws); here that becomes bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from pacpfl.bounds import ClientPremises, Condition, participation, sampling_epsilon
-from pacpfl.bounds.client import Unit, participation_margin
-from pacpfl.bounds.conditions import not_negative
+from pacpfl.bounds import (
+    ClientPremises,
+    Condition,
+    mixture_kl,
+    participation,
+    participation_margin,
+    sampling_epsilon,
+)
+from pacpfl.bounds.client import Unit
+from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.methods.models import temperatures
@@ -106,12 +112,25 @@ def tightest(
     return Tightest(place, weights, np.sum(weights * risk[place], -1), floor)
 
 
-class Certified(NamedTuple):
-    """A posterior with its certificate, its divergence from the prior and its measured test risk."""
+class Choice(NamedTuple):
+    """A posterior of a client: a row of its `Posteriors`, and weights of the components."""
 
-    certificate: Certificate
-    kl: float
-    test_risk: float | None
+    row: int  # -1: that of the model in use
+    weights: np.ndarray
+
+
+class Models(NamedTuple):
+    """One client's models, and what they risk: a number where it is exact, else independent draws."""
+
+    shared: Posteriors  # from the particles
+    alone: Posteriors  # from priors that are drawn from the hyper-prior
+    best: Sequence[Choice]  # for each beta
+    risks: Sequence[float | np.ndarray]  # of these
+    used: Choice
+    used_kl: np.ndarray  # of its components
+    used_risk: float | np.ndarray
+    test_risk: Callable[[Choice], float | None]
+    networks_test_risk: float | None = None  # of networks in use, where these cannot be certified
 
 
 @dataclass(frozen=True)
@@ -150,63 +169,123 @@ class ClientBounds:
             privacy=self.privacy, delta=self.delta, posterior=posterior,
         )  # fmt: skip
 
-    def tolerated(self, share: float, risk: ArrayLike, kl: ArrayLike) -> float:
+    def tolerated(self, share: float, risk: np.ndarray, kl: np.ndarray) -> float:
         """Return the nats left for the privacy cost before the bound reaches b, at the best beta."""
         betas, loss = self.betas, self.loss
-        left = betas * (loss.b - np.asarray(risk)) - np.asarray(kl) - math.log(len(betas) / share)
+        left = betas * (loss.b - risk) - kl - math.log(len(betas) / share)
         return max(0.0, float(np.max(left - betas**2 * loss.width**2 / (8 * self.samples))))
 
-    def complete(
-        self,
-        best: Certified,
-        in_use: Certified,
-        temperature: float,
-        costs: tuple[ArrayLike, ArrayLike],
-        shared: Posteriors,
-        alone: Posteriors,
-        networks_test_risk: float | None = None,
-    ) -> ClientCertificate:
-        """Return the certificate with what stands beside it.
 
-        Parameters
-        ----------
-        best, in_use
-            The posterior with the tightest bound, and that of the model in use.
-        temperature
-            The best posterior's power of the likelihood.
-        costs
-            The best posterior's risk from above and its divergence, for each beta or for all.
-        shared, alone
-            Posteriors from the particles, and from priors drawn from the hyper-prior.
-        networks_test_risk
-            Measured of the networks in use, where these are not what is certified.
-        """
-        beta, share = best.certificate.beta, best.certificate.delta_split["bound"]
-        given = ClientPremises(
-            beta, len(self.client.train), self.loss.a, self.loss.b, share, later=self.later,
-            epsilon=self.privacy.epsilon, unit=self.privacy.unit, choices=len(self.betas),
-        )  # fmt: skip
-        after, before = (part.evidences(beta, self.loss.b) for part in (shared, alone))
-        constraint = (float(after.mean()), float(before.mean()), given)
-        return ClientCertificate(
-            client=self.client.name,
-            group=self.group,
-            samples=len(self.client.train),
-            later=self.later,
-            privacy=self.privacy,
-            certificate=best.certificate,
-            temperature=temperature,
-            kl=best.kl,
-            test_risk=best.test_risk,
-            in_use=in_use.certificate,
-            in_use_kl=in_use.kl,
-            in_use_test_risk=in_use.test_risk,
-            tolerated_epsilon=self.tolerated(share, *costs),
-            participation=participation(*constraint),
-            margin=participation_margin(*constraint),
-            margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / beta),
-            networks_test_risk=networks_test_risk,
-        )
+class Pairs(NamedTuple):
+    """How pairs of a prior and a client (its place) are judged at several betas.
+
+    `judge` returns -ln Z / beta from above, at most `largest`, and the empirical risk of the posterior
+    that gives it.
+    """
+
+    judge: Callable[
+        [np.ndarray, int, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
+    ]
+    largest: float
+    draws: int
+
+
+class Family(NamedTuple):
+    """What one family of models says of a run; what follows from it is the same for all."""
+
+    trained: Trained
+    loss: LossRange  # that is bounded
+    training: tuple[float, str]  # how far the training's loss spreads where bounded; its name then
+    titles: tuple[str, str]  # of the best posterior, and of that in use
+    temperatures: Sequence[float]  # powers of the likelihood, one for each row of posteriors
+    blocks: Sequence[
+        np.ndarray
+    ]  # places of clients that are judged together; the last ones may repeat
+    judge: Callable[[np.ndarray, Sequence[ClientBounds]], Sequence[Models]]
+    pairs: Pairs  # for the averages
+    remark: Condition | None = None  # what has to be known of every certificate of a client
+
+
+def certify_clients(
+    family: Family,
+    delta: float,
+    epsilon: float | None = None,
+    unit: Unit = "client",
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[ClientCertificate]:
+    """Return a certificate for every client, existing and new.
+
+    Parameters
+    ----------
+    family
+        The models of a finished run, with the loss that is bounded.
+    delta
+        The probability with which each certificate may fail.
+    epsilon, unit
+        The training's privacy towards existing clients, where it is given by hand.
+    progress
+        Called with the names of clients whose turn it is.
+    """
+    probability(delta)
+    trained, everyone = family.trained, members(family.trained.federation)
+    found: list[ClientCertificate] = []
+    for places in family.blocks:
+        inside = [everyone[place] for place in places]
+        first, last = inside[0][1].name, inside[-1][1].name
+        progress(first if len(inside) == 1 else f"{first} to {last}")
+        bounds = []
+        for group, client in inside:
+            privacy = privacy_of(trained, group, client, *family.training, epsilon, unit)
+            bounds.append(ClientBounds(client, group, family.loss, privacy, delta))
+        judged = zip(bounds, family.judge(places, bounds), strict=True)
+        found += [_certify(one, models, family) for one, models in judged]
+    return found[: len(everyone)]
+
+
+def _certify(bounds: ClientBounds, models: Models, family: Family) -> ClientCertificate:
+    """Certify one client: the best of its posteriors, and the model in use."""
+    count, shared = len(bounds.betas), models.shared
+    prior = (shared.weights / len(shared.weights)).ravel()
+
+    def cost(choice: Choice) -> float:
+        each = models.used_kl if choice.row < 0 else shared.kl[choice.row]
+        # A sum of parts that are not negative; rounding must not make it so.
+        return max(0.0, float(mixture_kl(choice.weights, prior, each)))
+
+    kls = list(map(cost, models.best))
+    best = bounds.certify(models.risks, kls, family.titles[0])
+    place, share = best.betas.index(best.beta), best.delta_split["bound"]
+    choice = models.best[place]
+    used_kl = cost(models.used)
+    in_use = bounds.certify([models.used_risk] * count, [used_kl] * count, family.titles[1])
+    # Draws are paid for: their mean is not yet an upper bound.
+    exact = "draws" not in best.terms
+    above = np.array(models.risks) if exact else best.terms["empirical"] + best.terms["draws"]
+    given = ClientPremises(
+        best.beta, len(bounds.client.train), bounds.loss.a, bounds.loss.b, share,
+        later=bounds.later, epsilon=bounds.privacy.epsilon, unit=bounds.privacy.unit, choices=count,
+    )  # fmt: skip
+    after, before = (part.evidences(best.beta, bounds.loss.b) for part in (shared, models.alone))
+    constraint = (float(after.mean()), float(before.mean()), given)
+    return ClientCertificate(
+        client=bounds.client.name,
+        group=bounds.group,
+        samples=len(bounds.client.train),
+        later=bounds.later,
+        privacy=bounds.privacy,
+        certificate=best.under(family.remark),
+        temperature=float(family.temperatures[choice.row]),
+        kl=kls[place],
+        test_risk=models.test_risk(choice),
+        in_use=in_use.under(family.remark),
+        in_use_kl=used_kl,
+        in_use_test_risk=models.test_risk(models.used),
+        tolerated_epsilon=bounds.tolerated(share, np.asarray(above), np.array(kls)),
+        participation=participation(*constraint),
+        margin=participation_margin(*constraint),
+        margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / best.beta),
+        networks_test_risk=models.networks_test_risk,
+    )
 
 
 def members(federation: Federation) -> list[tuple[str, Client]]:
@@ -227,9 +306,9 @@ def privacy_of(
     group: str,
     client: Client,
     width: float,
+    bounded: str,
     epsilon: float | None,
     unit: Unit,
-    bounded: str = "the bounded loss",
 ) -> Privacy:
     """Return how far the particles depend on this client's samples, and who vouches for it.
 

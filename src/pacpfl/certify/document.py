@@ -17,12 +17,16 @@ from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.certify import gaussian_processes, networks
 from pacpfl.certify.average import AverageCertificates, certify_average
 from pacpfl.certify.certificate import Certificate
-from pacpfl.certify.clients import ClientCertificate
+from pacpfl.certify.clients import ClientCertificate, Family, certify_clients
 from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.trained import Trained, load_run
 
 FILE = "certificates.json"
+# What of the records is written as it is.
+IN_USE = "empirical_risk bound beta vacuous verdict"
+CERTIFICATE = f"subject posterior delta proved {IN_USE}"
+CLIENT = "client group samples later temperature kl test_risk networks_test_risk tolerated_epsilon"
 UNSCALED = "samples not changed by their own statistics"
 
 
@@ -48,24 +52,25 @@ def certify(
     if unit not in ("client", "sample"):
         raise InputError(f"--unit is {unit!r}, but it is client or sample.")
     trained = load_run(folder)
-    classes = trained.federation.classes
-    about = (delta, epsilon, unit, progress)
-    if classes is None:
-        gaussian_processes.base_of(trained.method.prior)
-        bounded = gaussian_processes.build_loss(loss or "clipped-nll", limit)
-        clients = gaussian_processes.certify_clients(trained, bounded, *about)
-        interval, pairs = bounded.range, gaussian_processes.pairs(trained, bounded)
-    else:
-        class_loss = networks.build_class_loss(loss or "zero-one", limit, classes)
-        clients = networks.certify_clients(trained, class_loss, *about)
-        interval, pairs = class_loss.range, networks.pairs(trained, class_loss)
+    family = family_of(trained, loss, limit)
+    clients = certify_clients(family, delta, epsilon, unit, progress)
     progress("the averages")
-    averages = certify_average(trained, interval, pairs, delta)
+    averages = certify_average(family, delta)
     clients, averages = with_scaling(clients, averages, trained.config)
     document = describe(trained, clients, averages)
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     files.write(folder / FILE, text.encode())
     return document
+
+
+def family_of(trained: Trained, loss: str | None, limit: float | None) -> Family:
+    """Return the models of a run with the loss of this name; None: what suits the target."""
+    classes = trained.federation.classes
+    if classes is None:
+        gaussian_processes.base_of(trained.method.prior)
+        bounded = gaussian_processes.build_loss(loss or "clipped-nll", limit)
+        return gaussian_processes.family(trained, bounded)
+    return networks.family(trained, networks.build_class_loss(loss or "zero-one", limit, classes))
 
 
 def scaling_condition(config: Config, group: str) -> Condition | None:
@@ -170,26 +175,14 @@ def summarise(clients: list[ClientCertificate]) -> dict[str, Any]:
 
 def _client(client: ClientCertificate) -> dict[str, Any]:
     return {
-        "client": client.client,
-        "group": client.group,
-        "samples": client.samples,
-        "later": client.later,
+        **_values(client, CLIENT),
         "privacy": asdict(client.privacy),
         **_plain(client.certificate),
-        "temperature": client.temperature,
-        "kl": client.kl,
-        "test_risk": client.test_risk,
-        "networks_test_risk": client.networks_test_risk,
         "in_use": {
-            "empirical_risk": client.in_use.empirical_risk,
+            **_values(client.in_use, IN_USE),
             "kl": client.in_use_kl,
-            "bound": client.in_use.bound,
-            "beta": client.in_use.beta,
-            "vacuous": client.in_use.vacuous,
             "test_risk": client.in_use_test_risk,
-            "verdict": client.in_use.verdict,
         },
-        "tolerated_epsilon": client.tolerated_epsilon,
         "participation": {
             "margin": client.margin,
             "standard_error": client.margin_error,
@@ -200,16 +193,12 @@ def _client(client: ClientCertificate) -> dict[str, Any]:
 
 def _plain(certificate: Certificate) -> dict[str, Any]:
     return {
-        "subject": certificate.subject,
-        "posterior": certificate.posterior,
-        "empirical_risk": certificate.empirical_risk,
-        "bound": certificate.bound,
+        **_values(certificate, CERTIFICATE),
         "terms": dict(certificate.terms),
-        "delta": certificate.delta,
         "delta_split": dict(certificate.delta_split),
-        "beta": certificate.beta,
-        "vacuous": certificate.vacuous,
-        "proved": certificate.proved,
         "conditions": [asdict(condition) for condition in certificate.conditions],
-        "verdict": certificate.verdict,
     }
+
+
+def _values(record: object, names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names.split()}

@@ -15,19 +15,16 @@ of mixture priors) are on the axis before the samples, temperatures on the first
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import hyper
-from pacpfl.bounds import mixture_kl
-from pacpfl.bounds.client import Unit
-from pacpfl.bounds.conditions import probability
 from pacpfl.bounds.losses import (
     LossRange,
     clipped_nll_range,
@@ -35,14 +32,14 @@ from pacpfl.bounds.losses import (
     expected_clipped_gaussian_nll,
     expected_clipped_squared_error,
 )
-from pacpfl.certify.average import Pairs
 from pacpfl.certify.clients import (
-    Certified,
+    Choice,
     ClientBounds,
-    ClientCertificate,
+    Family,
+    Models,
+    Pairs,
     Posteriors,
     members,
-    privacy_of,
     tightest,
 )
 from pacpfl.data.store import from_samples
@@ -196,17 +193,25 @@ class Views:
     def spectrum(self, particles: jax.Array, samples: Samples) -> tuple[np.ndarray, Spectrum]:
         """Prior weights [k, members] within each particle; and k * members components."""
         m = len(samples)
-        weights, *rest = _seen(self.prior, particles, self._padded(samples, self.samples))
-        inner = np.asarray(weights, np.float64)
-        mean, kernel, noise = _flat(rest)
-        spectrum = decompose(kernel[:, :m, :m], mean[:, :m], samples.y, noise[:, :m])
-        return inner / inner.sum(1, keepdims=True), spectrum
+        weights, seen = self._seen(particles, self._padded(samples, self.samples))
+        kernel, mean, noise = seen.cross[:, :m, :m], seen.mean[:, :m], seen.noise_std[:, :m]
+        return weights / weights.sum(1, keepdims=True), decompose(kernel, mean, samples.y, noise)
 
     def inputs(self, particles: jax.Array, samples: Samples, others: Samples) -> Inputs:
         m, t = len(samples), len(others)
         x, other_x = self._padded(samples, self.samples), self._padded(others, self.others)
-        mean, cross, variance, noise = _flat(_crossed(self.prior, particles, x, other_x))
+        mean, cross, variance, noise = self._seen(particles, x, other_x)[1]
         return Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t], noise[:, :t])
+
+    def _seen(
+        self, particles: jax.Array, x: jax.Array, others: jax.Array | None = None
+    ) -> tuple[np.ndarray, Inputs]:
+        """Weights of the members, and the inputs `others` (or x) in float64, with the samples at x."""
+        weights, parts = _seen(self.prior, particles, x, others)
+        arrays = [np.asarray(part, np.float64) for part in parts]
+        # From [k, members, ...] to [k * members, ...].
+        flat = Inputs(*(a.reshape(-1, *a.shape[2:]) for a in arrays))
+        return np.asarray(weights, np.float64), flat
 
     def _padded(self, samples: Samples, rows: int) -> jax.Array:
         padding = ((0, rows - len(samples)), (0, 0))
@@ -214,34 +219,21 @@ class Views:
 
 
 @partial(jax.jit, static_argnums=0)
-def _seen(prior: Prior, particles: jax.Array, x: jax.Array) -> Any:
+def _seen(
+    prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array | None
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     base = base_of(prior)
+    at, samples = (x, None) if others is None else (others, x)
 
-    def member(part: jax.Array) -> Any:
-        return base.mean_function(part, x), base.covariance(part, x), base.noise_std(part, x)
+    def member(part: jax.Array) -> tuple[jax.Array, ...]:
+        cross, noise = base.covariance(part, at, samples), base.noise_std(part, at)
+        return base.mean_function(part, at), cross, base.variance(part, at), noise
 
-    def particle(phi: jax.Array) -> Any:
+    def particle(phi: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         weights, members = prior.parts(phi)
-        return weights, *jax.vmap(member)(members)
+        return weights, jax.vmap(member)(members)
 
     return jax.vmap(particle)(particles)
-
-
-@partial(jax.jit, static_argnums=0)
-def _crossed(prior: Prior, particles: jax.Array, x: jax.Array, others: jax.Array) -> Any:
-    base = base_of(prior)
-
-    def member(part: jax.Array) -> Any:
-        cross, noise = base.covariance(part, others, x), base.noise_std(part, others)
-        return base.mean_function(part, others), cross, base.variance(part, others), noise
-
-    return jax.vmap(lambda phi: jax.vmap(member)(prior.parts(phi)[1]))(particles)
-
-
-def _flat(parts: Any) -> list[np.ndarray]:
-    """[k, members, ...] to [k * members, ...], in float64."""
-    arrays = [np.asarray(part, np.float64) for part in parts]
-    return [a.reshape(-1, *a.shape[2:]) for a in arrays]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -260,96 +252,75 @@ def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
     return np.asarray(jax.vmap(base.least_noise)(members), np.float64)
 
 
-def certify_clients(
-    trained: Trained,
-    loss: Loss,
-    delta: float,
-    epsilon: float | None = None,
-    unit: Unit = "client",
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[ClientCertificate]:
-    """Return a certificate for every client, existing and new.
-
-    Parameters
-    ----------
-    trained
-        A finished run of Gaussian processes.
-    loss
-        The loss that is bounded.
-    delta
-        The probability with which each certificate may fail.
-    epsilon, unit
-        The training's privacy towards existing clients, where it is given by hand.
-    progress
-        Called with each client's name.
-    """
-    probability(delta)
-    method = trained.method
-    everyone = members(trained.federation)
-    tests = [client.test for _, client in everyone if client.test is not None]
-    store = from_samples([client.personal for _, client in everyone])
-    views = Views(method.prior, store.longest, max(map(len, tests), default=0), trained.dtype)
+def family(trained: Trained, loss: Loss) -> Family:
+    """Return what a run of Gaussian processes says: nothing is drawn but priors, all risks are exact."""
+    method, dtype = trained.method, trained.dtype
+    everyone = [client for _, client in members(trained.federation)]
+    tests = [len(client.test) for client in everyone if client.test is not None]
+    store = from_samples([client.personal for client in everyone])
+    views = Views(method.prior, store.longest, max(tests, default=0), dtype)
     key = Keys.of(trained.config.seed).certificates()
-    alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    width = loss.training_width(least_noise(method.prior, trained.particles))
-    found = []
-    for number, (group, client) in enumerate(everyone):
-        progress(client.name)
-        privacy = privacy_of(trained, group, client, width, epsilon, unit)
-        data = jax.tree.map(lambda a: a[0], store.gather(np.array([number]), trained.dtype))
+    alone = hyper.sample(key, method.hyper_prior(dtype), DRAWS_ALONE)
+
+    def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
+        data = to_device(jax.tree.map(lambda a: a[0], store.gather(places, dtype)))
         used = weights_in_use(
-            method.prior, method.mixture_weights, trained.particles, to_device(data),
+            method.prior, method.mixture_weights, trained.particles, data,
             method.settings.temperature,
         )  # fmt: skip
-        bounds = ClientBounds(client, group, loss.range, privacy, delta)
-        found.append(_certify(bounds, trained, loss, views, alone, np.asarray(used, np.float64)))
-    return found
+        weights = np.asarray(used, np.float64)
+        return [
+            _models(one, trained, loss, views, alone, weights / weights.sum()) for one in bounds
+        ]
+
+    return Family(
+        trained,
+        loss.range,
+        (loss.training_width(least_noise(method.prior, trained.particles)), "the bounded loss"),
+        ("tempered posterior", "model in use"),
+        tuple(map(float, TEMPERATURES)),
+        list(np.arange(len(everyone))[:, None]),
+        judge,
+        pairs(trained, loss),
+    )
 
 
-def _certify(
+def _models(
     bounds: ClientBounds,
     trained: Trained,
     loss: Loss,
     views: Views,
     alone: jax.Array,
     used: np.ndarray,
-) -> ClientCertificate:
-    """Certify one client: the best of all temperatures, and the run's own with the weights `used`."""
-    client, betas = bounds.client, bounds.betas
-    samples = client.personal
+) -> Models:
+    """Judge one client's models; that in use has the run's temperature and the weights `used`."""
+    client, samples, run = (
+        bounds.client,
+        bounds.client.personal,
+        trained.method.settings.temperature,
+    )
     inner, spectrum = views.spectrum(trained.particles, samples)
-    prior = (inner / len(inner)).ravel()
     shared = posteriors(loss, inner, spectrum, samples.y, TEMPERATURES)
+    own = posteriors(loss, inner, spectrum, samples.y, np.array([run]))
+    best = tightest((inner / len(inner)).ravel(), shared.risk, shared.kl, bounds.betas)
 
-    def test_risk(temperature: np.ndarray, mixture: np.ndarray) -> float | None:
+    def test_risk(choice: Choice) -> float | None:
         if client.test is None:
             return None
+        power = run if choice.row < 0 else TEMPERATURES[choice.row]
         inputs = views.inputs(trained.particles, samples, client.test)
-        moments = at_inputs(spectrum, inputs, temperature)
-        return float(mixture @ risks(loss, moments, client.test.y, inputs.noise_std)[0])
+        moments = at_inputs(spectrum, inputs, np.array([power]))
+        return float(choice.weights @ risks(loss, moments, client.test.y, inputs.noise_std)[0])
 
-    best = tightest(prior, shared.risk, shared.kl, betas)
-    kls = [
-        float(mixture_kl(weights, prior, shared.kl[place]))
-        for place, weights in zip(best.place, best.weights, strict=True)
-    ]
-    certificate = bounds.certify(list(map(float, best.risk)), kls, "tempered posterior")
-    chosen = certificate.betas.index(certificate.beta)
-    at = TEMPERATURES[[best.place[chosen]]]
-
-    run = np.array([trained.method.settings.temperature])
-    used = used / used.sum()
-    own = posteriors(loss, inner, spectrum, samples.y, run)
-    used_kl = float(mixture_kl(used, prior, own.kl[0]))
-    each = [float(used @ own.risk[0])] * len(betas)
-    in_use = bounds.certify(each, [used_kl] * len(betas), "model in use")
-    return bounds.complete(
-        Certified(certificate, kls[chosen], test_risk(at, best.weights[chosen])),
-        Certified(in_use, used_kl, test_risk(run, used)),
-        float(at[0]),
-        (best.risk, kls),
+    return Models(
         shared,
         posteriors(loss, *views.spectrum(alone, samples), samples.y, TEMPERATURES),
+        [Choice(int(row), weights) for row, weights in zip(best.place, best.weights, strict=True)],
+        list(map(float, best.risk)),
+        Choice(-1, used),
+        own.kl[0],
+        float(used @ own.risk[0]),
+        test_risk,
     )
 
 

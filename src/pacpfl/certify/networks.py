@@ -19,7 +19,7 @@ fixed, and new draws (DRAWS) give its risk on the client's samples, with the upp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -30,19 +30,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pacpfl import hyper
-from pacpfl.bounds import Condition, mixture_kl
-from pacpfl.bounds.client import Unit, privacy_cost
-from pacpfl.bounds.conditions import probability
+from pacpfl.bounds import Condition
+from pacpfl.bounds.client import privacy_cost
 from pacpfl.bounds.divergences import diagonal_gaussian_kl
 from pacpfl.bounds.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
-from pacpfl.certify.average import Pairs
 from pacpfl.certify.clients import (
-    Certified,
+    Choice,
     ClientBounds,
-    ClientCertificate,
+    Family,
+    Models,
+    Pairs,
     Posteriors,
     members,
-    privacy_of,
     tightest,
 )
 from pacpfl.data.store import ClientStore, from_clients, from_samples
@@ -54,7 +53,7 @@ from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import affine, body_size, by_rows, features, has_features
 from pacpfl.trained import Trained
-from pacpfl.types import Client, Data, Samples
+from pacpfl.types import Data, Samples
 
 ClassLossKind = Literal["zero-one", "brier", "clipped-nll"]
 CLASS_LOSSES = ("zero-one", "brier", "clipped-nll")
@@ -298,111 +297,117 @@ def in_use(
     return jax.vmap(one)(data, tests, keys)
 
 
-class Used(NamedTuple):
-    """What the run's clients predict with."""
-
-    weights: np.ndarray  # [clients, k]
-    gaussians: list[Gaussian] | None  # of each particle, [1, clients, p], where they are Gaussian
-    test_risk: np.ndarray  # [clients], of the networks themselves
-
-
-class Choice(NamedTuple):
-    """The posterior a client is certified for: a row, and weights of the particles."""
-
-    row: int
-    weights: np.ndarray
-
-
-def certify_clients(
-    trained: Trained,
-    loss: ClassLoss,
-    delta: float,
-    epsilon: float | None = None,
-    unit: Unit = "client",
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[ClientCertificate]:
-    """Return a certificate for every client, existing and new; parameters as for Gaussian processes."""
-    probability(delta)
+def family(trained: Trained, loss: ClassLoss) -> Family:
+    """Return what a run of Bayesian networks says: certified is a Gaussian posterior of them."""
     prior = trained.method.prior.bayesian
     assert prior is not None
-    family, kind = variational(prior), prior.inference.inference
-    fit_key, pilot_key, draw_key, alone_key = jax.random.split(
-        Keys.of(trained.config.seed).certificates(), 4
-    )
-    alone = hyper.sample(alone_key, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    labels = (*TEMPERATURES, prior.inference.temperature * trained.method.settings.temperature)
-    train = loss.training_range
-    everyone = members(trained.federation)
-    found: list[ClientCertificate] = []
-    for places, data, tests in _blocks(trained, everyone):
-        inside = [everyone[place] for place in places]
-        progress(f"{inside[0][1].name} to {inside[-1][1].name}")
-        used = _used(trained, loss, data, tests, places)
-        fitted = TEMPERATURES if used.gaussians else labels
-        keys = (fit_key, pilot_key)
-        here = search(family, loss, trained.particles, data, fitted, keys, used.gaussians)
-        others = search(family, loss, alone, data, fitted, keys)
-        bounds = []
-        for group, client in inside:
-            about = (trained, group, client, train.width, epsilon, unit, f"the {train.name}")
-            bounds.append(ClientBounds(client, group, loss.range, privacy_of(*about), delta))
-        choices = [choose(one, here.of(i)) for i, one in enumerate(bounds)]
-        own, test = _draw(
-            family, loss, trained.particles, here, choices, used, (data, tests), draw_key
-        )
-        found += [
-            _certify(
-                one, kind, (here.of(i), others.of(i)), choices[i], used.weights[i], own[..., i],
-                test[:, i], labels[choices[i].row], float(used.test_risk[i]),
-            )
-            for i, one in enumerate(bounds)
-        ]  # fmt: skip
-    # The last block repeats clients, so that all blocks are of one size.
-    return found[: len(everyone)]
-
-
-def _blocks(
-    trained: Trained, everyone: list[tuple[str, Client]]
-) -> Iterator[tuple[np.ndarray, Data, Data]]:
-    """Clients in blocks of one size: their places, samples and test samples, padded."""
+    kind, train = prior.inference.inference, loss.training_range
+    same = kind == "variational"
+    powers = (*TEMPERATURES, prior.inference.temperature * trained.method.settings.temperature)
+    fits, pilots, draws, others = jax.random.split(Keys.of(trained.config.seed).certificates(), 4)
+    alone = hyper.sample(others, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
+    everyone = [client for _, client in members(trained.federation)]
     empty = Samples(np.zeros((0, len(trained.federation.features))), np.zeros(0))
-    stores = [
-        from_samples([client.personal for _, client in everyone]),
-        from_samples([empty if client.test is None else client.test for _, client in everyone]),
-    ]
-    prior = trained.method.prior.bayesian
-    assert prior is not None
+    stores = (
+        from_samples([client.personal for client in everyone]),
+        from_samples([empty if client.test is None else client.test for client in everyone]),
+    )
+
+    def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
+        parts = _gather(stores[0], places, trained.dtype), _gather(stores[1], places, trained.dtype)
+        used = _used(trained, loss, parts, places)
+        weights = np.asarray(used.weights, np.float64)
+        weights = weights / weights.sum(1, keepdims=True)
+        own = None
+        if used.gaussian is not None:
+            each = range(weights.shape[1])
+            own = [Gaussian(*(part[None, :, j] for part in used.gaussian)) for j in each]
+        look = partial(search, variational(prior), loss)
+        fitted = powers if own is None else TEMPERATURES
+        here = look(trained.particles, parts[0], fitted, (fits, pilots), own)
+        there = look(alone, parts[0], fitted, (fits, pilots))
+        best = [choose(one, here.of(i)) for i, one in enumerate(bounds)]
+        last = [Choice(-1, row) for row in weights]
+        risks, on_tests = _draw(trained, loss, here, (best, last), parts, draws)
+
+        def models(i: int, one: ClientBounds) -> Models:
+            tested = one.client.test is not None and len(one.client.test) > 0
+
+            def test_risk(choice: Choice) -> float | None:
+                return float(on_tests[int(choice.row < 0), i]) if tested else None
+
+            count = len(one.betas)
+            return Models(
+                here.of(i), there.of(i), [best[i]] * count, [risks[:, 0, i]] * count, last[i],
+                here.kl[-1, :, i], risks[:, 1, i], test_risk,
+                float(used.test_risk[i]) if tested and not same else None,
+            )  # fmt: skip
+
+        return [models(i, one) for i, one in enumerate(bounds)]
+
+    own_title = "model in use" if same else "variational posterior at the run's temperature"
+    return Family(
+        trained,
+        loss.range,
+        (train.width, f"the {train.name}"),
+        ("variational posterior", own_title),
+        powers,
+        _blocks(len(everyone), prior),
+        judge,
+        pairs(trained, loss),
+        None if same else other_model(kind),
+    )
+
+
+def _blocks(clients: int, prior: BNNPrior) -> list[np.ndarray]:
+    """Return places in blocks of one size: the last one repeats clients."""
     numbers = (len(TEMPERATURES) + 1) * (prior.network.size - fixed_weights(prior))
     most = int(np.clip(MOST_NUMBERS / numbers, 1, MOST_CLIENTS))
-    block = math.ceil(len(everyone) / math.ceil(len(everyone) / most))
-    for start in range(0, len(everyone), block):
-        places = np.minimum(np.arange(start, start + block), len(everyone) - 1)
-        data, tests = (_gather(store, places, trained.dtype) for store in stores)
-        yield places, data, tests
+    block = math.ceil(clients / math.ceil(clients / most))
+    starts = range(0, clients, block)
+    return [np.minimum(np.arange(start, start + block), clients - 1) for start in starts]
 
 
 def _gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
     return Data(*to_device(store.gather(places, dtype)))
 
 
-def _used(trained: Trained, loss: ClassLoss, data: Data, tests: Data, places: np.ndarray) -> Used:
-    """The run's own models, with the keys that evaluation gives the clients of a group."""
+def _used(trained: Trained, loss: ClassLoss, parts: tuple[Data, Data], places: np.ndarray) -> InUse:
+    """Return the run's own models, with the keys that evaluation gives the clients of a group."""
     existing = len(trained.federation.existing)
     within = np.where(places < existing, places, places - existing)
     keys = jax.vmap(Keys.of(trained.config.seed).personal)(jnp.asarray(within))
-    model = in_use(trained.method, loss, trained.state, data, tests, keys)
-    weights = np.asarray(model.weights, np.float64)
-    gaussians = None
-    if model.gaussian is not None:
-        gaussians = [
-            Gaussian(*(part[None, :, j] for part in model.gaussian))
-            for j in range(weights.shape[1])
-        ]
-    return Used(weights / weights.sum(1, keepdims=True), gaussians, np.asarray(model.test_risk))
+    return in_use(trained.method, loss, trained.state, *parts, keys)
+
+
+def _draw(
+    trained: Trained,
+    loss: ClassLoss,
+    found: Found,
+    choices: tuple[Sequence[Choice], Sequence[Choice]],
+    parts: tuple[Data, Data],
+    key: jax.Array,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Risks of two posteriors of each client: [draws, 2, clients] on the clients' own samples,
+    [2, clients] on test samples. A draw is one network of each particle, weighed."""
+    prior = trained.method.prior.bayesian
+    assert prior is not None
+    rows = np.array([[choice.row for choice in line] for line in choices]) % len(found.kl)
+    weights = np.stack([[choice.weights for choice in line] for line in choices])  # [2, clients, k]
+    clients = np.arange(rows.shape[1])
+    own, test = np.zeros((DRAWS, *rows.shape)), np.zeros(rows.shape)
+    for j, phi in enumerate(trained.particles):
+        posteriors = Gaussian(*(part[rows, clients] for part in found.posteriors[j]))
+        draws = jax.random.split(jax.random.fold_in(key, j), DRAWS)
+        each = drawn_risks(variational(prior), loss, phi, posteriors, parts, draws)
+        on_own, on_test = (np.asarray(values, np.float64) for values in each)
+        own += weights[:, :, j] * on_own
+        test += weights[:, :, j] * on_test.mean(0)
+    return np.clip(own, loss.range.a, loss.range.b), test
 
 
 def choose(bounds: ClientBounds, pilot: Posteriors) -> Choice:
-    """Return the row and weights with the smallest bound, as far as the pilot's draws can tell."""
+    """Return the posterior with the smallest bound, as far as the pilot's draws can tell."""
     betas, k, privacy = bounds.betas, len(pilot.weights), bounds.privacy
     best = tightest(np.full(k, 1 / k), pilot.risk, pilot.kl, betas)
     m = len(bounds.client.train)
@@ -411,67 +416,6 @@ def choose(bounds: ClientBounds, pilot: Posteriors) -> Choice:
     deviation = betas * bounds.loss.width**2 / (8 * bounds.samples)
     place = int(np.argmin(nats / betas + deviation))
     return Choice(int(best.place[place]), best.weights[place] / best.weights[place].sum())
-
-
-def _draw(
-    family: BNNPrior,
-    loss: ClassLoss,
-    particles: jax.Array,
-    found: Found,
-    choices: list[Choice],
-    used: Used,
-    parts: tuple[Data, Data],
-    key: jax.Array,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Risks of the chosen posteriors and of those in use: [draws, 2, clients] on the clients' own
-    samples, [2, clients] on test samples. A draw is one network of each particle, weighed."""
-    clients = np.arange(len(choices))
-    last = found.kl.shape[0] - 1
-    rows = np.array([[choice.row for choice in choices], [last] * len(choices)])
-    weights = np.stack([[choice.weights for choice in choices], used.weights])  # [2, clients, k]
-    own, test = np.zeros((DRAWS, *rows.shape)), np.zeros(rows.shape)
-    for j, phi in enumerate(particles):
-        posteriors = Gaussian(*(part[rows, clients] for part in found.posteriors[j]))
-        draws = jax.random.split(jax.random.fold_in(key, j), DRAWS)
-        each = drawn_risks(family, loss, phi, posteriors, parts, draws)
-        on_own, on_test = (np.asarray(values, np.float64) for values in each)
-        own += weights[:, :, j] * on_own
-        test += weights[:, :, j] * on_test.mean(0)
-    return np.clip(own, loss.range.a, loss.range.b), test
-
-
-def _certify(
-    bounds: ClientBounds,
-    kind: str,
-    pilots: tuple[Posteriors, Posteriors],
-    choice: Choice,
-    used_weights: np.ndarray,
-    own: np.ndarray,
-    test: np.ndarray,
-    temperature: float,
-    networks_risk: float,
-) -> ClientCertificate:
-    """Certify one client from the draws of its chosen posterior, and of the run's own."""
-    count, k = len(bounds.betas), len(used_weights)
-    same = kind == "variational"
-    tested = bounds.client.test is not None and len(bounds.client.test) > 0
-
-    def certified(place: int, row: int, weights: np.ndarray, name: str) -> Certified:
-        # A sum of parts that are not negative; rounding must not make it so.
-        kl = max(0.0, float(mixture_kl(weights, np.full(k, 1 / k), pilots[0].kl[row])))
-        found = bounds.certify([own[:, place]] * count, [kl] * count, name)
-        if not same:
-            found = replace(found, conditions=(*found.conditions, other_model(kind)))
-        return Certified(found, kl, float(test[place]) if tested else None)
-
-    best = certified(0, choice.row, choice.weights, "variational posterior")
-    name = "model in use" if same else "variational posterior at the run's temperature"
-    used = certified(1, -1, used_weights, name)
-    terms = best.certificate.terms
-    return bounds.complete(
-        best, used, temperature, (terms["empirical"] + terms["draws"], best.kl), *pilots,
-        networks_risk if tested and not same else None,
-    )  # fmt: skip
 
 
 def other_model(kind: str) -> Condition:
