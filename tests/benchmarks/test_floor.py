@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
+import numpy as np
 import pytest
 
 from benchmarks.floor import (
@@ -48,143 +51,112 @@ class Number:
     def __truediv__(self, other: Number) -> Number:
         return self._new(self.value / other.value)
 
-    def apply(self, function: object) -> Number:
-        assert callable(function)
+    def apply(self, function: Callable[[float], float]) -> Number:
         return self._new(function(self.value))
 
 
-def add(values: list[Number]) -> Number:
+def numbers(counter: Counter, *shape: int) -> np.ndarray:
+    """Positive numbers, no two alike; NumPy's sums and products of them are counted as well."""
+    values = [Number(1.0 / (2.0 + index), counter) for index in range(math.prod(shape))]
+    return np.array(values, object).reshape(shape)
+
+
+def apply(function: Callable[[float], float], values: np.ndarray) -> np.ndarray:
+    return np.frompyfunc(lambda value: value.apply(function), 1, 1)(values)
+
+
+def add(values: np.ndarray) -> Number:
     """n - 1 additions"""
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total
-
-
-def dot(a: list[Number], b: list[Number]) -> Number:
-    return add([left * right for left, right in zip(a, b, strict=True)])
-
-
-def numbers(counter: Counter, *shape: int) -> list:
-    """Nested lists of positive numbers, no two alike."""
-    steps = itertools.count(1)
-
-    def make(sizes: tuple[int, ...]) -> object:
-        if not sizes:
-            return Number(1.0 / (1.0 + next(steps)), counter)
-        return [make(sizes[1:]) for _ in range(sizes[0])]
-
-    made = make(shape)
-    assert isinstance(made, list)
-    return made
-
-
-def column(matrix: list, index: int) -> list[Number]:
-    return [row[index] for row in matrix]
+    return reduce(operator.add, values)
 
 
 def run_network(counter: Counter, layers: tuple[tuple[int, int], ...], m: int) -> None:
-    one = Number(1.0, counter)
-    values = numbers(counter, m, layers[0][0])
-    weights = [numbers(counter, *layer) for layer in layers]
-    inputs = []
-    for index, (weight, (_, outputs)) in enumerate(zip(weights, layers, strict=True)):
+    values, weights = numbers(counter, m, layers[0][0]), [numbers(counter, *s) for s in layers]
+    inputs: list[np.ndarray] = []
+    for weight in weights:
         inputs.append(values)
-        bias = numbers(counter, outputs)
-        values = [[dot(row, column(weight, j)) + bias[j] for j in range(outputs)] for row in values]
-        if index < len(layers) - 1:
-            values = [[value.apply(math.tanh) for value in row] for row in values]
+        values = values.dot(weight) + numbers(counter, weight.shape[1])
+        if len(inputs) < len(layers):
+            values = apply(math.tanh, values)
     by_output = numbers(counter, m, layers[-1][1])
     for index in reversed(range(len(layers))):
-        count_in, count_out = layers[index]
-        for i, j in itertools.product(range(count_in), range(count_out)):
-            dot(column(inputs[index], i), column(by_output, j))
-        for j in range(count_out):
-            add(column(by_output, j))
+        inputs[index].T.dot(by_output)
+        for outputs in by_output.T:
+            add(outputs)
         if index > 0:
-            by_output = [
-                [
-                    dot(by_output[row], weights[index][i])
-                    * (one - inputs[index][row][i] * inputs[index][row][i])
-                    for i in range(count_in)
-                ]
-                for row in range(m)
-            ]
+            one = np.full(inputs[index].shape, Number(1.0, counter))
+            by_output = by_output.dot(weights[index].T) * (one - inputs[index] * inputs[index])
 
 
-def run_evidence(counter: Counter, m: int) -> tuple[list, list]:
-    """Returns the covariance and its inverse, so that the algorithm itself can be checked."""
+def factorise(covariance: np.ndarray) -> np.ndarray:
+    """The lower Cholesky factor, column by column."""
+    factor = np.full_like(covariance, None)
+    for j in range(len(factor)):
+        column = covariance[j:, j]
+        if j:
+            column = column - factor[j:, :j].dot(factor[j, :j])
+        factor[j, j] = column[0].apply(math.sqrt)
+        factor[j + 1 :, j] = column[1:] / factor[j, j]
+    return factor
+
+
+def invert(factor: np.ndarray, counter: Counter) -> np.ndarray:
+    """The inverse of what was factorised: that of the factor, times its own transpose."""
+    zero, one = Number(0.0, counter), Number(1.0, counter)
+    inverse_factor, inverse = np.full_like(factor, None), np.full_like(factor, None)
+    for i in range(len(factor)):
+        inverse_factor[i, i] = one / factor[i, i]
+        for j in range(i):
+            products = factor[i, j:i].dot(inverse_factor[j:i, j])
+            inverse_factor[i, j] = (zero - products) / factor[i, i]
+    for i in range(len(factor)):
+        for j in range(i + 1):
+            inverse[i, j] = inverse[j, i] = inverse_factor[i:, i].dot(inverse_factor[i:, j])
+    return inverse
+
+
+def run_evidence(counter: Counter, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """The covariance and its inverse, so that the algorithm itself can be checked."""
     minus, two = Number(-0.5, counter), Number(2.0, counter)
     z, y, mean = numbers(counter, m, 2), numbers(counter, m), numbers(counter, m)
     noise, slope, constant = numbers(counter, 3)
-    covariance: list = [[Number(1.0, counter) for _ in range(m)] for _ in range(m)]
-    difference: dict = {}
+    difference = {(a, b): z[a] - z[b] for a in range(m) for b in range(a)}
+    kernel = np.full((m, m), Number(1.0, counter))
+    for (a, b), away in difference.items():
+        kernel[a, b] = kernel[b, a] = (away.dot(away) * minus).apply(math.exp)
+    covariance = kernel.copy()
     for a in range(m):
-        for b in range(a):
-            difference[a, b] = [z[a][o] - z[b][o] for o in range(2)]
-            squared = dot(difference[a, b], difference[a, b])
-            covariance[a][b] = covariance[b][a] = (squared * minus).apply(math.exp)
-    kernel = [list(row) for row in covariance]
-    for a in range(m):
-        covariance[a][a] = covariance[a][a] + noise
+        covariance[a, a] = kernel[a, a] + noise
 
-    factor: list = [[None] * m for _ in range(m)]
-    for j in range(m):
-        for i in range(j, m):
-            rest = covariance[i][j]
-            for p in range(j):
-                rest = rest - factor[i][p] * factor[j][p]
-            factor[i][j] = rest.apply(math.sqrt) if i == j else rest / factor[j][j]
-    zero, unit = Number(0.0, counter), Number(1.0, counter)
-    inverse_factor: list = [[None] * m for _ in range(m)]
-    for j in range(m):
-        for i in range(j, m):
-            if i == j:
-                inverse_factor[i][i] = unit / factor[i][i]
-                continue
-            products = [factor[i][p] * inverse_factor[p][j] for p in range(j, i)]
-            inverse_factor[i][j] = (zero - add(products)) / factor[i][i]
-    inverse: list = [[None] * m for _ in range(m)]
-    for i in range(m):
-        for j in range(i + 1):
-            below = range(i, m)
-            inverse[i][j] = inverse[j][i] = dot(
-                [inverse_factor[p][i] for p in below], [inverse_factor[p][j] for p in below]
-            )
-    residual = [y[a] - mean[a] for a in range(m)]
-    alpha = [dot(row, residual) for row in inverse]
-    logarithms = add([factor[a][a].apply(math.log) for a in range(m)])
-    (dot(residual, alpha) + two * logarithms + constant) * minus
+    factor = factorise(covariance)
+    inverse = invert(factor, counter)
+    residual = y - mean
+    alpha = inverse.dot(residual)
+    logarithms = add(apply(math.log, np.diagonal(factor)))
+    (residual.dot(alpha) + two * logarithms + constant) * minus
 
-    by_features = [[Number(0.0, counter) for _ in range(2)] for _ in range(m)]
-    diagonal = [alpha[a] * alpha[a] - inverse[a][a] for a in range(m)]
-    add(diagonal) * slope
-    for a, b in difference:
-        weight = (alpha[a] * alpha[b] - inverse[a][b]) * kernel[a][b]
-        for o in range(2):
-            change = weight * difference[a, b][o]
-            by_features[a][o] = by_features[a][o] - change
-            by_features[b][o] = by_features[b][o] + change
+    add(alpha * alpha - np.diagonal(inverse)) * slope
+    by_features = np.full((m, 2), Number(0.0, counter))
+    for (a, b), away in difference.items():
+        change = away * ((alpha[a] * alpha[b] - inverse[a, b]) * kernel[a, b])
+        by_features[a] = by_features[a] - change
+        by_features[b] = by_features[b] + change
     return covariance, inverse
 
 
 def run_svgd(counter: Counter, k: int, d: int) -> None:
     tau, precision, rate, double, step = numbers(counter, 5)
     particles, gradients = numbers(counter, k, d), numbers(counter, k, d)
-    scores = [
-        [tau * gradients[j][e] - particles[j][e] * precision for e in range(d)] for j in range(k)
-    ]
-    kernel: list = [[Number(1.0, counter)] * k for _ in range(k)]
+    scores = gradients * tau - particles * precision
+    kernel = np.full((k, k), Number(1.0, counter))
     for a in range(k):
         for b in range(a):
-            away = [particles[a][e] - particles[b][e] for e in range(d)]
-            kernel[a][b] = kernel[b][a] = (dot(away, away) * rate).apply(math.exp)
-    pushed = [[scores[j][e] - double * particles[j][e] for e in range(d)] for j in range(k)]
+            away = particles[a] - particles[b]
+            kernel[a, b] = kernel[b, a] = (away.dot(away) * rate).apply(math.exp)
+    pushed = scores - particles * double
     for j in range(k):
-        pull = add(kernel[j]) * double
-        for e in range(d):
-            direction = dot(kernel[j], column(pushed, e)) + pull * particles[j][e]
-            particles[j][e] + step * direction
+        direction = kernel[j].dot(pushed) + particles[j] * (add(kernel[j]) * double)
+        particles[j] + direction * step
 
 
 @pytest.mark.parametrize("layers", [((3, 4), (4, 5), (5, 2)), ((1, 2),), ((2, 6), (6, 1))])
@@ -202,9 +174,9 @@ def test_evidence_operations_are_those_that_happen(m: int) -> None:
     counter = Counter()
     covariance, inverse = run_evidence(counter, m)
     assert evidence_operations(m) == counter.count
-    for i, j in itertools.product(range(m), repeat=2):
-        entry = dot(covariance[i], column(inverse, j)).value
-        assert entry == pytest.approx(float(i == j), abs=1e-5)
+    product = covariance.dot(inverse)
+    values = [[entry.value for entry in row] for row in product]
+    np.testing.assert_allclose(values, np.eye(m), atol=1e-5)
 
 
 @pytest.mark.parametrize(("k", "d"), [(1, 5), (3, 4), (6, 2)])
