@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from pacpfl.data.store import (
     ClientStore,
@@ -121,10 +122,8 @@ def test_a_client_that_does_not_fit_is_named_and_leaves_no_store(
     bad: Samples, tmp_path: Path
 ) -> None:
     parts = [*make_parts((3, 3)), bad, *make_parts((3,))]
-    with pytest.raises(InputError, match=r"^Client 2 .*\.$"):
-        write_store(tmp_path, iter(parts), FEATURES)
-    with pytest.raises(InputError, match=str(tmp_path)):
-        open_store(tmp_path)
+    refused(lambda: write_store(tmp_path, iter(parts), FEATURES), r"^Client 2 .*\.$")
+    refused(lambda: open_store(tmp_path), str(tmp_path))
 
 
 def test_a_failed_rewrite_never_mixes_old_and_new(tmp_path: Path) -> None:
@@ -209,8 +208,9 @@ def test_a_full_disk_is_told_in_one_sentence(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with pytest.raises(InputError, match=str(tmp_path)):
-            write_store(tmp_path, iter(make_parts((4000, 4000))), FEATURES)
+        refused(
+            lambda: write_store(tmp_path, iter(make_parts((4000, 4000))), FEATURES), str(tmp_path)
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with pytest.raises(InputError):

@@ -171,13 +171,9 @@ def fetch_pvgis(
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pacpfl"
     path = folder / name
     if path.exists():
-        try:
+        what = f"The weather kept in {path} cannot be used"
+        with explained(what, "delete the file and it is fetched again", InputError):
             return read_pvgis_csv(path)
-        except InputError as error:
-            raise InputError(
-                f"The weather kept in {path} cannot be used; delete the file and it is fetched again "
-                f"(it was refused with: {error})"
-            ) from error
 
     pvlib = require_pvlib()
     where = {} if url is None else {"url": url}
