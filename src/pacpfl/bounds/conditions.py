@@ -160,7 +160,7 @@ def consistency(
 
 
 def probability(value: float, name: str = "delta") -> float:
-    """A failure probability, strictly between 0 and 1."""
+    """Check a failure probability, strictly between 0 and 1."""
     if not 0 < value < 1:
         raise InputError(
             f"{name} is {value}, but a failure probability lies strictly between 0 and 1: "
@@ -170,28 +170,28 @@ def probability(value: float, name: str = "delta") -> float:
 
 
 def positive(value: float, name: str) -> float:
-    """A finite number above zero."""
+    """Check a finite number above zero."""
     if not (value > 0 and math.isfinite(value)):
         raise InputError(f"{name} is {value}, but it must be a finite number above zero.")
     return float(value)
 
 
 def not_negative(value: float, name: str) -> float:
-    """A finite number that is zero or more."""
+    """Check a finite number that is zero or more."""
     if not (value >= 0 and math.isfinite(value)):
         raise InputError(f"{name} is {value}, but it must be a finite number, zero or more.")
     return float(value)
 
 
 def count(value: int, name: str, least: int = 1) -> int:
-    """A whole number of at least `least`."""
+    """Check a whole number of at least `least`."""
     if not (math.isfinite(value) and value == int(value) and value >= least):
         raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
     return int(value)
 
 
 def loss_width(a: float, b: float) -> float:
-    """b - a of a loss with values in [a, b]."""
+    """Return b - a of a loss with values in [a, b]."""
     if not (math.isfinite(a) and math.isfinite(b) and a < b):
         raise InputError(
             f"The loss is said to lie in [{a}, {b}], but the bounds need finite a < b: "
@@ -201,7 +201,7 @@ def loss_width(a: float, b: float) -> float:
 
 
 def risk(value: float, a: float, b: float, name: str) -> float:
-    """An average of losses, which cannot leave [a, b]."""
+    """Check an average of losses, which cannot leave [a, b]."""
     slack = ROUNDING * max(1.0, abs(a), abs(b))
     if not a - slack <= value <= b + slack:
         raise InputError(
@@ -212,7 +212,7 @@ def risk(value: float, a: float, b: float, name: str) -> float:
 
 
 def finite(values: ArrayLike, name: str) -> np.ndarray:
-    """A float64 array of finite numbers, of any shape."""
+    """Return a float64 array of finite numbers, of any shape."""
     array = np.asarray(values, dtype=np.float64)
     if not np.all(np.isfinite(array)):
         raise InputError(f"The {name} holds a value that is not finite.")
@@ -220,7 +220,7 @@ def finite(values: ArrayLike, name: str) -> np.ndarray:
 
 
 def vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
-    """A non-empty one-dimensional float64 array of finite numbers, of the given length."""
+    """Return a non-empty one-dimensional float64 array of finite numbers, of the given length."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0 or (length is not None and array.size != length):
         wanted = "one number per client" if length is None else f"{length} numbers"
@@ -232,7 +232,7 @@ def vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarra
 
 
 def positive_vector(values: ArrayLike, name: str, length: int | None = None) -> np.ndarray:
-    """A vector whose entries are all above zero."""
+    """Return a vector whose entries are all above zero."""
     array = vector(values, name, length)
     for where, value in enumerate(array):
         positive(float(value), f"{name} of entry {where}")

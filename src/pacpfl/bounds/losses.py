@@ -207,7 +207,7 @@ def monte_carlo_upper(
 
 
 def _expected_minimum(centre: np.ndarray, std: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """E min(u^2, r^2) = r^2 - E[(r^2 - u^2)+] for u ~ N(centre, std^2) and r^2 = limit."""
+    """Return E min(u^2, r^2) = r^2 - E[(r^2 - u^2)+] for u ~ N(centre, std^2) and r^2 = limit."""
     centre, std, limit = np.broadcast_arrays(np.abs(centre), std, limit)
     root = np.sqrt(limit)
     left, right = (-root - centre) / std, (root - centre) / std
@@ -232,7 +232,7 @@ def _density(z: np.ndarray) -> np.ndarray:
 
 
 def _gaussian(mean: ArrayLike, variance: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and std. A variance of zero, a model that is sure, becomes a negligible one."""
+    """Return mean and std. A variance of zero, a model that is sure, becomes a negligible one."""
     centre, spread = finite(mean, "means"), finite(variance, "variances")
     if np.any(spread < 0):
         raise InputError("A variance is negative: it must be zero or more.")

@@ -74,7 +74,7 @@ class ServerPremises:
 
     @property
     def new_clients(self) -> int:
-        """n_2: clients with later samples, or whose number of later samples is not known."""
+        """Count n_2: clients with later samples, or whose number of later samples is not known."""
         return sum(1 for m in self.later_samples if m is None or m > 0)
 
 
@@ -403,7 +403,7 @@ def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPar
 
 
 def _sample_sizes(samples: Sequence[int]) -> np.ndarray:
-    """m_i, a whole number of at least one for every client."""
+    """Check m_i, a whole number of at least one for every client."""
     if len(samples) == 0:
         raise InputError("There is no client: give at least one number of samples.")
     return np.array(
@@ -412,7 +412,7 @@ def _sample_sizes(samples: Sequence[int]) -> np.ndarray:
 
 
 def _later_sizes(later: Sequence[int | None] | None, clients: int) -> tuple[int | None, ...]:
-    """m~_i for every client: a whole number, or None where it is not known."""
+    """Check m~_i for every client: a whole number, or None where it is not known."""
     if later is None:
         return (0,) * clients
     if len(later) != clients:

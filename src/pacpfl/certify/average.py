@@ -186,8 +186,7 @@ def certify_average(family: Family, delta: float) -> AverageCertificates:
 def _draw(
     family: Family, betas: np.ndarray, std: np.ndarray, count: int, seed: np.random.SeedSequence
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values and risks of independent pairs (prior from Q, client): a row per pair, a column per
-    beta."""
+    """Draw values and risks of independent pairs (prior from Q, client): [pairs, beta]."""
     rng, trained = np.random.default_rng(seed), family.trained
     clients, particles = trained.federation.existing, np.asarray(trained.particles, np.float64)
     found = []

@@ -108,7 +108,7 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """A loss never exceeds b, so a bound of b or more says nothing."""
+        """Whether it says nothing: a loss never exceeds b."""
         return self.bound >= self.loss.b
 
     @property
@@ -118,7 +118,7 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """What the certificate is worth, in one word; the rest is in its conditions."""
+        """Say in a word what the certificate is worth; the rest is in its conditions."""
         premises = [c.status for c in self.conditions if c.kind == "premise"]
         if "does not hold" in premises:
             return "not valid"
@@ -164,7 +164,7 @@ def certify_client(
     later: int = 0,
     posterior: str = "posterior",
 ) -> Certificate:
-    """The tightest client-level bound among the candidates, valid for all of them at once.
+    """Return the tightest client-level bound of the candidates; it is valid for all of them at once.
 
     Budget: with the best of c candidates, ln(c / delta') takes the place of ln(1 / delta').
     Where risks come from draws, a share of delta pays for them, divided by their number, and
@@ -231,7 +231,7 @@ def certify_federation(
     weights: ArrayLike | None = None,
     other_failures: Mapping[str, float] | None = None,
 ) -> Certificate:
-    """The server-level bound as a certificate for the clients' weighted average risk.
+    """Return the server-level bound as a certificate for the clients' weighted average risk.
 
     `log_evidence` and `kl` must be exact or bounds on the safe side (ln Z from below, KL from
     above); the probabilities by which such bounds may fail stand in `other_failures`, name by

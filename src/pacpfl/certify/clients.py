@@ -145,7 +145,7 @@ class ClientBounds:
 
     @property
     def samples(self) -> int:
-        """All samples a posterior may use, later ones included."""
+        """Count the samples a posterior may use, later ones included."""
         return len(self.client.personal)
 
     @property

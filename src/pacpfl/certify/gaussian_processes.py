@@ -70,14 +70,14 @@ class Loss:
     def expected(
         self, mean: np.ndarray, variance: np.ndarray, y: np.ndarray, noise_std: np.ndarray
     ) -> np.ndarray:
-        """E of the loss for h(x) ~ N(mean, variance), sample by sample."""
+        """Return E of the loss for h(x) ~ N(mean, variance), sample by sample."""
         if self.kind == "clipped-squared":
             return expected_clipped_squared_error(mean, variance, y, self.range.b)
         a, b = self.range.a, self.range.b
         return expected_clipped_gaussian_nll(mean, variance, y, noise_std, a, b)
 
     def training_width(self, noise_std: np.ndarray) -> float:
-        """How far the loss spreads on the scale of the negative log-likelihood, the training's loss.
+        """Return how far the loss spreads on the scale of the training's, the negative log-likelihood.
 
         A squared error of at most b is (y - h)^2 / (2 s^2) of at most b / (2 s^2) there.
         """
@@ -87,7 +87,7 @@ class Loss:
 
 
 def build_loss(kind: str, limit: float | None = None) -> Loss:
-    """The loss of that name with values up to `limit` (by default 2 for clipped-nll, else 1)."""
+    """Return the loss of that name with values up to `limit` (by default 2 for clipped-nll, else 1)."""
     if kind not in DEFAULT_LIMITS:
         raise InputError(f"--loss is {kind!r}, but it is one of {', '.join(DEFAULT_LIMITS)}.")
     largest = DEFAULT_LIMITS[kind] if limit is None else limit
@@ -127,7 +127,7 @@ def decompose(
 
 
 def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
-    """KL(posterior process || prior process), [t, c]."""
+    """Return KL(posterior process || prior process), [t, c]."""
     v = _noise(temperatures)
     values = spectrum.values
     total = values + v
@@ -136,7 +136,7 @@ def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
 
 
 def at_samples(spectrum: Spectrum, temperatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of h at the client's own samples, [t, c, m]."""
+    """Return mean and variance of h at the client's own samples, [t, c, m]."""
     v, std = _noise(temperatures), spectrum.noise_std
     shrunk = spectrum.values / (spectrum.values + v)
     change = np.einsum("cij,tcj->tci", spectrum.vectors, shrunk * spectrum.residual)
@@ -147,7 +147,7 @@ def at_samples(spectrum: Spectrum, temperatures: np.ndarray) -> tuple[np.ndarray
 def at_inputs(
     spectrum: Spectrum, inputs: Inputs, temperatures: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of h at other inputs, [t, c, inputs]."""
+    """Return mean and variance of h at other inputs, [t, c, inputs]."""
     total = spectrum.values + _noise(temperatures)
     rotated = (inputs.cross / spectrum.noise_std[:, None, :]) @ spectrum.vectors
     mean = inputs.mean + np.einsum("cij,tcj->tci", rotated, spectrum.residual / total)
@@ -158,12 +158,12 @@ def at_inputs(
 def risks(
     loss: Loss, moments: tuple[np.ndarray, np.ndarray], y: np.ndarray, noise_std: np.ndarray
 ) -> np.ndarray:
-    """E_h of the average loss over the samples, [t, c]."""
+    """Return E_h of the average loss over the samples, [t, c]."""
     return np.asarray(loss.expected(*moments, y, noise_std).mean(-1))
 
 
 def _noise(temperatures: np.ndarray) -> np.ndarray:
-    """The variance of the tempered noise, in units of the noise, before axes of components and samples."""
+    """Return the variance of the tempered noise in units of the noise, before two more axes."""
     return 1 / np.asarray(temperatures)[:, None, None]
 
 
@@ -240,13 +240,13 @@ def _seen(
 def weights_in_use(
     prior: Prior, rule: str, particles: jax.Array, data: Data, temperature: float
 ) -> jax.Array:
-    """The weights of the client's own model (`pacpfl.personal`), [k * members]."""
+    """Return the weights of the client's own model (`pacpfl.personal`), [k * members]."""
     model = personal_model(prior, particles, data, rule, temperature)
     return (model.weights[:, None] * model.responsibilities()).reshape(-1)
 
 
 def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
-    """The smallest noise std that each component has at any input, [k * members]."""
+    """Return the smallest noise std that each component has at any input, [k * members]."""
     base = base_of(prior)
     members = jax.vmap(lambda phi: prior.parts(phi)[1])(particles).reshape(-1, base.size)
     return np.asarray(jax.vmap(base.least_noise)(members), np.float64)

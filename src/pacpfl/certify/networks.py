@@ -100,7 +100,7 @@ class ClassLoss:
 
     @property
     def training_range(self) -> LossRange:
-        """The training's own loss, the negative log-likelihood, bounded for the privacy of Q*.
+        """Return the training's own loss, the negative log-likelihood, bounded for the privacy of Q*.
 
         Where another loss is certified it is clipped at that of guessing, ln(classes).
         """
@@ -110,7 +110,7 @@ class ClassLoss:
 
 
 def build_class_loss(kind: str, limit: float | None, classes: int) -> ClassLoss:
-    """The loss of that name; `limit` is for clipped-nll, by default ln(classes).
+    """Return the loss of that name; `limit` is for clipped-nll, by default ln(classes).
 
     So clipped, nothing is worse than guessing among all classes, and a bound below b says: better.
     """
@@ -136,13 +136,13 @@ class Gaussian(NamedTuple):
     log_std: Float[Array, "... p"]
 
     def divergence(self) -> np.ndarray:
-        """KL(Q || P), in float64: these very numbers define the posterior."""
+        """Return KL(Q || P), in float64: these very numbers define the posterior."""
         mean, log_std = (np.asarray(part, np.float64) for part in self)
         return diagonal_gaussian_kl(mean, np.exp(log_std), 0.0, 1.0)
 
 
 def variational(prior: BNNPrior) -> BNNPrior:
-    """The same family, with the inference that `certify` uses; the same layers adapt."""
+    """Return the same family, with the inference that `certify` uses; the same layers adapt."""
     inference = Inference(
         "variational", NETWORKS, prior.inference.adapt, STEPS, STEP_SIZE, temperature=1.0
     )
@@ -150,7 +150,7 @@ def variational(prior: BNNPrior) -> BNNPrior:
 
 
 def fixed_weights(prior: BNNPrior) -> int:
-    """How many weights do not adapt: the first ones."""
+    """Count the weights that do not adapt: the first ones."""
     return body_size(prior.network) if prior.inference.adapt == "last" else 0
 
 
@@ -162,7 +162,7 @@ def fit(
     temperatures: Float[Array, " t"],
     key: Array,
 ) -> Gaussian:
-    """One particle's variational posterior for each temperature and client, [t, clients, p].
+    """Fit one particle's variational posterior for each temperature and client, [t, clients, p].
 
     `prior` is one that `variational` gave. At temperature 0 it is the prior.
     """
@@ -183,7 +183,7 @@ def drawn_risks(
     parts: tuple[Data, ...],
     keys: Array,
 ) -> tuple[Float[Array, "draws r clients"], ...]:
-    """The average loss of drawn networks, for r posteriors of each client, on each of its `parts`.
+    """Return the average loss of drawn networks, for r posteriors of each client, on each of its `parts`.
 
     One network per key and posterior: independent from key to key. A client without samples has 0.
     """
@@ -210,7 +210,7 @@ def masked_mean(values: Float[Array, "*more m"], mask: Array) -> Float[Array, "*
 def _outputs(
     prior: BNNPrior, body: Float[Array, " fixed"], heads: Float[Array, "r c p"], x: Array
 ) -> Float[Array, "r c m outputs"]:
-    """What r networks of each client say at the client's inputs; the body is everybody's."""
+    """Return what r networks of each client say at its inputs; the body is everybody's."""
     network = prior.network
     if body.size and has_features(network):
         rows = by_rows(lambda rows: features(network, body, rows), x.reshape(-1, x.shape[-1]))
@@ -246,7 +246,7 @@ def search(
     keys: tuple[jax.Array, jax.Array],
     more: list[Gaussian] | None = None,
 ) -> Found:
-    """Each prior's posteriors at all temperatures, and `more` of them, with what they cost and risk."""
+    """Find each prior's posteriors at all temperatures; `more` are given; all with cost and risk."""
     powers = jnp.asarray(temperatures, particles.dtype)
     posteriors, kls, risks = [], [], []
     for j, phi in enumerate(particles):
@@ -273,7 +273,7 @@ class InUse(NamedTuple):
 def in_use(
     method: PACPFL, loss: ClassLoss, state: object, data: Data, tests: Data, keys: Array
 ) -> InUse:
-    """What the run's clients predict with, as `engine.evaluate` personalises them."""
+    """Return what the run's clients predict with, as `engine.evaluate` personalises them."""
     prior = method.prior.bayesian
     assert prior is not None
 
@@ -388,7 +388,7 @@ def _draw(
     parts: tuple[Data, Data],
     key: jax.Array,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Risks of two posteriors of each client: [draws, 2, clients] on the clients' own samples,
+    """Draw risks of two posteriors of each client: [draws, 2, clients] on the clients' own samples,
     [2, clients] on test samples. A draw is one network of each particle, weighed."""
     prior = trained.method.prior.bayesian
     assert prior is not None

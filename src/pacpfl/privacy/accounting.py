@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def change(self) -> float:
-        """How much one of those who count can change the sum, in units of the clip."""
+        """Return how much a neighbour's difference can change the sum, in units of the clip."""
         return sensitivity(1.0, self.adjacency)
 
     @property
@@ -146,7 +146,7 @@ class Spent(NamedTuple):
 
 
 def epsilon_spent(plan: Plan, rounds: int) -> Spent:
-    """Of `rounds` releases. Infinite for mode `paper`, whose printed epsilon is no guarantee."""
+    """Return what `rounds` releases have spent: in mode `paper`, which guarantees nothing, infinity."""
     if rounds == 0:
         return Spent(0.0, 0.0, plan.adjacency, "nothing was released")
     if plan.mode == "paper":
@@ -159,7 +159,7 @@ def epsilon_spent(plan: Plan, rounds: int) -> Spent:
 
 
 def together(parts: Sequence[Spent]) -> Spent:
-    """Several releases of the same data: epsilons and deltas add up.
+    """Add up releases of the same data, epsilons and deltas.
 
     Where one of them is for replacing a client, all are: replacing is removing and adding, so (epsilon,
     delta) for add-remove is (2 epsilon, (1 + exp(epsilon)) delta) for replacing.
@@ -222,7 +222,7 @@ def plan_for(
 
 
 def _find(spent: Callable[[float], float], epsilon: float, start: float) -> float:
-    """The smallest z with spent(z) <= epsilon, to TOLERANCE, never below; spent falls with z.
+    """Return the smallest z with spent(z) <= epsilon, to TOLERANCE, never below; spent falls with z.
 
     Both axes are logarithmic: on them what is spent is nearly a line, and few steps are enough.
     """
@@ -243,7 +243,7 @@ def _find(spent: Callable[[float], float], epsilon: float, start: float) -> floa
 
 
 def _amplified(epsilon: float, rate: float) -> float:
-    """ln(1 + q (e^epsilon - 1)), also where e^epsilon overflows; with 1/q it is its own inverse."""
+    """Return ln(1 + q (e^epsilon - 1)), also where e^epsilon overflows; with 1/q it is its own inverse."""
     if epsilon > 500:
         return epsilon + math.log(rate)
     return math.log1p(rate * math.expm1(epsilon))
@@ -259,7 +259,7 @@ def _gaussian(
     delta: float,
     accountants: tuple[str, ...] = ("RDP", "PLD"),
 ) -> tuple[float, str]:
-    """epsilon, and the accountant that gave it: the smaller of those that know this mechanism.
+    """Return epsilon and its accountant: the smaller one of those that know this mechanism.
 
     The multiplier is in units of the clip. Where one is replaced, the sensitivity is 2: events of
     the Gaussian and of sampling without replacement are told so by half the multiplier; only PLD's
@@ -295,7 +295,7 @@ def _gaussian(
 
 
 def _imported() -> tuple[Any, Any, Any]:
-    """dp-accounting, which is imported when something is accounted: it belongs to an extra."""
+    """Import dp-accounting when something is accounted: it belongs to an extra."""
     try:
         from dp_accounting import dp_event
         from dp_accounting.pld import PLDAccountant

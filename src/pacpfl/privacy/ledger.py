@@ -40,7 +40,7 @@ class RunRecord:
 
     @property
     def released(self) -> int:
-        """Rounds that count: those that were released again after a crash count again."""
+        """Count the rounds: those that were released again after a crash count again."""
         return sum(last - first for first, last in self.releases)
 
     def spent(self) -> Spent:
@@ -55,16 +55,16 @@ class Ledger:
 
     @property
     def released(self) -> int:
-        """Rounds of this run so far, whether or not they came to anything."""
+        """Count the rounds of this run so far, whether or not they came to anything."""
         return records(self._entries)[-1].released
 
     @property
     def position(self) -> str:
-        """The place in the chain: what a checkpoint remembers."""
+        """Return the place in the chain, which a checkpoint remembers."""
         return f"{len(self._entries)} {self._entries[-1]['chain']}"
 
     def release(self, first: int, last: int) -> None:
-        """Rounds [first, last) are about to be released. Returns when that is on disk."""
+        """Write down that rounds [first, last) are about to be released; return when that is on disk."""
         self._append({"kind": "release", "first": first, "last": last})
 
     def check(self, position: str) -> None:
@@ -89,7 +89,7 @@ class Ledger:
 
 
 def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
-    """The ledger of this run: continued where the last run in it is this one, else a new run in it."""
+    """Open the ledger: the last run in it goes on if it is this one, else a new one begins."""
     new = not path.exists()
     try:
         file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
@@ -121,7 +121,7 @@ def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
 
 
 def read_ledger(path: Path, position: str | None = None) -> list[RunRecord]:
-    """The runs in a ledger, oldest first; none where there is no file.
+    """Return the runs in a ledger, oldest first; none where there is no file.
 
     `position` of a checkpoint: the ledger must lead there.
     """
@@ -132,7 +132,7 @@ def read_ledger(path: Path, position: str | None = None) -> list[RunRecord]:
 
 
 def start_over(path: Path) -> int:
-    """The next run in this ledger is a new one, whatever its configuration; how many there are so far.
+    """Make the next run in this ledger a new one, whatever it is; return how many there are so far.
 
     What the runs before it released stays written: a new release of the same data adds to it.
     """
@@ -214,7 +214,7 @@ def total(runs: list[RunRecord]) -> Spent:
 
 
 def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Entries, and the bytes they take. Only the end of a file may be incomplete."""
+    """Return the entries, and the bytes they take. Only the end of a file may be incomplete."""
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
     entries: list[dict[str, Any]] = []
@@ -246,14 +246,14 @@ def _lock(file: BinaryIO, path: Path) -> None:
 
 
 def _recover(file: BinaryIO, path: Path) -> Ledger:
-    """Without the line that was being written when the process was killed."""
+    """Drop the line that was being written when the process was killed."""
     entries, whole = _parse(path)
     file.truncate(whole)
     return Ledger(file, path, entries)
 
 
 def _check(path: Path, entries: list[dict[str, Any]], position: str) -> None:
-    """Is this the ledger, or a continuation of the ledger, that a checkpoint was made with?"""
+    """Refuse a ledger that does not go on from the place where a checkpoint was made."""
     count, _, chain = position.partition(" ")
     known = entries[: int(count)] if count.isdigit() else []
     if not known or len(known) < int(count) or known[-1]["chain"] != chain:

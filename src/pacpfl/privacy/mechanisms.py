@@ -49,7 +49,6 @@ from pacpfl.errors import InputError
 Mode = Literal["paper", "laplace", "gaussian"]
 Kind = Literal["laplace", "gaussian"]
 Adjacency = Literal["add-remove", "replace"]
-MODES: tuple[Mode, ...] = ("paper", "laplace", "gaussian")
 ORDER: dict[str, int] = {"paper": 2, "laplace": 1, "gaussian": 2}
 NOISE: dict[str, Kind] = {"paper": "laplace", "laplace": "laplace", "gaussian": "gaussian"}
 # A clipped norm computed again, in another order of additions, stays below the limit.
@@ -61,7 +60,7 @@ DEAREST = 0.5 / math.sqrt(1 - 1.05**-2)
 
 
 def norm(update: Float[Array, "k d"], order: int) -> Float[Array, ""]:
-    """L1 or L2 norm of all entries, also where their squares would overflow, or vanish.
+    """Return the L1 or L2 norm of all entries, also where their squares would overflow, or vanish.
 
     Scaled by powers of two: a division by the largest entry can lose everything, because processors
     take 1 / 3e38, a subnormal number, for zero.
@@ -83,7 +82,7 @@ def clip(
     order: int = 2,
     per_particle: bool = False,
 ) -> Float[Array, "k d"]:
-    """The update, scaled down to the norm's limit where it is larger; rows that are not finite are 0.
+    """Scale an update down to the norm's limit where it is larger; rows that are not finite become 0.
 
     `per_particle`: each of the k rows gets an equal share of the limit, norm_limit / k for L1 and
     norm_limit / sqrt(k) for L2, so that the whole stays within it and the accounting is the same.
@@ -102,14 +101,14 @@ def _factor(size: Array, limit: Array | float) -> Array:
 
 
 def sensitivity(clip_norm: float, adjacency: Adjacency) -> float:
-    """How much the sum can change: see the head of this file."""
+    """Return how much the sum can change: see the head of this file."""
     return clip_norm if adjacency == "add-remove" else 2 * clip_norm
 
 
 def add_noise(
     key: Array, total: Float[Array, "*shape"], scale: Float[Array, ""] | float, kind: Kind
 ) -> Float[Array, "*shape"]:
-    """total + noise: `scale` is the standard deviation (gaussian), or Laplace's b (std sqrt(2) b).
+    """Add noise to a total: `scale` is the standard deviation (gaussian), or Laplace's b (std sqrt(2) b).
 
     JAX's own draws in float32 end at 5.4 standard deviations, which is too early for a delta of 1e-5
     in thousands of dimensions. These come from uniforms of 64 bits, and end at 9.4 standard
@@ -125,7 +124,7 @@ def add_noise(
 
 
 def _exponential(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
-    """-ln U; small U have all their digits, because the 32 bits below the first 32 are added."""
+    """Draw -ln U; small U have all their digits, because the 32 bits below the first 32 are added."""
     high, low = jax.random.bits(key, (2, *shape), jnp.uint32).astype(dtype)
     return -jnp.log(high * 2.0**-32 + (low + 0.5) * 2.0**-64)
 
@@ -143,13 +142,8 @@ class AdaptiveClip:
             )
 
 
-def joint_multiplier(sum_multiplier: float, count_std: float) -> float:
-    """z: what the accountant sees of the noise on the sum and on the count together."""
-    return (sum_multiplier**-2 + (2 * count_std) ** -2) ** -0.5
-
-
 def sum_multiplier(multiplier: float, count_std: float) -> float:
-    """z_sum that, together with the count, is accounted as `multiplier`."""
+    """Return the z_sum that, together with the count, is accounted as `multiplier`."""
     left = multiplier**-2 - (2 * count_std) ** -2
     if left <= 0:
         raise InputError(
@@ -170,7 +164,7 @@ def next_clip(
     cohort: float,
     adaptive: AdaptiveClip,
 ) -> Float[Array, ""]:
-    """`centred` is sum_i (b_i - 1/2) over those who took part."""
+    """Move the clip towards the quantile; `centred` is sum_i (b_i - 1/2) over those who took part."""
     noisy = add_noise(key, centred, adaptive.count_std, "gaussian")
     share = 0.5 + noisy / cohort
     return clip * jnp.exp(-adaptive.rate * (share - adaptive.quantile))

@@ -16,7 +16,7 @@ import numpy as np
 
 
 def noise_key(noise_seed: int | None = None) -> jax.Array:
-    """A key for JAX; all its bits are the system's entropy."""
+    """Draw a key for JAX; all its bits are the system's entropy."""
     if noise_seed is not None:
         return jax.random.key(noise_seed)
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
@@ -25,7 +25,7 @@ def noise_key(noise_seed: int | None = None) -> jax.Array:
 
 
 def generator(noise_seed: int | None, number: int) -> np.random.Generator:
-    """For the choice of a round's clients."""
+    """Return what draws the clients of a round."""
     if noise_seed is not None:
         return np.random.default_rng([noise_seed, number])
     return np.random.default_rng(secrets.randbits(256))

@@ -42,7 +42,7 @@ class Passport:
     authority: str
 
     def introduce(self, name: str, identity: bytes, purpose: bytes) -> dict[str, str]:
-        """An introduction of the Ed25519 public key `identity`, as text for a message."""
+        """Introduce the Ed25519 public key `identity`, as text for a message."""
         try:
             key = load_pem_private_key(self.private, None)
         except (ValueError, TypeError) as error:
@@ -62,7 +62,7 @@ class Passport:
 def introduced(
     authority: str, name: str, introduction: Any, purpose: bytes, now: datetime | None = None
 ) -> bytes:
-    """The identity that an introduction shows for `name`; refuses all others with the reason."""
+    """Return the identity that an introduction shows for `name`; refuse any other, with the reason."""
     certificate, identity, signature = _parts(name, introduction)
     _check_certificate(authority, name, certificate, now or datetime.now(UTC))
     key = certificate.public_key()

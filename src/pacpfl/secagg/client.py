@@ -132,7 +132,7 @@ class Client:
             )
 
     def advertise(self) -> bytes:
-        """Step 1: fresh public keys, signed."""
+        """Step 1: sign fresh public keys."""
         with self._step(Step.ADVERTISE):
             self._own = Advertisement(
                 exchange_public(self._mask_private),
@@ -142,7 +142,7 @@ class Client:
             return self._signed(Step.ADVERTISE, self._own.encode())
 
     def share(self, broadcast: bytes) -> bytes:
-        """Step 2: from everybody's keys (U1), shares of the seed and of the mask key, sealed."""
+        """Step 2: given everybody's keys (U1), seal shares of the seed and of the mask key."""
         with self._step(Step.SHARE):
             for envelope in KeyList.decode(broadcast).envelopes:
                 envelope.check(self.settings, Step.ADVERTISE)
@@ -178,7 +178,7 @@ class Client:
         return tuple(dealt)
 
     def mask(self, inbox: bytes, values: np.ndarray) -> bytes:
-        """Step 3: the shares held for everybody (U2), and the update under its masks.
+        """Step 3: keep the shares of everybody (U2), and send the update under its masks.
 
         `values` are integers (`Grid.encode`, plus noise); they count modulo 2^bits.
         """
@@ -239,7 +239,7 @@ class Client:
             return self._signed(Step.AGREE, Survivors(names).encode())
 
     def reveal(self, broadcast: bytes) -> bytes:
-        """Step 5: given `threshold` signatures of the same survivors, one share for every peer.
+        """Step 5: given `threshold` signatures of the same survivors, give one share of every peer.
 
         For a survivor it is the share of its seed, for anybody else that of its mask key; never both,
         since the two would lay an update bare.

@@ -96,7 +96,7 @@ class Grid:
 
     @cached_property
     def squared_norm(self) -> int:
-        """The largest allowed ||k||^2: (clip / step + sqrt(d) / 2)^2, up to less than 2 above it."""
+        """Return the largest allowed ||k||^2: (clip / step + sqrt(d) / 2)^2, up to less than 2 above it."""
         clip = Fraction(self.clip) / Fraction(self.step)
         # The middle term clip * sqrt(d) is irrational: the integer above its root stands for it.
         middle = isqrt(floor(clip**2 * self.dimension)) + 1
@@ -104,12 +104,12 @@ class Grid:
 
     @property
     def entry_limit(self) -> int:
-        """The largest |k_j| of one client, before noise."""
+        """Return the largest |k_j| of one client, before noise."""
         return isqrt(self.squared_norm)
 
     @property
     def deviations(self) -> float:
-        """Standard deviations of noise that the range leaves room for: sqrt(2 ln(2 d / overflow)).
+        """Return how many stds of noise the range leaves room for: sqrt(2 ln(2 d / overflow)).
 
         The discrete Gaussian of parameter s is s^2-subgaussian, and so is a sum of them with the sum
         of their s^2: P(|sum| >= z s sqrt(n)) <= 2 exp(-z^2 / 2) for each of d entries.
@@ -117,18 +117,18 @@ class Grid:
         return sqrt(2 * log(2 * self.dimension / self.overflow))
 
     def sum_limit(self, clients: int) -> int:
-        """The largest |entry| of a sum over so many clients, but for the stated probability."""
+        """Return the largest |entry| of a sum over so many clients, but for the stated probability."""
         noise = ceil(self.deviations * self.noise * sqrt(clients)) if self.noise else 0
         return clients * self.entry_limit + noise
 
     @property
     def bits(self) -> int:
-        """Of the modulus 2^bits: 32 if all sums in [-limit, limit] are told apart by it, else 64."""
+        """Return the bits of the modulus: 32 if that tells all sums in [-limit, limit] apart, else 64."""
         return 32 if 2 * self.sum_limit(self.clients) + 1 <= 2**32 else 64
 
     @property
     def terms(self) -> bytes:
-        """What clients must agree on, for `Settings.terms`."""
+        """Return what clients must agree on, for `Settings.terms`."""
         numbers = (
             *(float(x).hex() for x in (self.step, self.clip, self.overflow)),
             str(self.noise),
@@ -136,7 +136,7 @@ class Grid:
         return " ".join(numbers).encode()
 
     def encode(self, update: np.ndarray) -> np.ndarray:
-        """The integers k (int64) of an update, before noise; refuses what is not a clipped update."""
+        """Return the integers k (int64) of an update, before noise; refuse what is not clipped."""
         if update.dtype not in (np.float32, np.float64) or update.shape != (self.dimension,):
             raise InputError(
                 f"An update has {self.dimension} entries of float32 or float64, not an array of "
@@ -159,7 +159,7 @@ class Grid:
         )
 
     def decode(self, total: np.ndarray, clients: int) -> np.ndarray:
-        """The sum (float64) of so many updates from their sum modulo 2^bits; refuses what cannot be one."""
+        """Return the sum (float64) of so many updates from that modulo 2^bits, or refuse it."""
         if total.dtype != np.dtype(f"u{self.bits // 8}") or total.shape != (self.dimension,):
             raise SecureAggregationError(
                 f"A sum has {self.dimension} entries of {self.bits} bits, not an array of "
@@ -179,7 +179,7 @@ class Grid:
 def finest_step(
     clip: float, dimension: int, clients: int, standard_deviation: float = 0.0, bits: int = 32
 ) -> float:
-    """The smallest power of two as a step for which the sum still fits a modulus of 32 (or 64) bits.
+    """Return the smallest power of two as a step whose sums still fit a modulus of 32 (or 64) bits.
 
     `standard_deviation` is the noise of each client in the units of the update.
     """
@@ -200,7 +200,7 @@ def finest_step(
 
 
 def noise_per_client(standard_deviation: float, step: float, sharers: int) -> int:
-    """Whole steps of noise with which `sharers` clients together reach a standard deviation.
+    """Return the whole steps of noise with which `sharers` clients together reach a standard deviation.
 
     Rounded up: s = ceil(sigma / (step sqrt(sharers))). Take `sharers` = threshold - colluding, the
     fewest honest survivors; with more of them the sum has more noise than asked for.
@@ -214,14 +214,14 @@ def noise_per_client(standard_deviation: float, step: float, sharers: int) -> in
 
 
 def discretisation_gap(scale: float, sharers: int) -> float:
-    """tau of Kairouz, Liu and Steinke (2021): what a sum of discrete Gaussians is off by."""
+    """Return tau of Kairouz, Liu and Steinke (2021): what a sum of discrete Gaussians is off by."""
     return 10 * sum(exp(-2 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, sharers))
 
 
 def renyi_divergence(
     order: float, sensitivity: float, dimension: int, scale: float, sharers: int
 ) -> float:
-    """Their bound on the divergence of the noisy sums of two neighbours, for s >= 1/2."""
+    """Return their bound on the divergence of the noisy sums of two neighbours, for s >= 1/2."""
     if scale < 0.5:
         raise InputError(
             f"The theorem needs noise of at least half a step, not {scale}: take a finer grid."
@@ -253,7 +253,7 @@ def guarantee(
     colluding: int = 0,
     adjacency: Adjacency = "add-remove",
 ) -> Guarantee:
-    """What `rounds` sums on this grid give away, to whoever sees them and `colluding` clients' secrets.
+    """Return what `rounds` sums on this grid give away, also to who knows `colluding` clients' secrets.
 
     The sensitivity is that of the rounded integers, sqrt(grid.squared_norm), which includes what
     rounding adds; twice that if a client is replaced. Counted is the noise of threshold - colluding
@@ -290,7 +290,7 @@ def noise_for(
     colluding: int = 0,
     adjacency: Adjacency = "add-remove",
 ) -> Grid:
-    """The grid with the least whole number of steps of noise per client that keeps to epsilon."""
+    """Return the grid with the least whole number of steps of noise per client that keeps to epsilon."""
 
     def spent(noise: int) -> float:
         noisy = replace(grid, noise=noise)
@@ -315,7 +315,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 def uniform_below(bound: int, size: int, random_bytes: RandomBytes) -> np.ndarray:
-    """Uniform integers in [0, bound), bound < 2^63, by rejection."""
+    """Draw uniform integers in [0, bound), bound < 2^63, by rejection."""
     mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
     drawn = np.empty(0, dtype=np.int64)
     while drawn.size < size:
@@ -327,7 +327,7 @@ def uniform_below(bound: int, size: int, random_bytes: RandomBytes) -> np.ndarra
 def bernoulli_exp_fraction(
     numerators: np.ndarray, denominator: int, random_bytes: RandomBytes
 ) -> np.ndarray:
-    """True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator.
+    """Draw True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator.
 
     With A_k true with probability g / k, the first k whose A_k is false is odd with probability
     sum_j (-g)^j / j! = exp(-g).
@@ -347,7 +347,7 @@ def bernoulli_exp_fraction(
 def bernoulli_exp(
     numerators: np.ndarray, denominator: int, random_bytes: RandomBytes
 ) -> np.ndarray:
-    """True with probability exp(-numerator / denominator), for any numerator >= 0."""
+    """Draw True with probability exp(-numerator / denominator), for any numerator >= 0."""
     whole, rest = np.divmod(numerators, denominator)
     result = bernoulli_exp_fraction(rest, denominator, random_bytes)
     while True:
@@ -360,7 +360,7 @@ def bernoulli_exp(
 
 
 def geometric(size: int, random_bytes: RandomBytes) -> np.ndarray:
-    """How often a coin of probability exp(-1) comes up true before it is false."""
+    """Count how often a coin of probability exp(-1) comes up true before it is false."""
     counts = np.zeros(size, dtype=np.int64)
     places = np.arange(size)
     while places.size:
@@ -371,7 +371,7 @@ def geometric(size: int, random_bytes: RandomBytes) -> np.ndarray:
 
 
 def discrete_laplace(scale: int, size: int, random_bytes: RandomBytes) -> np.ndarray:
-    """Up to `size` integers with probability proportional to exp(-|x| / scale); the rest is rejected."""
+    """Draw up to `size` integers with probability proportional to exp(-|x| / scale)."""
     low = uniform_below(scale, size, random_bytes)
     low = low[bernoulli_exp_fraction(low, scale, random_bytes)]
     magnitudes = low + scale * geometric(low.size, random_bytes)
@@ -381,7 +381,7 @@ def discrete_laplace(scale: int, size: int, random_bytes: RandomBytes) -> np.nda
 
 
 def sample(scale: int, size: int, random_bytes: RandomBytes = secrets.token_bytes) -> np.ndarray:
-    """`size` independent discrete Gaussians (int64) with whole s = `scale`.
+    """Draw `size` independent discrete Gaussians (int64) with whole s = `scale`.
 
     A discrete Laplace x of scale s is kept with probability exp(-(|x| - s)^2 / (2 s^2)), since
     x^2 / (2 s^2) = |x| / s + (|x| - s)^2 / (2 s^2) - 1/2.

@@ -53,7 +53,7 @@ _ONLY_NONCE = bytes(12)
 
 
 def digest(*parts: bytes) -> bytes:
-    """SHA-256 of the parts, each led by its length, so that no two lists of parts coincide."""
+    """Return SHA-256 of the parts, each led by its length, so that no two lists of parts coincide."""
     state = sha256()
     for part in parts:
         state.update(len(part).to_bytes(8, "big"))
@@ -62,17 +62,17 @@ def digest(*parts: bytes) -> bytes:
 
 
 def derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256: a key of 32 bytes from a secret, for the one purpose that `info` names."""
+    """Derive a key of 32 bytes from a secret, for the one purpose that `info` names (HKDF-SHA256)."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(secret)
 
 
 def exchange_public(private: bytes) -> bytes:
-    """The X25519 public key of a private one."""
+    """Return the X25519 public key of a private one."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def exchange(private: bytes, public: bytes) -> bytes:
-    """The secret that the owners of two X25519 key pairs share; refuses points of small order."""
+    """Return the secret that two X25519 key pairs share; refuse points of small order."""
     try:
         return X25519PrivateKey.from_private_bytes(private).exchange(
             X25519PublicKey.from_public_bytes(public)
@@ -84,23 +84,23 @@ def exchange(private: bytes, public: bytes) -> bytes:
 
 
 def stream(key: bytes, length: int) -> bytes:
-    """The first `length` bytes of the ChaCha20 key stream (block counter and nonce zero)."""
+    """Return the first `length` bytes of the ChaCha20 key stream (block counter and nonce zero)."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(length))
 
 
 def expand(key: bytes, dimension: int, bits: int) -> np.ndarray:
-    """A mask: `dimension` numbers modulo 2^bits (32 or 64), uniform to whoever lacks the key."""
+    """Return a mask: `dimension` numbers modulo 2^bits (32 or 64), uniform to whoever lacks the key."""
     numbers = np.frombuffer(stream(key, dimension * bits // 8), dtype=f"<u{bits // 8}")
     return numbers.astype(f"u{bits // 8}", copy=False)
 
 
 def seal(key: bytes, text: bytes, bound: bytes) -> bytes:
-    """ChaCha20-Poly1305: `text` hidden and, with `bound`, protected. One text per key."""
+    """Hide `text` and, with `bound`, protect it (ChaCha20-Poly1305). One text per key."""
     return ChaCha20Poly1305(key).encrypt(_ONLY_NONCE, text, bound)
 
 
 def unseal(key: bytes, sealed: bytes, bound: bytes) -> bytes:
-    """The text of `seal`; refuses what was changed, misdirected or sealed for another purpose."""
+    """Return the text of `seal`; refuse what was changed, misdirected or sealed for another purpose."""
     try:
         return ChaCha20Poly1305(key).decrypt(_ONLY_NONCE, sealed, bound)
     except InvalidTag as refused:
@@ -110,7 +110,7 @@ def unseal(key: bytes, sealed: bytes, bound: bytes) -> bytes:
 
 
 def signing_public(private: bytes) -> bytes:
-    """The Ed25519 public key of a private one."""
+    """Return the Ed25519 public key of a private one."""
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
@@ -127,7 +127,7 @@ def is_signed(public: bytes, signature: bytes, text: bytes) -> bool:
 
 
 def split_secret(secret: bytes, holders: Collection[int], threshold: int) -> dict[int, bytes]:
-    """Shares of a secret for the holders (distinct numbers of at least 1)."""
+    """Split a secret into shares for the holders (distinct numbers of at least 1)."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     if not 1 <= threshold <= len(set(holders)) or min(holders) < 1:
@@ -145,7 +145,7 @@ def _evaluate(coefficients: list[int], point: int) -> bytes:
 
 
 def share_weights(holders: Collection[int]) -> dict[int, int]:
-    """Lagrange's weights at zero: prod over the other holders k of k / (k - j), modulo P."""
+    """Return Lagrange's weights at zero: prod over the other holders k of k / (k - j), modulo P."""
     return {
         j: prod(k for k in holders if k != j)
         * pow(prod(k - j for k in holders if k != j), -1, PRIME)
@@ -155,7 +155,7 @@ def share_weights(holders: Collection[int]) -> dict[int, int]:
 
 
 def join_shares(shares: Mapping[int, bytes], at: Mapping[int, int]) -> bytes:
-    """The secret from the shares of the holders with a weight in `at`, which are `share_weights` of them.
+    """Join the shares of the holders that have a weight in `at`, which are `share_weights` of them.
 
     Shares that do not lie on one polynomial give some other 32 bytes: whoever joins them has to know
     the right secret when it is there, by a digest or a public key.

@@ -50,7 +50,7 @@ class Server:
         expected: Collection[str],
         read: Callable[[str, bytes], Content],
     ) -> dict[str, tuple[Envelope, Content]]:
-        """The valid answers, sorted by name; abandons the round when they are too few."""
+        """Return the valid answers, sorted by name; abandon the round when they are too few."""
         if self._next is not step:
             raise SecureAggregationError(
                 f"The server collects step {step.name.lower()} out of turn: start a new round."
@@ -88,7 +88,7 @@ class Server:
         )
 
     def collect_keys(self, replies: Mapping[str, bytes]) -> bytes:
-        """After step 1: the signed keys of U1, for everybody in it."""
+        """After step 1: return the signed keys of U1, for everybody in it."""
         valid = self._collect(
             Step.ADVERTISE,
             replies,
@@ -99,7 +99,7 @@ class Server:
         return KeyList(tuple(envelope for envelope, _ in valid.values())).encode()
 
     def collect_shares(self, replies: Mapping[str, bytes]) -> dict[str, bytes]:
-        """After step 2: for each client of U2, the shares that all of U2 sealed for it."""
+        """After step 2: return for each client of U2, the shares that all of U2 sealed for it."""
 
         def read(name: str, payload: bytes) -> ShareList:
             dealt = ShareList.decode(payload)
@@ -121,7 +121,7 @@ class Server:
         }
 
     def collect_masked(self, replies: Mapping[str, bytes]) -> bytes:
-        """After step 3: the names of the survivors, U3. Only the sum of the masked updates is kept."""
+        """After step 3: return the names of the survivors, U3; keep the sum of masked updates only."""
         settings = self.settings
         size = settings.dimension * settings.bits // 8
 
@@ -140,7 +140,7 @@ class Server:
         return Survivors(self.survivors).encode()
 
     def collect_signatures(self, replies: Mapping[str, bytes]) -> bytes:
-        """After step 4: the signatures of the survivors under their own names."""
+        """After step 4: return the signatures of the survivors under their own names."""
 
         def read(name: str, payload: bytes) -> None:
             if payload != Survivors(self.survivors).encode():
@@ -153,7 +153,7 @@ class Server:
         ).encode()
 
     def unmask(self, replies: Mapping[str, bytes]) -> np.ndarray:
-        """After step 5: the sum of the survivors' integers modulo 2^bits."""
+        """After step 5: return the sum of the survivors' integers modulo 2^bits."""
         dropped = tuple(name for name in self._dealt if name not in self.survivors)
 
         def read(name: str, payload: bytes) -> dict[tuple[str, str], bytes]:
@@ -200,7 +200,7 @@ class Server:
     def _joined(
         self, kind: str, dealer: str, shares: Mapping[int, bytes], at: Mapping[int, int]
     ) -> bytes:
-        """The seed or mask key that a client dealt, if it is the one it advertised."""
+        """Return the seed or mask key that a client dealt; refuse one that it did not advertise."""
         advertised = self._advertised[dealer]
         secret = primitives.join_shares(shares, at)
         if kind == "seed":

@@ -22,7 +22,7 @@ MOST_TERMS = 2**16
 
 
 def smallest_threshold(clients: int, adversary: Adversary) -> int:
-    """More than 2n/3 survivors against an active server, more than n/2 against a curious one."""
+    """Return the fewest survivors: more than 2n/3 against an active server, n/2 against a curious one."""
     return 2 * clients // 3 + 1 if adversary == "active" else clients // 2 + 1
 
 
@@ -108,7 +108,7 @@ class Settings:
 
     @cached_property
     def context(self) -> bytes:
-        """A digest of all of the above. It stands in every signature and every derived key."""
+        """Return a digest of all of the above; it stands in every signature and every derived key."""
         return digest(
             PROTOCOL,
             self.session,
@@ -127,12 +127,12 @@ class Settings:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The number under which a client holds shares: its place in the cohort, from 1."""
+        """Return the number under which each client holds shares: its place in the cohort, from 1."""
         return {name: place for place, (name, _) in enumerate(self.cohort, start=1)}
 
     @property
     def tolerated(self) -> int:
-        """How many clients may plot with a lying server: 2t - n - 1.
+        """Count the clients that may plot with a lying server: 2t - n - 1.
 
         Two sets of t signers share 2t - n clients. As long as one of these is honest, and an honest
         client signs once, no two sets of survivors can both be signed.

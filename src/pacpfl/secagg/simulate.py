@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 def make_members(names: Collection[str], adversary: Adversary = "active") -> dict[str, Member]:
-    """Members with new identities who know each other."""
+    """Make members with new identities who know each other."""
     private = {name: secrets.token_bytes(KEY_BYTES) for name in names}
     known = {name: signing_public(key) for name, key in private.items()}
     return {name: Member(name, private[name], known, adversary) for name in sorted(private)}
@@ -41,7 +41,7 @@ def simulate_round(
     adversary: Adversary = "active",
     random_bytes: RandomBytes = secrets.token_bytes,
 ) -> Outcome:
-    """One round over the clients in `updates`; those in `dropouts[step]` are silent from that step on.
+    """Play one round of the clients in `updates`; those in `dropouts[step]` are silent from that step on.
 
     With `grid.noise` each client adds its share of the noise, drawn from `random_bytes`.
     """

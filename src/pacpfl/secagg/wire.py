@@ -22,7 +22,7 @@ def number(value: int, size: int = 4) -> bytes:
 
 
 def block(data: bytes) -> bytes:
-    """Bytes of any length, led by it."""
+    """Encode bytes of any length, led by it."""
     return number(len(data), 8) + data
 
 
@@ -32,7 +32,7 @@ def name(text: str) -> bytes:
 
 
 def sequence(items: Iterable[bytes]) -> bytes:
-    """Encoded items, led by their number."""
+    """Join encoded items, led by their number."""
     parts = list(items)
     return number(len(parts)) + b"".join(parts)
 
