@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.types import Prediction, Probabilities
+from pacpfl.types import Data, Prediction, Probabilities
 
 
 class Likelihood(Protocol):
@@ -72,3 +72,11 @@ class Gaussian:
     def predict(self, outputs: Float[Array, "s t 1"], weights: Float[Array, " s"]) -> Prediction:
         means = outputs[..., 0]
         return Prediction(weights, means, jnp.full_like(means, self.noise))
+
+
+def log_likelihood(
+    likelihood: Likelihood, outputs: Float[Array, "m outputs"], data: Data
+) -> Float[Array, ""]:
+    """ln p(S | outputs): the sum over the samples where the mask is true."""
+    each = likelihood.log_density(outputs, jnp.where(data.mask, data.y, 0))
+    return jnp.where(data.mask, each, 0).sum()

@@ -14,14 +14,13 @@ predicts with their mixture. Three ways to weigh them:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pacpfl.priors.base import Prior, Scalar
+from pacpfl.priors.base import Posterior, Prior, Scalar
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities, WarpedPrediction, flattened
 
@@ -43,7 +42,7 @@ class PersonalModel(eqx.Module):
     prior: Prior = eqx.field(static=True)
     rule: str = eqx.field(static=True)
     particles: Float[Array, "k size"]
-    posteriors: Any  # the family's posterior, with a leading axis of k
+    posteriors: Posterior  # leading axis: k
     weights: Float[Array, " k"]
 
     def __call__(self, x: Float[Array, "t d"]) -> Mixture | Probabilities:
@@ -100,7 +99,7 @@ def mix(weights: Float[Array, " k"], each: Mixture | Probabilities) -> Mixture |
 
 
 def particle_weights(
-    prior: Prior, particles: Float[Array, "k size"], posteriors: Any, rule: str
+    prior: Prior, particles: Float[Array, "k size"], posteriors: Posterior, rule: str
 ) -> Float[Array, " k"]:
     """Weights that sum to one; 0 for a particle whose evidence is not finite."""
     log_evidence = jax.vmap(prior.log_evidence_of)(particles, posteriors)

@@ -44,7 +44,7 @@ METHODS: dict[str, Method] = {
     "pfedgp": PFedGP(PRIOR, optax.adam(0.02)),
     "ridge": Ridge(),
     "ard": ARD(steps=80),
-    "fedavg": FedAvg(LINE, LocalTraining(5, 0.1), finetune_steps=20),
+    "fedavg": FedAvg(LINE, LocalTraining(5, 0.1)),
     "mtl": MTL(LINE, CLIENTS, LocalTraining(5, 0.1), MTLSettings(coupling=0.1, personal_steps=20)),
     "maml": MAML(LINE, MAMLSettings(inner_learning_rate=0.1, personal_steps=20)),
 }

@@ -131,23 +131,6 @@ def test_the_meta_optimum_of_quadratics(inner_steps: int) -> None:
     assert np.abs(expected - plain).max() > 0.02, "no other than that of the loss before adaptation"
 
 
-def test_several_local_steps_are_those_of_per_fedavg() -> None:
-    """Clients take meta-steps, the server averages their networks: SGD with rate 3 * beta."""
-    beta, weights = 0.2, np.array([1.0, 0.0, 3.0])
-    method = replace(
-        LINEAR, local_steps=3, local_learning_rate=beta, server_optimizer=optax.sgd(3 * beta)
-    )
-    state = compiled_play(method, 2, jnp.asarray(weights))
-    w = START
-    for _ in range(2):
-        each = np.tile(w, (CLIENTS, 1))
-        for _ in range(3):
-            for i in range(CLIENTS):
-                each[i] -= beta * quadratic_meta_gradient(each[i], i, 1)
-        w = np.average(each, axis=0, weights=weights)
-    np.testing.assert_allclose(state.parameters, w, rtol=1e-12)
-
-
 def test_inner_and_outer_batch_are_drawn_independently() -> None:
     """With one sample in each, the loss is one of m^2 known values, and every pair turns up."""
     method = replace(LINEAR, batch=1)

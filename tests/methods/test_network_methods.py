@@ -47,7 +47,7 @@ LINEAR = NetworkModel(MLP((FEATURES, 1)), Gaussian(0.5))
 def make_methods(model: NetworkModel) -> dict[str, Method]:
     local = LocalTraining(4, 0.3)
     return {
-        "fedavg": FedAvg(model, local, finetune_steps=2),
+        "fedavg": FedAvg(model, local),
         "mtl": MTL(model, CLIENTS, local, MTLSettings(coupling=0.1, personal_steps=240)),
         "maml": MAML(
             model,

@@ -16,7 +16,8 @@ from scipy import stats
 
 from benchmarks.problem import Sizes, make_problem, reference_round, svgd_direction
 from pacpfl import hyper, svgd
-from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, subsample
+from pacpfl.methods.base import mini_batch
+from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
@@ -241,7 +242,7 @@ def test_mini_batches_and_temperature(
     )
     state, key, client = make_state(), jax.random.key(5), 2
     data = jax.tree.map(lambda a: jnp.asarray(a[client]), make_clients())
-    seen = data if batch is None else subsample(key, data, batch)
+    seen = data if batch is None else mini_batch(key, data, batch)
     mask = np.asarray(seen.mask)
     x, y = np.asarray(seen.x)[mask], np.asarray(seen.y)[mask]
     assert len(y) == (LENGTHS[client] if batch is None else batch)
@@ -304,7 +305,7 @@ def test_subsamples_are_drawn_without_replacement(size: int) -> None:
     rows = np.arange(8.0)
     data = Data(jnp.asarray(rows[:, None]), jnp.asarray(-rows), jnp.asarray(valid))
     keys = jax.random.split(jax.random.key(6), 600)
-    drawn = jax.jit(jax.vmap(lambda key: subsample(key, data, size)))(keys)
+    drawn = jax.jit(jax.vmap(lambda key: mini_batch(key, data, size)))(keys)
     chosen = np.asarray(drawn.x)[..., 0].astype(int)
     assert np.asarray(drawn.mask).all() and valid[chosen].all()
     assert all(len(set(row)) == size for row in chosen.tolist())
@@ -320,7 +321,7 @@ def test_subsamples_are_drawn_without_replacement(size: int) -> None:
 @pytest.mark.parametrize("size", [4, 8, 100])
 def test_small_clients_give_all_they_have(size: int) -> None:
     data = Data(jnp.arange(8.0)[:, None], jnp.arange(8.0), jnp.arange(8) % 3 == 0)
-    drawn = subsample(KEY, data, size)
+    drawn = mini_batch(KEY, data, size)
     assert sorted(np.asarray(drawn.y)[np.asarray(drawn.mask)]) == [0.0, 3.0, 6.0]
 
 

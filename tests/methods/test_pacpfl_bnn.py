@@ -17,7 +17,8 @@ from scipy.special import log_softmax, logsumexp, softmax
 from benchmarks.problem import svgd_direction
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, subsample
+from pacpfl.methods.base import mini_batch
+from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update
 from pacpfl.personal import PersonalModel, mix
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
@@ -161,7 +162,7 @@ def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
     found, _ = jax.jit(lambda s: method.client_update(s, (), data, key), compiler_options=OPTIONS)(
         state
     )
-    batch = subsample(key, data, 2)
+    batch = mini_batch(key, data, 2)
     noise = np.asarray(noise_of(jax.random.wrap_key_data(state.seed)))
     for row, phi in enumerate(np.asarray(state.particles)):
         expected = oracle.central_differences(

@@ -14,8 +14,10 @@ import optax
 import pytest
 
 from pacpfl.hyper import Block
-from pacpfl.methods.pacpfl import PACPFL, TrainSettings, subsample
-from pacpfl.methods.pfedgp import PFedGP, State, Update
+from pacpfl.methods.base import mini_batch
+from pacpfl.methods.network import ServerState
+from pacpfl.methods.pacpfl import PACPFL, TrainSettings
+from pacpfl.methods.pfedgp import PFedGP, Update
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
@@ -63,7 +65,7 @@ def own(client: int) -> tuple[np.ndarray, np.ndarray]:
     return data.x[client, :count], data.y[client, :count]
 
 
-def make_state(method: PFedGP = METHOD) -> State:
+def make_state(method: PFedGP = METHOD) -> ServerState:
     example = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
     return method.init(KEY, example)._replace(parameters=jnp.asarray(PHI))
 
@@ -84,7 +86,7 @@ def test_clients_send_the_gradient_of_their_own_evidence(oracle: SimpleNamespace
     updates = updates_of(METHOD, make_state(), make_clients(), KEY)
     for client in range(CLIENTS):
         expected = gradient(oracle, PHI, client)
-        np.testing.assert_allclose(updates.direction[client], expected, rtol=1e-7, atol=1e-8)
+        np.testing.assert_allclose(updates.gradient[client], expected, rtol=1e-7, atol=1e-8)
         evidence = oracle.log_evidence(PRIOR, PHI, *own(client)) / LENGTHS[client]
         assert float(updates.log_evidence[client]) == pytest.approx(evidence, rel=1e-9)
 
@@ -94,14 +96,14 @@ def test_a_batch_stands_for_all_samples(oracle: SimpleNamespace) -> None:
     data = make_clients()
     updates = updates_of(replace(METHOD, batch=2), make_state(), data, KEY)
     for client, key in enumerate(jax.random.split(KEY, CLIENTS)):
-        seen = subsample(key, jax.tree.map(lambda a, i=client: jnp.asarray(a[i]), data), 2)
+        seen = mini_batch(key, jax.tree.map(lambda a, i=client: jnp.asarray(a[i]), data), 2)
         x, y = np.asarray(seen.x), np.asarray(seen.y)
         temperature = LENGTHS[client] / 2
         expected = oracle.central_differences(
             lambda p: oracle.log_evidence(PRIOR, p, x, y, temperature),  # noqa: B023
             PHI,
         )
-        np.testing.assert_allclose(updates.direction[client], expected, rtol=1e-7, atol=1e-8)
+        np.testing.assert_allclose(updates.gradient[client], expected, rtol=1e-7, atol=1e-8)
 
 
 @dataclass(frozen=True)
@@ -156,18 +158,16 @@ def test_the_server_steps_along_the_weighted_mean() -> None:
     state, updates = make_state(method), make_updates()
     weights = np.array([1.0, 2.0, 0.0, 3.0])
     after = update_server(method, state, updates, weights)
-    mean = np.average(updates.direction, axis=0, weights=weights)
+    mean = np.average(updates.gradient, axis=0, weights=weights)
     np.testing.assert_allclose(after.parameters, PHI + 0.5 * mean, rtol=1e-13)
     assert int(after.skipped) == 0
 
 
-@pytest.mark.parametrize("local_steps", [1, 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_update_that_is_no_number_is_left_out_and_counted(bad: float, local_steps: int) -> None:
-    method = replace(METHOD, local_steps=local_steps)
-    state, updates = make_state(method), make_updates()
+def test_an_update_that_is_no_number_is_left_out_and_counted(bad: float) -> None:
+    method, state, updates = METHOD, make_state(), make_updates()
     spoiled = updates._replace(
-        direction=updates.direction.at[0, 2].set(bad).at[3].set(bad),
+        gradient=updates.gradient.at[0, 2].set(bad).at[3].set(bad),
         log_evidence=updates.log_evidence.at[1].set(bad),
     )
     expected = update_server(method, state, updates, np.array([0.0, 0.0, 1.0, 0.0]))
@@ -186,43 +186,10 @@ def test_a_round_without_a_usable_update_moves_nothing(weights: np.ndarray) -> N
     """Nor does the optimiser remember it."""
     state = update_server(METHOD, make_state(), make_updates(), ALL)
     updates = make_updates()
-    spoiled = updates._replace(direction=jnp.full_like(updates.direction, np.nan))
+    spoiled = updates._replace(gradient=jnp.full_like(updates.gradient, np.nan))
     after = update_server(METHOD, state, spoiled, weights)
     jax.tree.map(np.testing.assert_array_equal, after[:2], state[:2])
     assert float(METHOD.diagnostics(state, spoiled, jnp.asarray(weights))["log_evidence"]) == 0
-
-
-def test_local_steps_end_at_the_mean_of_where_the_clients_arrive(oracle: SimpleNamespace) -> None:
-    """Two rounds of three steps with momentum, by hand: it is forgotten between rounds."""
-    method = PFedGP(PRIOR, optax.sgd(0.02, momentum=0.9), local_steps=3)
-    state, expected, weights = make_state(method), PHI.copy(), np.array([1.0, 0.0, 3.0, 0.0])
-    assert state.optimizer == ()
-    for _ in range(2):
-        arrived = []
-        for client in (0, 2):
-            phi, velocity = expected.copy(), np.zeros_like(expected)
-            for _ in range(3):
-                velocity = 0.9 * velocity + gradient(oracle, phi, client)
-                phi = phi + 0.02 * velocity
-            arrived.append(phi)
-        before, expected = expected, np.average(arrived, axis=0, weights=[1.0, 3.0])
-        updates = updates_of(method, state, make_clients(), KEY)
-        evidence = oracle.log_evidence(PRIOR, before, *own(2)) / LENGTHS[2]
-        assert float(updates.log_evidence[2]) == pytest.approx(evidence, rel=1e-7)
-        state = update_server(method, state, updates, weights)
-        np.testing.assert_allclose(state.parameters, expected, rtol=1e-7, atol=1e-8)
-
-
-def test_every_local_step_draws_its_own_batch() -> None:
-    """With the same batch in both steps the second client could not tell two keys apart."""
-    method = PFedGP(PRIOR, optax.sgd(0.1), local_steps=2, batch=1)
-    data, state = make_clients(), make_state(method)
-    ends = {
-        tuple(np.asarray(updates_of(method, state, data, jax.random.key(seed)).direction[3]))
-        for seed in range(40)
-    }
-    # three samples, two steps: more than the three ends that one batch for both would give
-    assert 3 < len(ends) <= 9
 
 
 def test_a_client_conditions_the_shared_prior_on_its_samples(oracle: SimpleNamespace) -> None:

@@ -17,7 +17,7 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from pacpfl.methods import pfedgp_classes
-from pacpfl.methods.pacpfl import subsample
+from pacpfl.methods.base import mini_batch
 from pacpfl.methods.pfedgp_classes import (
     ABSENT,
     PFedGPClassify,
@@ -300,7 +300,7 @@ def test_support_bounds_what_a_client_looks_at() -> None:
     )
     assert model.features.shape == (4, 3) and model.posteriors.inverse_factor.shape == (3, 4, 4)
     update = updated(method, PARAMETERS, CLIENT, KEY)
-    chosen = subsample(jax.random.split(KEY)[0], data, 4)
+    chosen = mini_batch(jax.random.split(KEY)[0], data, 4)
     assert chosen.mask.all()
     padded = Data(*(np.resize(part, (SLOTS, *part.shape[1:])) for part in chosen))
     padded = padded._replace(mask=np.arange(SLOTS) < 4)

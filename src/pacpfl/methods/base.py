@@ -10,7 +10,11 @@ from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Array, Float
 
+from pacpfl.priors.base import random_rows
 from pacpfl.types import Data, Mixture, Probabilities
+
+Weights = Float[Array, " c"]  # of the clients of a round; 0: absent
+Curves = dict[str, Float[Array, ""]]  # numbers worth a curve, one value each per round
 
 
 class Predictor(Protocol):
@@ -45,10 +49,8 @@ class Method(Protocol[State, ClientState, Update]):
         """What a client computes: the update it sends (arrays only) and its own new state."""
         ...
 
-    def server_update(
-        self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
-    ) -> State:
-        """What the server does with the updates (leading axis c). Weight 0: that client is absent."""
+    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
+        """What the server does with the updates (leading axis c)."""
         ...
 
     def personalize(
@@ -57,11 +59,23 @@ class Method(Protocol[State, ClientState, Update]):
         """At the client, existing or new: its own model from the server's state and its data."""
         ...
 
-    def diagnostics(
-        self, state: State, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
-        """Numbers worth a curve, one value each per round."""
+    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
+        """What a round is watched by."""
         ...
+
+
+class Federated:
+    """What most methods have in common: they train clients in rounds, who each have their own model."""
+
+    central: ClassVar[bool] = False
+    averages: ClassVar[bool] = False
+
+
+class Stateless(Federated):
+    """A method whose clients keep nothing between rounds."""
+
+    def init_client(self, state: object, data: Data, key: Array) -> tuple[()]:
+        return ()
 
 
 Before = TypeVar("Before", contravariant=True)  # the state
@@ -77,8 +91,14 @@ class Together(Protocol[Before, After]):
         """Whether it is less."""
         ...
 
-    def mean_update(
-        self, state: Before, data: Data, keys: Array, weights: Float[Array, " c"]
-    ) -> After:
+    def mean_update(self, state: Before, data: Data, keys: Array, weights: Weights) -> After:
         """The weighted mean of what `client_update` sends; clients along the leading axis of `data`."""
         ...
+
+
+def mini_batch(key: Array, data: Data, size: int | None) -> Data:
+    """`size` samples without replacement; all of them (and padding) where there are fewer, or None."""
+    if size is None:
+        return data
+    chosen = random_rows(key, data.mask, size)
+    return Data(data.x[chosen], data.y[chosen], data.mask[chosen])

@@ -6,21 +6,18 @@
 Open in the paper, settled here:
 - The number of local steps E is the same for all clients (the paper counts epochs, so that clients
   with more samples would take more of them); the clients' weights m_i are the paper's.
-- The server may take the mean change as a step of any optax optimiser (Reddi et al. 2021, "Adaptive
-  federated optimization"). Plain SGD with rate 1, the default, is the paper's average.
-- Personalisation: none in the paper. `finetune_steps` above 0 trains the server's network further at
-  home, the way clients do in a round; 0 is plain FedAvg, the same network for everyone.
+- Personalisation: none, the same network for everyone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from pacpfl.methods.base import Curves, Stateless, Weights
 from pacpfl.methods.network import (
     LocalTraining,
     NetworkModel,
@@ -28,8 +25,8 @@ from pacpfl.methods.network import (
     Parameters,
     ServerState,
     combine,
-    finite_or,
     mean_loss,
+    server_start,
     server_step,
 )
 from pacpfl.types import Data
@@ -44,23 +41,12 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Stateless):
     model: NetworkModel
     local: LocalTraining
-    server_optimizer: optax.GradientTransformation = AVERAGE
-    finetune_steps: int = 0
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> ServerState:
-        parameters = self.model.initial(key, example)
-        return ServerState(
-            parameters, self.server_optimizer.init(parameters), jnp.zeros((), jnp.int32)
-        )
-
-    def init_client(self, state: ServerState, data: Data, key: Array) -> tuple[()]:
-        return ()
+        return server_start(AVERAGE, self.model.initial(key, example))
 
     def client_update(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
@@ -70,19 +56,15 @@ class FedAvg:
         return Update(trained - state.parameters, samples, loss), ()
 
     def server_update(
-        self, state: ServerState, updates: Update, weights: Float[Array, " c"], key: Array
+        self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
         combined = combine(updates.change, weights, updates.samples)
-        return server_step(self.server_optimizer, state, -combined.mean, combined)
+        return server_step(AVERAGE, state, -combined.mean, combined)
 
     def personalize(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> NetworkPredictor:
-        start = state.parameters
-        tuned, _ = self.local.descend(self.model.loss, start, data, key, self.finetune_steps)
-        return self.model.predictor(finite_or(tuned, start), data)
+        return self.model.predictor(state.parameters, data)
 
-    def diagnostics(
-        self, state: ServerState, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
         return {"loss": mean_loss(updates.loss, weights)}

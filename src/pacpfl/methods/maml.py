@@ -12,10 +12,8 @@ Open in the papers, settled here:
   another, drawn independently of it, as in Per-FedAvg; the second derivatives are those of the first
   batch, while Per-FedAvg draws a third for them. `batch=None`: all samples in both places, which is
   F_i exactly.
-- What is sent: Per-FedAvg lets a client take several meta-steps with `local_learning_rate` and sends
-  its parameters. Here it sends the MEAN of the meta-gradients along these steps. That is the same
-  information (Per-FedAvg is SGD at the server with rate local_steps * local_learning_rate); with one
-  meta-step, the default, it is the gradient of F itself; and it is what the server's Adam needs.
+- A client takes one meta-step in a round and sends its gradient, that of F_i itself: Per-FedAvg is
+  SGD with it at the server, whose Adam needs it, too.
 - `first_order=True` takes J_U for the identity (FO-MAML): grad L_i at U_i(w).
 - Clients count alike, as in Per-FedAvg, however many samples they have.
 """
@@ -23,13 +21,13 @@ Open in the papers, settled here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
 from pacpfl.methods.network import (
     NetworkModel,
     NetworkPredictor,
@@ -38,7 +36,7 @@ from pacpfl.methods.network import (
     combine,
     finite_or,
     mean_loss,
-    mini_batch,
+    server_start,
     server_step,
 )
 from pacpfl.settings import Settings, key
@@ -58,30 +56,19 @@ class MAMLSettings(Settings):
 
 
 class Update(NamedTuple):
-    gradient: Parameters  # mean over the local meta-steps of grad F_i
+    gradient: Parameters  # of F_i
     loss: Float[Array, ""]  # F_i of the server's network: for the progress bar only
 
 
 @dataclass(frozen=True)
-class MAML:
+class MAML(Stateless):
     model: NetworkModel
     settings: MAMLSettings = MAMLSettings()
     batch: int | None = None
-    local_steps: int = 1
-    local_learning_rate: float = 0.01  # of meta-steps at the client; of no effect with one
     server_optimizer: optax.GradientTransformation = ADAM
 
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
-
     def init(self, key: Array, example: Data) -> ServerState:
-        parameters = self.model.initial(key, example)
-        return ServerState(
-            parameters, self.server_optimizer.init(parameters), jnp.zeros((), jnp.int32)
-        )
-
-    def init_client(self, state: ServerState, data: Data, key: Array) -> tuple[()]:
-        return ()
+        return server_start(self.server_optimizer, self.model.initial(key, example))
 
     def adapt(self, parameters: Parameters, data: Data, steps: int) -> Parameters:
         """U: gradient steps from `parameters`."""
@@ -105,23 +92,13 @@ class MAML:
     def client_update(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> tuple[Update, tuple[()]]:
-        def step(
-            index: Array, carry: tuple[Parameters, Parameters, Array]
-        ) -> tuple[Parameters, Parameters, Array]:
-            parameters, total, first = carry
-            loss, gradient = jax.value_and_grad(self.adapted_loss)(
-                parameters, data, jax.random.fold_in(key, index)
-            )
-            moved = parameters - self.local_learning_rate * gradient
-            return moved, total + gradient, jnp.where(index == 0, loss, first)
-
-        start = state.parameters
-        begin = (start, jnp.zeros_like(start), jnp.zeros((), start.dtype))
-        _, total, loss = jax.lax.fori_loop(0, self.local_steps, step, begin)
-        return Update(total / self.local_steps, loss), ()
+        loss, gradient = jax.value_and_grad(self.adapted_loss)(
+            state.parameters, data, jax.random.fold_in(key, 0)
+        )
+        return Update(gradient, loss), ()
 
     def server_update(
-        self, state: ServerState, updates: Update, weights: Float[Array, " c"], key: Array
+        self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
         combined = combine(updates.gradient, weights)
         return server_step(self.server_optimizer, state, combined.mean, combined)
@@ -132,7 +109,5 @@ class MAML:
         adapted = self.adapt(state.parameters, data, self.settings.personal_steps)
         return self.model.predictor(finite_or(adapted, state.parameters), data)
 
-    def diagnostics(
-        self, state: ServerState, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
         return {"loss": mean_loss(updates.loss, weights)}

@@ -31,11 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from pacpfl.methods.base import Curves, Federated, Weights
 from pacpfl.methods.network import (
     LocalTraining,
     NetworkModel,
@@ -73,14 +74,11 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MTL:
+class MTL(Federated):
     model: NetworkModel
     clients: int  # n
     local: LocalTraining
     settings: MTLSettings = MTLSettings()
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
         return State(self.model.initial(key, example), jnp.zeros((), jnp.int32))
@@ -102,9 +100,7 @@ class MTL:
         # What is not finite is sent, for the server to count, and not kept.
         return Update(new - old, loss), ClientState(finite_or(new, old), steps + taken)
 
-    def server_update(
-        self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
-    ) -> State:
+    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         combined = combine(updates.change, weights)
         moved = state.mean + combined.mean * combined.used / self.clients
         skipped = combined.skipped.astype(jnp.int32)
@@ -124,7 +120,5 @@ class MTL:
         own = backward(client_state.forward)
         return self.model.predictor(finite_or(backward(forward), own), data)
 
-    def diagnostics(
-        self, state: State, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         return {"loss": mean_loss(updates.loss, weights)}

@@ -29,8 +29,8 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from pacpfl.errors import InputError
-from pacpfl.likelihoods import Likelihood
-from pacpfl.methods.pacpfl import subsample
+from pacpfl.likelihoods import Likelihood, log_likelihood
+from pacpfl.methods.base import Weights, mini_batch
 from pacpfl.priors.networks import Network
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
@@ -64,11 +64,14 @@ class NetworkModel:
             )
         return parameters
 
-    def loss(self, parameters: Parameters, data: Data) -> Float[Array, ""]:
-        """Mean over the samples of -ln p(y | network(x)). Padding has no part in it, whatever it holds."""
+    def log_likelihood(self, parameters: Parameters, data: Data) -> Float[Array, ""]:
+        """Sum over the samples of ln p(y | network(x)). Padding has no part in it, whatever it holds."""
         data = _without_padding(data)
-        log_density = self.likelihood.log_density(self.network(parameters, data.x), data.y)
-        return -jnp.where(data.mask, log_density, 0).sum() / data.mask.sum()
+        return log_likelihood(self.likelihood, self.network(parameters, data.x), data)
+
+    def loss(self, parameters: Parameters, data: Data) -> Float[Array, ""]:
+        """Mean over the samples of -ln p(y | network(x))."""
+        return -self.log_likelihood(parameters, data) / data.mask.sum()
 
     def predict(self, parameters: Parameters, x: Float[Array, "t d"]) -> Prediction | Probabilities:
         """As the likelihood has it, with its own noise."""
@@ -139,10 +142,6 @@ class LocalTraining(Settings):
         return parameters, first
 
 
-def mini_batch(key: Array, data: Data, size: int | None) -> Data:
-    return data if size is None else subsample(key, data, size)
-
-
 def finite_or(new: Parameters, old: Parameters) -> Parameters:
     """Training that diverged is undone: one entry that is not finite brings all the old ones back."""
     return jnp.where(jnp.isfinite(new).all(), new, old)
@@ -156,6 +155,10 @@ class ServerState(NamedTuple):
     skipped: Int[Array, ""]  # clients' updates that were left out because they were not finite
 
 
+def server_start(optimizer: optax.GradientTransformation, parameters: Parameters) -> ServerState:
+    return ServerState(parameters, optimizer.init(parameters), jnp.zeros((), jnp.int32))
+
+
 class Combined(NamedTuple):
     """What the server makes of its clients' vectors."""
 
@@ -166,7 +169,7 @@ class Combined(NamedTuple):
 
 def combine(
     values: Float[Array, "c size"],
-    weights: Float[Array, " c"],
+    weights: Weights,
     sizes: Float[Array, " c"] | float = 1.0,
 ) -> Combined:
     """sum_i w_i s_i v_i / sum_i w_i s_i over the clients who are present (w_i > 0) and finite."""
@@ -200,7 +203,7 @@ def server_step(
     return ServerState(parameters, memory, state.skipped + skipped.astype(jnp.int32))
 
 
-def mean_loss(losses: Float[Array, " c"], weights: Float[Array, " c"]) -> Float[Array, ""]:
+def mean_loss(losses: Float[Array, " c"], weights: Weights) -> Float[Array, ""]:
     """For the progress bar: over the clients who are present and have one."""
     return combine(losses[:, None], weights).mean[0]
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -43,13 +43,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from pacpfl.methods.base import Curves, Federated, Weights, mini_batch
 from pacpfl.methods.network import (
     OPTIMIZERS,
     LocalTraining,
     NetworkModel,
     combine,
     mean_loss,
-    mini_batch,
 )
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
@@ -89,6 +89,10 @@ class WeightDistribution(NamedTuple):
         return jnp.isfinite(self.mean).all() & jnp.isfinite(self.raw).all()
 
 
+# q_i, z_i, and what their optimisers remember
+Carry = tuple[WeightDistribution, WeightDistribution, optax.OptState, optax.OptState]
+
+
 class State(NamedTuple):
     shared: WeightDistribution  # z
     skipped: Int[Array, ""]  # updates left out because they were not finite
@@ -100,13 +104,10 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedBayes:
+class PFedBayes(Federated):
     model: NetworkModel
     local: LocalTraining = LocalTraining()  # R and b; its optimiser is not used
     settings: PFedBayesSettings = PFedBayesSettings()
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
 
     @property
     def optimizer(self) -> optax.GradientTransformation:
@@ -131,7 +132,7 @@ class PFedBayes:
     ) -> tuple[Update, WeightDistribution]:
         """R steps for q_i and z_i in turn."""
 
-        def step(carry: Any, step_key: Array) -> tuple[Any, Array]:
+        def step(carry: Carry, step_key: Array) -> tuple[Carry, Array]:
             own, shared, memory, shared_memory = carry
             loss, own, memory = self._personal_step(own, shared, memory, data, step_key)
             gradient = jax.grad(lambda z: self.settings.zeta * divergence(own, z))(shared)
@@ -163,21 +164,13 @@ class PFedBayes:
         """Omega(q), the estimate of E_q[-ln p(S_i | w)] + zeta KL(q || z)."""
         batch_key, noise_key = jax.random.split(key)
         batch = mini_batch(batch_key, data, self.local.batch)
-        # Zeros for padding: whatever it holds, NaN times 0 would be NaN.
-        x, y = jnp.where(batch.mask[:, None], batch.x, 0), jnp.where(batch.mask, batch.y, 0)
-
-        def log_likelihood(noise: Array) -> Array:
-            outputs = self.model.network(own.sample(noise), x)
-            each = self.model.likelihood.log_density(outputs, y)
-            return jnp.sum(jnp.where(batch.mask, each, 0))
-
-        fits = jax.vmap(log_likelihood)(jax.random.split(noise_key, self.settings.draws))
+        fits = jax.vmap(lambda key: self.model.log_likelihood(own.sample(key), batch))(
+            jax.random.split(noise_key, self.settings.draws)
+        )
         scale = data.mask.sum() / batch.mask.sum()
         return -scale * fits.mean() + self.settings.zeta * divergence(own, shared)
 
-    def server_update(
-        self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
-    ) -> State:
+    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         """z <- (1 - beta) z + beta mean of the z_i, of those that are finite."""
         combined = combine(jnp.concatenate(updates.shared, axis=1), weights)
         means = WeightDistribution(*jnp.split(combined.mean, 2))
@@ -203,9 +196,7 @@ class PFedBayes:
         )
         return NetworkMixture(self.model, self.settings.networks, own, draw_key)
 
-    def diagnostics(
-        self, state: State, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         return {"log_evidence": mean_loss(updates.log_evidence, weights)}
 
 

@@ -10,13 +10,10 @@ original, a classifier, leaves open for regression, and what is done here:
 - Gaussian noise, learned with the kernel, instead of a classification likelihood: no inducing points
   and no augmentation, the evidence is closed form.
 - The mean function is the prior's: `zero` is the original's, the PAC-PFL paper also tries a network.
-- `local_steps = 1`: clients send gradients, the server averages them and takes the step with any
-  optax optimiser. That makes it the special case of PAC-PFL that the PAC-PFL paper names: one
-  particle, a flat hyper-prior, and tau = 1 with the mean over clients. With the sum of n clients
-  instead, PAC-PFL's gradients are n tau times as large.
-- `local_steps > 1`, as in the original: every client takes so many steps of the optimiser from the
-  server's parameters, and the server takes the mean of where they arrive. The optimiser starts anew in
-  every round (the server cannot average what clients remember), so a schedule of its rate would too.
+- Clients send gradients, the server averages them and takes the step with any optax optimiser. That
+  makes it the special case of PAC-PFL that the PAC-PFL paper names: one particle, a flat hyper-prior,
+  and tau = 1 with the mean over clients. With the sum of n clients instead, PAC-PFL's gradients are
+  n tau times as large.
 - `batch` samples per step: the batch's log-likelihood is scaled to all m_i samples, as in PAC-PFL.
 - Weights start as one draw of N(0, initial_std^2). Length scales, output scales and noise start where
   the prior's own blocks are centred: there is one particle, and nothing to gain from a bad draw.
@@ -26,116 +23,77 @@ original, a classifier, leaves open for regression, and what is done here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from pacpfl import hyper
-from pacpfl.methods.pacpfl import subsample
+from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
+from pacpfl.methods.network import ServerState, server_start
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.types import Data
 
 
-class State(NamedTuple):
-    parameters: Float[Array, " size"]
-    optimizer: optax.OptState  # () where the clients take the steps
-    skipped: Int[Array, ""]  # updates left out because they were not finite
-
-
 class Update(NamedTuple):
-    direction: Float[Array, " size"]  # the gradient; with local steps how far the client moved
-    log_evidence: Float[Array, ""]  # per sample, of the server's parameters: for the progress bar
+    gradient: Float[Array, " size"]
+    log_evidence: Float[Array, ""]  # per sample: for the progress bar only
 
 
 @dataclass(frozen=True)
-class PFedGP:
+class PFedGP(Stateless):
     prior: Prior
     optimizer: optax.GradientTransformation
-    local_steps: int = 1
     batch: int | None = None  # None: all samples
     initial_std: float = 0.5
 
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
-
-    def init(self, key: Array, example: Data) -> State:
+    def init(self, key: Array, example: Data) -> ServerState:
         blocks = [b if b.std is None else b._replace(std=0.0) for b in self.prior.blocks]
         start = hyper.hyper_prior(blocks, self.initial_std, example.x.dtype)
-        parameters = hyper.sample(key, start, 1)[0]
-        optimizer = self.optimizer.init(parameters) if self.local_steps == 1 else ()
-        return State(parameters, optimizer, jnp.zeros((), jnp.int32))
-
-    def init_client(self, state: State, data: Data, key: Array) -> tuple[()]:
-        return ()
+        return server_start(self.optimizer, hyper.sample(key, start, 1)[0])
 
     def client_update(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
+        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> tuple[Update, tuple[()]]:
-        samples = data.mask.sum()
-        if self.local_steps == 1:
-            log_evidence, direction = self._evidence(state.parameters, data, key)
-            return Update(direction, log_evidence / samples), ()
-
-        def step(
-            carry: tuple[Array, optax.OptState], step_key: Array
-        ) -> tuple[tuple[Array, optax.OptState], Array]:
-            parameters, memory = carry
-            log_evidence, gradient = self._evidence(parameters, data, step_key)
-            return self._ascend(parameters, gradient, memory), log_evidence
-
-        start = (state.parameters, self.optimizer.init(state.parameters))
-        (end, _), log_evidences = jax.lax.scan(step, start, jax.random.split(key, self.local_steps))
-        return Update(end - state.parameters, log_evidences[0] / samples), ()
-
-    def _evidence(self, parameters: Array, data: Data, key: Array) -> tuple[Array, Array]:
-        """ln Z(P_phi, S_i) and its gradient, from all samples or a batch of them."""
-        batch = data if self.batch is None else subsample(key, data, self.batch)
-        temperature = (data.mask.sum() / batch.mask.sum()).astype(data.x.dtype)
-        return jax.value_and_grad(self.prior.log_evidence)(parameters, batch, temperature)
-
-    def _ascend(
-        self, parameters: Array, gradient: Array, memory: optax.OptState
-    ) -> tuple[Array, optax.OptState]:
-        change, memory = self.optimizer.update(-gradient, memory, parameters)
-        return parameters + change, memory
+        samples, batch = data.mask.sum(), mini_batch(key, data, self.batch)
+        temperature = (samples / batch.mask.sum()).astype(data.x.dtype)
+        log_evidence, gradient = jax.value_and_grad(self.prior.log_evidence)(
+            state.parameters, batch, temperature
+        )
+        return Update(gradient, log_evidence / samples), ()
 
     def server_update(
-        self, state: State, updates: Update, weights: Float[Array, " c"], key: Array
-    ) -> State:
+        self, state: ServerState, updates: Update, weights: Weights, key: Array
+    ) -> ServerState:
         """The mean of the updates that are there and finite, and a step along it."""
         used = usable(updates, weights)
         share = jnp.where(used, weights, 0)
         share = share / jnp.where(used.any(), share.sum(), 1)
-        mean = share @ jnp.where(used[:, None], updates.direction, 0)
-        if self.local_steps == 1:
-            moved = self._ascend(state.parameters, mean, state.optimizer)
-        else:
-            moved = state.parameters + mean, ()
-        parameters, optimizer = jax.tree.map(
+        mean = share @ jnp.where(used[:, None], updates.gradient, 0)
+        change, memory = self.optimizer.update(-mean, state.optimizer, state.parameters)
+        moved = (state.parameters + change, memory)
+        parameters, memory = jax.tree.map(
             lambda new, old: jnp.where(used.any(), new, old), moved, state[:2]
         )
         missed = jnp.sum((weights > 0) & ~used, dtype=jnp.int32)
-        return State(parameters, optimizer, state.skipped + missed)
+        return ServerState(parameters, memory, state.skipped + missed)
 
     def personalize(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
+        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
         return personal_model(self.prior, state.parameters[None], data, "uniform")
 
-    def diagnostics(
-        self, state: State, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
         used = usable(updates, weights)
         share = jnp.where(used, weights, 0)
         total = share @ jnp.where(used, updates.log_evidence, 0)
         return {"log_evidence": total / jnp.where(used.any(), share.sum(), 1)}
 
 
-def usable(updates: Update, weights: Float[Array, " c"]) -> Array:
+def usable(updates: Update, weights: Weights) -> Array:
     """Which clients are there and sent numbers."""
-    finite = jnp.isfinite(updates.direction).all(1) & jnp.isfinite(updates.log_evidence)
+    finite = jnp.isfinite(updates.gradient).all(1) & jnp.isfinite(updates.log_evidence)
     return (weights > 0) & finite

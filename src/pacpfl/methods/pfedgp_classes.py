@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -53,7 +53,9 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from pacpfl.linalg import factorise, gaussian_log_density
-from pacpfl.methods.network import ServerState, combine, mean_loss, mini_batch, server_step
+from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
+from pacpfl.methods.network import ServerState, combine, mean_loss, server_start, server_step
+from pacpfl.methods.pfedgp import Update
 from pacpfl.priors.networks import Network
 from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, split, transpose
@@ -81,11 +83,6 @@ class PFedGPSettings(Settings):
     kernel_length: float = key(1.0, "its length at the start", above=0)
 
 
-class Update(NamedTuple):
-    gradient: Float[Array, " size"]
-    log_evidence: Float[Array, ""]  # the objective, per sample: for the progress bar only
-
-
 class Samples(NamedTuple):
     """A client's samples as its tree sees them."""
 
@@ -97,14 +94,11 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGPClassify:
+class PFedGPClassify(Stateless):
     network: Network  # its outputs are the features
     classes: int
     optimizer: optax.GradientTransformation
     settings: PFedGPSettings = PFedGPSettings()
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> ServerState:
         """The network's parameters, and behind them ln v and ln l."""
@@ -112,10 +106,7 @@ class PFedGPClassify:
             [math.log(self.settings.kernel_variance), math.log(self.settings.kernel_length)]
         )
         start = jnp.concatenate([self.network.initial(key), kernel]).astype(example.x.dtype)
-        return ServerState(start, self.optimizer.init(start), jnp.zeros((), jnp.int32))
-
-    def init_client(self, state: ServerState, data: Data, key: Array) -> tuple[()]:
-        return ()
+        return server_start(self.optimizer, start)
 
     def client_update(
         self, state: ServerState, client_state: tuple[()], data: Data, key: Array
@@ -192,7 +183,7 @@ class PFedGPClassify:
         return jnp.exp(log_variance + (products - 1) * jnp.exp(-2 * log_length))
 
     def server_update(
-        self, state: ServerState, updates: Update, weights: Float[Array, " c"], key: Array
+        self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
         """One step along the mean gradient of those whose gradients are finite."""
         combined = combine(updates.gradient, weights)
@@ -209,9 +200,7 @@ class PFedGPClassify:
             self, state.parameters, samples.features, samples.members, samples.tree, posteriors
         )
 
-    def diagnostics(
-        self, state: ServerState, updates: Update, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
         return {"log_evidence": mean_loss(updates.log_evidence, weights)}
 
 

@@ -31,7 +31,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pacpfl import svgd
 from pacpfl.errors import InputError
-from pacpfl.methods.pacpfl import PACPFL, State, Update, subsample
+from pacpfl.methods.base import mini_batch
+from pacpfl.methods.pacpfl import PACPFL, State, Update
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.privacy import mechanisms
@@ -120,8 +121,7 @@ class Private:
         twice the clip, or none where the sample is not in the batch.
         """
         method, prior = self.method, self.method.prior
-        size = method.settings.batch
-        batch = data if size is None else subsample(key, data, size)
+        batch = mini_batch(key, data, method.settings.batch)
         share = data.mask.sum() / batch.mask.sum()
         temperature = (method.settings.temperature * share).astype(data.x.dtype)
         noise = method.noise(state.inner, key, batch.x.dtype)

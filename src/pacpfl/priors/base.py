@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from pacpfl.hyper import Block, HyperPrior, sample
-from pacpfl.types import Data
+from pacpfl.types import Data, Mixture, Probabilities
 
 if TYPE_CHECKING:
     from pacpfl.priors.bnn import BNNPrior
     from pacpfl.priors.gp import GPPrior
 
 Scalar = Float[Array, ""] | float
+Particle = Float[Array, " size"]  # phi
+Inputs = Float[Array, "t d"]  # of predictions, row by row
 Draws = Literal["", "shared", "own"]
+Noise = Float[Array, "L w"] | tuple[()]  # of one estimate; () where nothing is estimated
+Posterior: TypeAlias = PyTree[Array]  # each family's own named tuple of arrays
 
 
 class LeftOut(NamedTuple):
@@ -76,9 +80,7 @@ class Prior(Protocol):
         """The family itself, if it is one of Bayesian networks."""
         ...
 
-    def parts(
-        self, phi: Float[Array, " size"]
-    ) -> tuple[Float[Array, " members"], Float[Array, "members base"]]:
+    def parts(self, phi: Particle) -> tuple[Float[Array, " members"], Float[Array, "members base"]]:
         """The weights and the parameters of what the particle mixes."""
         ...
 
@@ -88,12 +90,12 @@ class Prior(Protocol):
         """Where training begins; `spread` scales how far draws lie from the hyper-prior's mean."""
         ...
 
-    def draw(self, key: Array, dtype: Any) -> Any:
+    def draw(self, key: Array, dtype: jnp.dtype | type) -> Noise:
         """What one estimate of the evidence needs, whatever the particle."""
         ...
 
     def log_evidence(
-        self, phi: Float[Array, " size"], data: Data, temperature: Scalar = 1.0, noise: Any = ()
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
         """ln Z: the log expectation under P_phi of the likelihood to the power `temperature`.
 
@@ -101,39 +103,39 @@ class Prior(Protocol):
         """
         ...
 
-    def log_evidence_of(self, phi: Float[Array, " size"], posterior: Any) -> Float[Array, ""]:
+    def log_evidence_of(self, phi: Particle, posterior: Posterior) -> Float[Array, ""]:
         """ln Z of the data a posterior holds, from its factors."""
         ...
 
     def posterior(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        key: Array | None = None,
-    ) -> Any:
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
+    ) -> Posterior:
         """P_phi conditioned on the data; `key` is for families that draw."""
         ...
 
-    def predict(self, phi: Float[Array, " size"], posterior: Any, x: Float[Array, "t d"]) -> Any:
+    def predict(self, phi: Particle, posterior: Posterior, x: Inputs) -> Mixture | Probabilities:
         """A `Mixture` (observation noise included), or `Probabilities` of classes."""
         ...
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: Any) -> LeftOut: ...
+    def leave_one_out(self, phi: Particle, posterior: Posterior) -> LeftOut: ...
 
-    def responsibilities(
-        self, phi: Float[Array, " size"], posterior: Any
-    ) -> Float[Array, " components"]:
+    def responsibilities(self, phi: Particle, posterior: Posterior) -> Float[Array, " components"]:
         """How much of the posterior each base prior carries (1 for a family that is no mixture)."""
         ...
 
-    def extend(self, phi: Float[Array, " size"], posterior: Any, more: Data) -> Any:
+    def extend(self, phi: Particle, posterior: Posterior, more: Data) -> Posterior:
         """The posterior with more samples, without starting over."""
         ...
 
-    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """What the prior predicts at reference inputs: particles are compared by it."""
         ...
+
+
+class Exact(Prior, Protocol):
+    """A family with closed forms whose predictions mix Gaussians: it can be mixed and warped."""
+
+    def predict(self, phi: Particle, posterior: Posterior, x: Inputs) -> Mixture: ...
 
 
 class ClosedForm:
@@ -153,9 +155,7 @@ class ClosedForm:
     def size(self) -> int:
         return sum(block.size for block in self.blocks)
 
-    def parts(
-        self, phi: Float[Array, " size"]
-    ) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
+    def parts(self, phi: Particle) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
         return jnp.ones(1, phi.dtype), phi[None]
 
     def start(
@@ -164,7 +164,7 @@ class ClosedForm:
         """Draws of the hyper-prior."""
         return sample(key, around, count, spread)
 
-    def draw(self, key: Array, dtype: Any) -> tuple[()]:
+    def draw(self, key: Array, dtype: jnp.dtype | type) -> Noise:
         return ()
 
 

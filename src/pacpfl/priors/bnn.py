@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +36,10 @@ from jaxtyping import Array, Float, UInt32
 
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block, HyperPrior
-from pacpfl.likelihoods import Likelihood
+from pacpfl.likelihoods import Likelihood, log_likelihood
 from pacpfl.priors import inference as inferences
-from pacpfl.priors.base import Draws, LeftOut, Scalar
-from pacpfl.priors.inference import BNNPosterior, Inference, Problem, masked_log_likelihood
+from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Scalar
+from pacpfl.priors.inference import BNNPosterior, Inference, Problem
 from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities
@@ -122,7 +121,7 @@ class BNNPrior:
     def size(self) -> int:
         return sum(block.size for block in self.blocks)
 
-    def moments(self, phi: Float[Array, " size"]) -> tuple[Float[Array, " w"], Float[Array, " w"]]:
+    def moments(self, phi: Particle) -> tuple[Float[Array, " w"], Float[Array, " w"]]:
         """mu and sigma of every weight."""
         means, log_std = jnp.split(phi, [self.network.size])
         std = jnp.exp(log_std)
@@ -132,9 +131,7 @@ class BNNPrior:
             )
         return means, std
 
-    def parts(
-        self, phi: Float[Array, " size"]
-    ) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
+    def parts(self, phi: Particle) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
         return jnp.ones(1, phi.dtype), phi[None]
 
     def start(
@@ -144,27 +141,23 @@ class BNNPrior:
         keys = jax.random.split(key, count)
         return jax.vmap(lambda key: self.initial(key, around.means.dtype))(keys)
 
-    def initial(self, key: Array, dtype: Any) -> Float[Array, " size"]:
+    def initial(self, key: Array, dtype: jnp.dtype | type) -> Float[Array, " size"]:
         means = self.network.initial(key).astype(dtype)
         spreads = self.size - means.size
         return jnp.concatenate(
             [means, jnp.full(spreads, math.log(self.settings.initial_std), dtype)]
         )
 
-    def draw(self, key: Array, dtype: Any) -> Float[Array, "L w"]:
+    def draw(self, key: Array, dtype: jnp.dtype | type) -> Float[Array, "L w"]:
         """epsilon_1, ..., epsilon_L."""
         return normal(key, (self.settings.draws, self.network.size), dtype)
 
     def log_likelihood(self, weights: Float[Array, " w"], data: Data) -> Float[Array, ""]:
         """ln p(S | w) of the samples where the mask is true."""
-        return masked_log_likelihood(self.likelihood, self.network(weights, data.x), data)
+        return log_likelihood(self.likelihood, self.network(weights, data.x), data)
 
     def log_evidence(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        noise: Float[Array, "L w"] | tuple[()] = (),
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
         assert not isinstance(noise, tuple), (
             "the evidence is estimated from noise: give what `draw` gives"
@@ -177,51 +170,39 @@ class BNNPrior:
             else average(temperature * each)
         )
 
-    def _problem(self, phi: Float[Array, " size"]) -> Problem:
+    def _problem(self, phi: Particle) -> Problem:
         return Problem(self.network, self.likelihood, self.inference, *self.moments(phi))
 
     def posterior(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        key: Array | None = None,
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> BNNPosterior:
         assert key is not None, "the posterior is drawn: give a key"
         return inferences.posterior(self._problem(phi), data, temperature, key)
 
-    def extend(
-        self, phi: Float[Array, " size"], posterior: BNNPosterior, more: Data
-    ) -> BNNPosterior:
+    def extend(self, phi: Particle, posterior: BNNPosterior, more: Data) -> BNNPosterior:
         """The posterior of both samples together; inference goes on from where it stands."""
         return inferences.extend(self._problem(phi), posterior, more)
 
-    def log_evidence_of(
-        self, phi: Float[Array, " size"], posterior: BNNPosterior
-    ) -> Float[Array, ""]:
+    def log_evidence_of(self, phi: Particle, posterior: BNNPosterior) -> Float[Array, ""]:
         """From draws of the prior: as many as the posterior has networks."""
         return average(posterior.log_likelihoods)
 
-    def predict(
-        self, phi: Float[Array, " size"], posterior: BNNPosterior, x: Float[Array, "t d"]
-    ) -> Mixture | Probabilities:
+    def predict(self, phi: Particle, posterior: BNNPosterior, x: Inputs) -> Mixture | Probabilities:
         """The mixture of the posterior's networks, all with the same weight."""
         outputs = inferences.outputs(self._problem(phi), posterior.body, posterior.head, x)
         count = outputs.shape[0]
         return self.likelihood.predict(outputs, jnp.full(count, 1 / count, outputs.dtype))
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: BNNPosterior) -> LeftOut:
+    def leave_one_out(self, phi: Particle, posterior: BNNPosterior) -> LeftOut:
         raise InputError(
             "Stacking needs closed-form leave-one-out densities, which neural networks do not have; "
             'choose the mixture weights "uniform" or "evidence".'
         )
 
-    def responsibilities(
-        self, phi: Float[Array, " size"], posterior: BNNPosterior
-    ) -> Float[Array, " 1"]:
+    def responsibilities(self, phi: Particle, posterior: BNNPosterior) -> Float[Array, " 1"]:
         return jnp.ones(1, phi.dtype)
 
-    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """What the network with the mean weights predicts at the reference inputs.
 
         Divided by the square root of their number, so that the distance of two fingerprints is a root

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 from pacpfl import tiles
 from pacpfl.hyper import Block
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import ClosedForm, LeftOut, Scalar
+from pacpfl.priors.base import ClosedForm, Inputs, LeftOut, Noise, Particle, Scalar
 from pacpfl.priors.kernels import KERNELS, Kernel
 from pacpfl.priors.networks import MLP
 from pacpfl.settings import Settings, key
@@ -205,7 +205,7 @@ class GPPrior(ClosedForm):
             for name in self.settings.mean.split("+")
         ]
 
-    def split(self, phi: Float[Array, " size"]) -> dict[str, Array]:
+    def split(self, phi: Particle) -> dict[str, Array]:
         """The particle's blocks by name."""
         pieces, start = {}, 0
         for block in self.blocks:
@@ -213,9 +213,7 @@ class GPPrior(ClosedForm):
             start += block.size
         return pieces
 
-    def mean_function(
-        self, phi: Float[Array, " size"], x: Float[Array, "m d"]
-    ) -> Float[Array, " m"]:
+    def mean_function(self, phi: Particle, x: Float[Array, "m d"]) -> Float[Array, " m"]:
         """m_phi at the rows of x: the sum of its parts."""
         pieces = self.split(phi)
         total = jnp.zeros(x.shape[0], x.dtype)
@@ -226,7 +224,7 @@ class GPPrior(ClosedForm):
 
     def covariance(
         self,
-        phi: Float[Array, " size"],
+        phi: Particle,
         x: Float[Array, "m d"],
         other: Float[Array, "t d"] | None = None,
     ) -> Float[Array, "m t"]:
@@ -234,7 +232,7 @@ class GPPrior(ClosedForm):
         embedded = self._embedded(phi, x)
         return similarity(embedded, embedded if other is None else self._embedded(phi, other))
 
-    def variance(self, phi: Float[Array, " size"], x: Float[Array, "t d"]) -> Float[Array, " t"]:
+    def variance(self, phi: Particle, x: Inputs) -> Float[Array, " t"]:
         """k_phi(x, x) at the rows of x."""
         total = jnp.zeros(x.shape[0], x.dtype)
         for part in self._embedded(phi, x):
@@ -243,7 +241,7 @@ class GPPrior(ClosedForm):
         return total
 
     def noise_variance(
-        self, phi: Float[Array, " size"], x: Float[Array, "m d"]
+        self, phi: Particle, x: Float[Array, "m d"]
     ) -> Float[Array, " m"] | Float[Array, ""]:
         """s^2 at the rows of x; one number where it is the same everywhere."""
         level = jax.nn.softplus(phi[-1]) ** 2
@@ -252,11 +250,11 @@ class GPPrior(ClosedForm):
         change = self.noise_network(self.split(phi)["noise.change"], x)[:, 0]
         return level * jnp.exp(2 * MOST_NOISE_CHANGE * jnp.tanh(change / MOST_NOISE_CHANGE))
 
-    def noise_std(self, phi: Float[Array, " size"], x: Float[Array, "m d"]) -> Float[Array, " m"]:
+    def noise_std(self, phi: Particle, x: Float[Array, "m d"]) -> Float[Array, " m"]:
         """s_phi at the rows of x."""
         return jnp.broadcast_to(jnp.sqrt(self.noise_variance(phi, x)), x.shape[:1])
 
-    def least_noise(self, phi: Float[Array, " size"]) -> Float[Array, ""]:
+    def least_noise(self, phi: Particle) -> Float[Array, ""]:
         """Below every standard deviation of the noise, whatever x is."""
         most = 0.0 if self.settings.noise_model == "constant" else MOST_NOISE_CHANGE
         return jax.nn.softplus(phi[-1]) * math.exp(-most)
@@ -276,11 +274,7 @@ class GPPrior(ClosedForm):
         return embedded
 
     def log_evidence(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        noise: tuple[()] = (),
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
         r"""Return ln Z of the samples where the mask is true, with the likelihood to the power t:
 
@@ -293,9 +287,7 @@ class GPPrior(ClosedForm):
         density = gaussian_log_density(tiles.build(len(residual), block), residual)
         return density + self._constant(variance, data.mask, temperature)
 
-    def log_evidence_of(
-        self, phi: Float[Array, " size"], posterior: GPPosterior
-    ) -> Float[Array, ""]:
+    def log_evidence_of(self, phi: Particle, posterior: GPPosterior) -> Float[Array, ""]:
         r"""Return ln Z from W of `posterior`, as $\ln|A| = -2 \sum_j \ln W_{jj}$."""
         data, inverse = posterior.data, posterior.inverse_factor
         residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
@@ -332,11 +324,7 @@ class GPPrior(ClosedForm):
         return residual, block
 
     def posterior(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        key: Array | None = None,
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> GPPosterior:
         r"""Return W with $W A W^T = I$ and $\alpha = A^{-1} (y - m(X))$."""
         temperature = jnp.asarray(temperature, phi.dtype)
@@ -347,7 +335,7 @@ class GPPrior(ClosedForm):
         alpha = matmul(transpose(inverse), matmul(inverse, residual))
         return GPPosterior(data, inverse, alpha, temperature)
 
-    def extend(self, phi: Float[Array, " size"], posterior: GPPosterior, more: Data) -> GPPosterior:
+    def extend(self, phi: Particle, posterior: GPPosterior, more: Data) -> GPPosterior:
         r"""Return the posterior with more samples, from the factor that is there: O(m^2) per sample.
 
         W grows by rows: with $B = K(new, old) W^T$ and $V V^T = K(new, new) + s^2/t I - B B^T$,
@@ -370,16 +358,14 @@ class GPPrior(ClosedForm):
         alpha = matmul(transpose(inverse), matmul(inverse, residual))
         return GPPosterior(data, inverse, alpha, posterior.temperature)
 
-    def predict(
-        self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
-    ) -> Prediction:
+    def predict(self, phi: Particle, posterior: GPPosterior, x: Inputs) -> Prediction:
         r"""Return $N(m(x) + k_*^T \alpha,\ k(x, x) - |W k_*|^2 + s(x)^2)$ at the rows of x."""
         mean, variance = self.latent(phi, posterior, x)
         std = jnp.sqrt(variance + self.noise_variance(phi, x))
         return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
 
     def latent(
-        self, phi: Float[Array, " size"], posterior: GPPosterior, x: Float[Array, "t d"]
+        self, phi: Particle, posterior: GPPosterior, x: Inputs
     ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
         """Return mean and variance of h(x), without the observation noise."""
         cross = jnp.where(
@@ -389,7 +375,7 @@ class GPPrior(ClosedForm):
         explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
         return mean, jnp.maximum(self.variance(phi, x) - explained, 0)
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: GPPosterior) -> LeftOut:
+    def leave_one_out(self, phi: Particle, posterior: GPPosterior) -> LeftOut:
         r"""Return what every sample is to all others, in closed form.
 
         Given the others, $y_j + N(0, (1/t - 1) s_j^2)$ has mean $y_j - \alpha_j / v_j$ and variance
@@ -409,12 +395,10 @@ class GPPrior(ClosedForm):
             log_normal(variance) + self._constants(noise, data.mask, temperature),
         )
 
-    def responsibilities(
-        self, phi: Float[Array, " size"], posterior: GPPosterior
-    ) -> Float[Array, " 1"]:
+    def responsibilities(self, phi: Particle, posterior: GPPosterior) -> Float[Array, " 1"]:
         return jnp.ones(1, phi.dtype)
 
-    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Prior mean at the reference inputs, prior correlation of neighbours, and the noise.
 
         Divided by the square root of their number, so that the distance of two fingerprints is

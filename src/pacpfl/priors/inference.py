@@ -25,16 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from pacpfl import svgd
 from pacpfl.errors import InputError
-from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
+from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
 from pacpfl.linalg import factorise
 from pacpfl.priors.base import Scalar, random_rows
 from pacpfl.priors.networks import Network, affine, body_size, by_rows, features, has_features
@@ -44,6 +44,9 @@ from pacpfl.types import Data
 
 OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
 EVERY = slice(None)
+Rows = slice | Int[Array, " b"]  # the samples of one step
+Place = TypeVar("Place")  # a pytree of arrays, or one
+Reached: TypeAlias = PyTree[Array]  # z for `svgd` and `laplace`, (m, ln s) for `variational`
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,6 @@ class Problem(NamedTuple):
         return body_size(self.network) if self.inference.adapt == "last" else 0
 
 
-def masked_log_likelihood(
-    likelihood: Likelihood, outputs: Float[Array, "m outputs"], data: Data
-) -> Float[Array, ""]:
-    """ln p(S | w) of the samples where the mask is true."""
-    densities = likelihood.log_density(outputs, jnp.where(data.mask, data.y, 0))
-    return jnp.where(data.mask, densities, 0).sum()
-
-
 class Target(NamedTuple):
     """ln p(S | w)^t of n networks as a function of what adapts, in units of the prior's sigma."""
 
@@ -102,27 +97,26 @@ class Target(NamedTuple):
     data: Data
     temperature: Float[Array, ""]
 
-    def outputs(self, seen: Array, z: Float[Array, " p"], rows: Any = EVERY) -> Array:
+    def outputs(self, seen: Array, z: Float[Array, " p"], rows: Rows = EVERY) -> Array:
         fixed = self.problem.fixed
         head = self.problem.means[fixed:] + self.problem.std[fixed:] * z
         if self.by_features:
             return affine(head, seen[rows])
         return self.problem.network(jnp.concatenate([seen, head]), self.data.x[rows])
 
-    def log_likelihoods(self, z: Float[Array, "n p"], rows: Any = EVERY) -> Float[Array, " n"]:
+    def log_likelihoods(self, z: Float[Array, "n p"], rows: Rows = EVERY) -> Float[Array, " n"]:
         """With some rows only: the batch's mean stands for the mean of all."""
         batch = Data(*(part[rows] for part in self.data))
         share = self.data.mask.sum() / jnp.maximum(batch.mask.sum(), 1)
 
         def one(seen: Array, z: Array) -> Array:
             values = self.outputs(seen, z, rows)
-            return masked_log_likelihood(self.problem.likelihood, values, batch)
+            return log_likelihood(self.problem.likelihood, values, batch)
 
         scale = self.temperature * share.astype(self.temperature.dtype)
         return scale * jax.vmap(one)(self.seen, z)
 
-    def rows(self, key: Array) -> Any:
-        """The samples of one step."""
+    def rows(self, key: Array) -> Rows:
         batch = self.problem.inference.batch
         if batch is None or batch >= self.data.mask.size:
             return EVERY
@@ -139,15 +133,15 @@ def make_target(problem: Problem, body: Array, data: Data, temperature: Array) -
 
 
 def ascend(
-    gradient: Callable[[Any, Array], Any], start: Any, inference: Inference, key: Array
-) -> Any:
+    gradient: Callable[[Place, Array], Place], start: Place, inference: Inference, key: Array
+) -> Place:
     """`steps` steps of the optimiser. A step that is not finite is not taken."""
     if inference.steps == 0:
         return start
     schedule = optax.cosine_decay_schedule(inference.learning_rate, inference.steps)
     optimizer = OPTIMIZERS[inference.optimizer](schedule)
 
-    def step(number: int, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(number: int, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
         place, memory = carry
         uphill = gradient(place, jax.random.fold_in(key, number))
         finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(uphill)]))
@@ -175,7 +169,7 @@ def _variational(
 ) -> tuple[tuple[Array, Array], Array]:
     """KL(N(m, s^2) || N(0, 1)) = (s^2 + m^2 - 1) / 2 - ln s, summed over the weights."""
 
-    def bound(q: tuple[Array, Array], epsilon: Array, rows: Any) -> Array:
+    def bound(q: tuple[Array, Array], epsilon: Array, rows: Rows) -> Array:
         mean, log_std = q
         likelihood = target.log_likelihoods(mean + jnp.exp(log_std) * epsilon, rows).mean()
         divergence = 0.5 * (jnp.exp(2 * log_std) + mean**2 - 1) - log_std
@@ -263,7 +257,7 @@ def curvature_root(
 
 # For each kind: where it starts, given draws of N(0, I), and how it goes on from there. The results are
 # where it has got to, and the networks.
-INFERENCES: dict[str, tuple[Callable[[Array], Any], Callable[..., tuple[Any, Array]]]] = {
+INFERENCES: dict[str, tuple[Callable[[Array], Reached], Callable[..., tuple[Reached, Array]]]] = {
     "svgd": (lambda noise: noise, _svgd),
     "variational": (
         lambda noise: (jnp.zeros_like(noise[0]), jnp.zeros_like(noise[0])),
@@ -278,7 +272,7 @@ class BNNPosterior(NamedTuple):
 
     body: Float[Array, "n fixed"]  # weights that did not adapt
     head: Float[Array, "n adapted"]
-    reached: Any  # z for `svgd` and `laplace`, (m, ln s) for `variational`
+    reached: Reached
     log_likelihoods: Float[Array, " n"]  # t ln p(S | w) of the draws of the prior
     data: Data
     temperature: Float[Array, ""]
@@ -303,7 +297,7 @@ def draws(problem: Problem, key: Array) -> Float[Array, "n w"]:
 
 
 def infer(
-    problem: Problem, data: Data, temperature: Array, key: Array, reached: Any = None
+    problem: Problem, data: Data, temperature: Array, key: Array, reached: Reached | None = None
 ) -> BNNPosterior:
     """From the prior, or from where inference stood before."""
     fixed, drawn = problem.fixed, draws(problem, key)
@@ -318,7 +312,7 @@ def infer(
     else:
         said = outputs(problem, body, head, data.x)
         log_likelihoods = temperature * jax.vmap(
-            lambda each: masked_log_likelihood(problem.likelihood, each, data)
+            lambda each: log_likelihood(problem.likelihood, each, data)
         )(said)
     adapted = problem.means[fixed:] + problem.std[fixed:] * z
     seed = jax.random.key_data(key)

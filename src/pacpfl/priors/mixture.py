@@ -14,7 +14,7 @@ r_j proportional to pi_j Z(P_{phi_j}, S) as weights: they tell which kind a clie
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,22 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from pacpfl.hyper import Block
-from pacpfl.priors.base import ClosedForm, LeftOut, Prior, Scalar
+from pacpfl.priors.base import (
+    ClosedForm,
+    Exact,
+    Inputs,
+    LeftOut,
+    Noise,
+    Particle,
+    Posterior,
+    Scalar,
+)
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data, Mixture, flattened
 
 
 class MixturePosterior(NamedTuple):
-    base: Any  # the base family's posterior, with a leading axis of K
+    base: Posterior  # the base family's posterior, with a leading axis of K
     log_evidence: Float[Array, " K"]  # ln pi_j + ln Z(P_{phi_j}, S)
 
 
@@ -36,7 +45,7 @@ class MixturePosterior(NamedTuple):
 class MixturePrior(ClosedForm):
     """K members of `base` (any family whose predictions are Gaussian mixtures)."""
 
-    base: Prior
+    base: Exact
     members: int
 
     @property
@@ -60,77 +69,59 @@ class MixturePrior(ClosedForm):
         ]
         return (Block("logits", self.members, 0.0, 1.0), *names)
 
-    def split(
-        self, phi: Float[Array, " size"]
-    ) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
+    def split(self, phi: Particle) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
         """ln pi and the members' own parameters."""
         logits, rest = phi[: self.members], phi[self.members :]
         return jax.nn.log_softmax(logits), rest.reshape(self.members, self.base.size)
 
-    def parts(
-        self, phi: Float[Array, " size"]
-    ) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
+    def parts(self, phi: Particle) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
         log_weights, members = self.split(phi)
         return jnp.exp(log_weights), members
 
     def log_evidence(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        noise: tuple[()] = (),
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
         log_weights, members = self.split(phi)
         each = jax.vmap(lambda p: self.base.log_evidence(p, data, temperature))(members)
         return logsumexp(log_weights + each)
 
     def posterior(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        key: Array | None = None,
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> MixturePosterior:
         _, members = self.split(phi)
         return self._weigh(
             phi, jax.vmap(lambda p: self.base.posterior(p, data, temperature))(members)
         )
 
-    def extend(
-        self, phi: Float[Array, " size"], posterior: MixturePosterior, more: Data
-    ) -> MixturePosterior:
+    def extend(self, phi: Particle, posterior: MixturePosterior, more: Data) -> MixturePosterior:
         _, members = self.split(phi)
         return self._weigh(
             phi, jax.vmap(lambda p, q: self.base.extend(p, q, more))(members, posterior.base)
         )
 
-    def _weigh(self, phi: Array, base: Any) -> MixturePosterior:
+    def _weigh(self, phi: Array, base: Posterior) -> MixturePosterior:
         log_weights, members = self.split(phi)
         return MixturePosterior(
             base, log_weights + jax.vmap(self.base.log_evidence_of)(members, base)
         )
 
-    def log_evidence_of(
-        self, phi: Float[Array, " size"], posterior: MixturePosterior
-    ) -> Float[Array, ""]:
+    def log_evidence_of(self, phi: Particle, posterior: MixturePosterior) -> Float[Array, ""]:
         return logsumexp(posterior.log_evidence)
 
     def responsibilities(
-        self, phi: Float[Array, " size"], posterior: MixturePosterior
+        self, phi: Particle, posterior: MixturePosterior
     ) -> Float[Array, " components"]:
         _, members = self.split(phi)
         within = jax.vmap(self.base.responsibilities)(members, posterior.base)
         return (jax.nn.softmax(posterior.log_evidence)[:, None] * within).reshape(-1)
 
-    def predict(
-        self, phi: Float[Array, " size"], posterior: MixturePosterior, x: Float[Array, "t d"]
-    ) -> Mixture:
+    def predict(self, phi: Particle, posterior: MixturePosterior, x: Inputs) -> Mixture:
         _, members = self.split(phi)
-        each: Mixture = jax.vmap(lambda p, q: self.base.predict(p, q, x))(members, posterior.base)
+        each = jax.vmap(lambda p, q: self.base.predict(p, q, x))(members, posterior.base)
         weights = jax.nn.softmax(posterior.log_evidence)[:, None] * each.weights
         return flattened(each._replace(weights=weights))
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: MixturePosterior) -> LeftOut:
+    def leave_one_out(self, phi: Particle, posterior: MixturePosterior) -> LeftOut:
         """Without sample j the members' weights change too: to pi_k Z_k(S without j)."""
         _, members = self.split(phi)
         each = jax.vmap(self.base.leave_one_out)(members, posterior.base)  # [K, m]
@@ -141,13 +132,13 @@ class MixturePrior(ClosedForm):
             logsumexp(others + each.density, axis=0) - rest, logsumexp(total, axis=0) - rest
         )
 
-    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Members' fingerprints, each as strongly as the mixture uses it."""
         log_weights, members = self.split(phi)
         each = jax.vmap(lambda p: self.base.fingerprint(p, x))(members)
         return (jnp.exp(0.5 * log_weights)[:, None] * each).reshape(-1)
 
 
-def mixture(base: Prior, members: int) -> Prior:
+def mixture(base: Exact, members: int) -> Exact:
     """`base` itself for one member, else the mixture."""
     return base if members == 1 else MixturePrior(base, members)

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from pacpfl.errors import InputError
 from pacpfl.settings import Settings, key
@@ -351,14 +351,14 @@ class WrappedNetwork:
     are called with nothing but the input.
     """
 
-    make: Callable[[Array], Any]
+    make: Callable[[Array], eqx.Module]
     shape: tuple[int, ...] | None = None
 
-    def _divided(self, key: Array) -> tuple[Any, Any]:
+    def _divided(self, key: Array) -> tuple[PyTree[Array], PyTree]:
         """The network's parameters, and all the rest of it."""
         return eqx.partition(self.make(key), eqx.is_inexact_array)
 
-    def _shapes(self) -> Any:
+    def _shapes(self) -> PyTree[jax.ShapeDtypeStruct]:
         """The parameters' shapes, without computing any."""
         return eqx.filter_eval_shape(lambda key: self._divided(key)[0], jax.random.key(0))
 

@@ -13,14 +13,23 @@ of z taken back, and the most likely value, the median and the mean differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl import warp
 from pacpfl.hyper import Block
-from pacpfl.priors.base import ClosedForm, LeftOut, Prior, Scalar
+from pacpfl.priors.base import (
+    ClosedForm,
+    Exact,
+    Inputs,
+    LeftOut,
+    Noise,
+    Particle,
+    Posterior,
+    Scalar,
+)
 from pacpfl.types import Data, WarpedPrediction
 
 # Targets are standardised: the warp bends within them, and is a line at the centre of the hyper-prior.
@@ -33,7 +42,7 @@ BLOCKS = (
 
 class WarpedPosterior(NamedTuple):
     data: Data  # as it came; the base's posterior holds it warped
-    base: Any
+    base: Posterior
     temperature: Float[Array, ""]
 
 
@@ -41,7 +50,7 @@ class WarpedPosterior(NamedTuple):
 class WarpedPrior(ClosedForm):
     """`base`, a family with closed-form evidence and Gaussian predictions, of a warped target."""
 
-    base: Prior
+    base: Exact
 
     @property
     def components(self) -> int:
@@ -55,36 +64,26 @@ class WarpedPrior(ClosedForm):
     def blocks(self) -> tuple[Block, ...]:
         return (*BLOCKS, *self.base.blocks)
 
-    def split(self, phi: Float[Array, " size"]) -> tuple[warp.Warp, Float[Array, " base"]]:
+    def split(self, phi: Particle) -> tuple[warp.Warp, Float[Array, " base"]]:
         """The warp, which has no scale of its own (the base's noise and kernel do), and the base's."""
         centre, skewness, tail = phi[: len(BLOCKS)]
         bend = jnp.stack([centre, jnp.zeros_like(centre), skewness, tail])
         return bend, phi[len(BLOCKS) :]
 
     def log_evidence(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        noise: tuple[()] = (),
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
         bend, base = self.split(phi)
         evidence = self.base.log_evidence(base, warped(bend, data), temperature)
         return evidence + temperature * log_slopes(bend, data).sum()
 
-    def log_evidence_of(
-        self, phi: Float[Array, " size"], posterior: WarpedPosterior
-    ) -> Float[Array, ""]:
+    def log_evidence_of(self, phi: Particle, posterior: WarpedPosterior) -> Float[Array, ""]:
         bend, base = self.split(phi)
         slopes = log_slopes(bend, posterior.data).sum()
         return self.base.log_evidence_of(base, posterior.base) + posterior.temperature * slopes
 
     def posterior(
-        self,
-        phi: Float[Array, " size"],
-        data: Data,
-        temperature: Scalar = 1.0,
-        key: Array | None = None,
+        self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> WarpedPosterior:
         bend, base = self.split(phi)
         return WarpedPosterior(
@@ -93,9 +92,7 @@ class WarpedPrior(ClosedForm):
             jnp.asarray(temperature, phi.dtype),
         )
 
-    def extend(
-        self, phi: Float[Array, " size"], posterior: WarpedPosterior, more: Data
-    ) -> WarpedPosterior:
+    def extend(self, phi: Particle, posterior: WarpedPosterior, more: Data) -> WarpedPosterior:
         bend, base = self.split(phi)
         return WarpedPosterior(
             Data(*(jnp.concatenate(pair) for pair in zip(posterior.data, more, strict=True))),
@@ -103,26 +100,25 @@ class WarpedPrior(ClosedForm):
             posterior.temperature,
         )
 
-    def predict(
-        self, phi: Float[Array, " size"], posterior: WarpedPosterior, x: Float[Array, "t d"]
-    ) -> WarpedPrediction:
+    def predict(self, phi: Particle, posterior: WarpedPosterior, x: Inputs) -> WarpedPrediction:
         bend, base = self.split(phi)
-        weights, means, stds = self.base.predict(base, posterior.base, x)
-        return WarpedPrediction(weights, means, stds, jnp.tile(bend, (self.components, 1)))
+        each = self.base.predict(base, posterior.base, x)
+        warps = jnp.tile(bend, (self.components, 1))
+        return WarpedPrediction(each.weights, each.means, each.stds, warps)
 
-    def leave_one_out(self, phi: Float[Array, " size"], posterior: WarpedPosterior) -> LeftOut:
+    def leave_one_out(self, phi: Particle, posterior: WarpedPosterior) -> LeftOut:
         bend, base = self.split(phi)
         density, evidence = self.base.leave_one_out(base, posterior.base)
         slopes = log_slopes(bend, posterior.data)
         return LeftOut(density + slopes, evidence + posterior.temperature * slopes)
 
     def responsibilities(
-        self, phi: Float[Array, " size"], posterior: WarpedPosterior
+        self, phi: Particle, posterior: WarpedPosterior
     ) -> Float[Array, " components"]:
         _, base = self.split(phi)
         return self.base.responsibilities(base, posterior.base)
 
-    def fingerprint(self, phi: Float[Array, " size"], x: Float[Array, "r d"]) -> Float[Array, " f"]:
+    def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """The base's, and where the warp takes targets: a base alone is no statement about them."""
         bend, base = self.split(phi)
         targets = jnp.linspace(-2, 2, 5, dtype=phi.dtype)
