@@ -27,7 +27,7 @@ from pacpfl.data.prepare import fit_scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.data.tables.read import read_rows
 from pacpfl.engine import runtime
-from pacpfl.methods.models import build_prior
+from pacpfl.methods.registry import build_prior
 from pacpfl.types import Samples
 
 ROWS, ASKED, FEATURES, PARTICLES = 150, 10_000, 15, 4

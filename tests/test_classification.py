@@ -15,9 +15,8 @@ from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.excerpts import DOUBTED, SURE, WRONG, examples
 from pacpfl.likelihoods import Categorical, Gaussian
-from pacpfl.methods.models import build_model
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.registry import build_method, entry, named
+from pacpfl.methods.registry import build_method, build_model, entry, named
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.networks import CNN, MLP

@@ -19,7 +19,7 @@ from pacpfl.data.prepare import Scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.errors import InputError
 from pacpfl.files import save_arrays
-from pacpfl.methods.models import build_prior
+from pacpfl.methods.registry import build_prior
 from pacpfl.priors.gp import GPPrior
 
 pytestmark = pytest.mark.usefixtures("programs")

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pacpfl.config import Config, override
-from pacpfl.methods.models import temperatures
-from pacpfl.methods.registry import build_pacpfl
+from pacpfl.methods.registry import build_pacpfl, temperatures
 from pacpfl.types import Client, Federation, Samples
 
 

@@ -14,7 +14,7 @@ import pytest
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.methods.private import Private
+from pacpfl.methods.transforms import Private
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.privacy.accounting import plan_for
 from pacpfl.types import Data

@@ -31,7 +31,7 @@ from pacpfl.data.tables.read import load_own
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.files import damaged, load_arrays, save_arrays
-from pacpfl.methods.models import build_prior
+from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.trained import load_run

@@ -26,10 +26,9 @@ from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving, Secrecy, keep_secret
 from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.methods.base import Method
-from pacpfl.methods.models import temperatures
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.private import Private, protect
-from pacpfl.methods.registry import build_method, entry
+from pacpfl.methods.registry import build_method, entry, temperatures
+from pacpfl.methods.transforms import Private, protect
 from pacpfl.privacy.ledger import FILE, facts, read_ledger
 from pacpfl.types import Federation
 

@@ -18,8 +18,8 @@ from pacpfl.engine.training import load_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.folder import AGAIN, RunFolder
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.private import protect
 from pacpfl.methods.registry import build_method
+from pacpfl.methods.transforms import protect
 from pacpfl.privacy.ledger import RunRecord, read_ledger
 from pacpfl.run import run_identity
 from pacpfl.types import Federation

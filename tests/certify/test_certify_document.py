@@ -21,8 +21,8 @@ from pacpfl.certify.gaussian_processes import base_of
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
-from pacpfl.methods.models import build_prior
 from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods.registry import build_prior
 from pacpfl.priors.gp import GPSettings
 from pacpfl.run import run
 from pacpfl.types import Form

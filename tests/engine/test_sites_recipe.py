@@ -13,8 +13,8 @@ from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings, TableSettings
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.methods.private import Private
 from pacpfl.methods.registry import build_method
+from pacpfl.methods.transforms import Private
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites.kits import Project, read_project
 from pacpfl.sites.recipe import recipe_of, site_federation

@@ -29,8 +29,7 @@ from pacpfl.engine.simulate import train
 from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.pacpfl import State, Update
-from pacpfl.methods.private import Private, PrivateUpdate
-from pacpfl.methods.transforms import SummedPrivate, summed
+from pacpfl.methods.transforms import Private, PrivateUpdate, SummedPrivate, summed
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
 from pacpfl.privacy.mechanisms import AdaptiveClip

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from pacpfl import hyper
 from pacpfl.likelihoods import Gaussian
-from pacpfl.methods.alone import ARD, AloneSettings, Ridge, Vanilla
+from pacpfl.methods.alone import ARD, AloneSettings, Pooled, Ridge, Vanilla
 from pacpfl.methods.base import Method
 from pacpfl.methods.fedavg import FedAvg
 from pacpfl.methods.maml import MAML, MAMLSettings
@@ -23,7 +23,6 @@ from pacpfl.methods.mtl import MTL, MTLSettings
 from pacpfl.methods.network import LocalTraining, NetworkModel
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.pfedgp import PFedGP
-from pacpfl.methods.pooled import Pooled
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data, Prediction

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from pacpfl.errors import InputError
-from pacpfl.methods.alone import AloneSettings, minimise, minimise_from_all
-from pacpfl.methods.pooled import Pooled, SparseModel
+from pacpfl.methods.alone import AloneSettings, Pooled, SparseModel, minimise, minimise_from_all
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior

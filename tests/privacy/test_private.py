@@ -17,7 +17,7 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.pacpfl import Update as PlainUpdate
-from pacpfl.methods.private import Private, PrivateUpdate
+from pacpfl.methods.transforms import Private, PrivateUpdate
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.networks import MLP

@@ -22,8 +22,8 @@ from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
 from pacpfl.folder import RunFolder
 from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.methods.private import protect
 from pacpfl.methods.registry import build_pacpfl
+from pacpfl.methods.transforms import protect
 from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.accounting import PrivacySettings, epsilon_spent
 from pacpfl.privacy.ledger import FILE, read_ledger

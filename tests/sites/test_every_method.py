@@ -58,8 +58,8 @@ def test_private_rounds_are_written_in_the_ledger_first(tmp_path: Path) -> None:
     from pacpfl.data.store import from_clients
     from pacpfl.engine.simulate import train
     from pacpfl.engine.training import Secrecy
-    from pacpfl.methods.private import protect
     from pacpfl.methods.registry import build_method
+    from pacpfl.methods.transforms import protect
     from pacpfl.privacy.accounting import PrivacySettings
     from pacpfl.privacy.ledger import FILE, read_ledger
 

@@ -28,7 +28,7 @@ from pacpfl.bounds.client import Unit
 from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.methods.models import temperatures
+from pacpfl.methods.registry import temperatures
 from pacpfl.trained import Trained
 from pacpfl.types import Client, Federation
 

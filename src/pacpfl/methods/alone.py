@@ -1,8 +1,9 @@
-"""Models of one client from its own samples alone: what everybody would try first.
+"""Models without rounds, of one client's samples alone or of all: what everybody would try first.
 
 `Vanilla` fits a Gaussian process with a given prior family, `VanillaBNN` infers Bayesian networks,
-`ARD` and `Ridge` are what a user would reach for. `PooledBNN` is here because it is `VanillaBNN` on
-everybody's samples.
+`ARD` and `Ridge` are what a user would reach for. `Pooled` and `PooledBNN` are the same on everybody's
+samples together: they send data to one place, so they are no federated methods, and show what ignoring
+the clients' differences costs. Clients who join later get the same model.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ import optax
 from jaxtyping import Array, Float
 
 from pacpfl import hyper
+from pacpfl.errors import InputError
 from pacpfl.linalg import factorise
+from pacpfl.methods.base import Curves, Stateless, Weights
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import Prior
+from pacpfl.priors import sparse
+from pacpfl.priors.base import Particle, Prior
 from pacpfl.priors.gp import GPPrior, GPSettings
+from pacpfl.priors.inference import ascend
 from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
@@ -59,31 +64,23 @@ Known = TypeVar("Known")
 Parameters = TypeVar("Parameters")  # a pytree of arrays
 
 
-class Alone:
+class Alone(Stateless):
     """A method without a federation: the server knows nothing, and nobody tells it anything."""
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State | FixedPrior:
         return State()
 
-    def init_client(self, state: Known, data: Data, key: Array) -> tuple[()]:
-        return ()
-
     def client_update(
-        self, state: Known, client_state: tuple[()], data: Data, key: Array
+        self, state: object, client_state: tuple[()], data: Data, key: Array
     ) -> tuple[tuple[()], tuple[()]]:
         return (), ()
 
     def server_update(
-        self, state: Known, updates: tuple[()], weights: Float[Array, " c"], key: Array
+        self, state: Known, updates: tuple[()], weights: Weights, key: Array
     ) -> Known:
         return state
 
-    def diagnostics(
-        self, state: Known, updates: tuple[()], weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
+    def diagnostics(self, state: object, updates: tuple[()], weights: Weights) -> Curves:
         return {}
 
 
@@ -117,44 +114,93 @@ def fit(
 ) -> PersonalModel:
     """The particle with the highest evidence that is found from any of the starts, conditioned."""
     per_sample = 1 / data.mask.sum()
-
-    def objective(phi: Array) -> Array:
-        return -per_sample * prior.log_evidence(phi, data)
-
-    best = minimise_from_all(objective, starts, steps, learning_rate)
+    best = maximise(
+        lambda phi: per_sample * prior.log_evidence(phi, data), starts, steps, learning_rate
+    )
     return personal_model(prior, best[None], data, "uniform")
 
 
-def minimise_from_all(
+def maximise(
     objective: Callable[[Parameters], Array], starts: Parameters, steps: int, learning_rate: float
 ) -> Parameters:
-    """The best of the minima found from each start (leading axis of every leaf of `starts`)."""
-    found, values = jax.vmap(lambda start: minimise(objective, start, steps, learning_rate))(starts)
-    best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+    """The best of where Adam with a cosine schedule ends from each start (leading axis of every leaf)."""
+    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
+    uphill = jax.grad(objective)
+
+    def search(start: Parameters) -> tuple[Parameters, Array]:
+        found = ascend(lambda place, step: uphill(place), start, optimizer, steps)
+        return found, objective(found)
+
+    found, values = jax.vmap(search)(starts)
+    best = jnp.argmax(jnp.where(jnp.isfinite(values), values, -jnp.inf))
     return jax.tree.map(lambda a: a[best], found)
 
 
-def minimise(
-    objective: Callable[[Parameters], Array], start: Parameters, steps: int, learning_rate: float
-) -> tuple[Parameters, Array]:
-    """Adam with a cosine schedule: where it ends, and the objective there.
+def plain_prior(features: int, noise: float) -> GPPrior:
+    """Constant mean, one length scale per feature, learned scale, and a wide hyper-prior of the noise,
+    centred at `noise`."""
+    settings = GPSettings(
+        mean="constant", kernel="ard", output_scale="learned", noise=noise, noise_spread=1.0
+    )
+    return GPPrior(features, settings)
 
-    A step whose gradient is not finite is not taken: the search ends where it is.
+
+class SparseModel(eqx.Module):
+    """A Gaussian process conditioned on its values at the inducing inputs."""
+
+    prior: GPPrior = eqx.field(static=True)
+    phi: Particle
+    posterior: sparse.SparsePosterior
+
+    def __call__(self, x: Float[Array, "t d"]) -> Prediction:
+        mean, std = sparse.predict(self.prior, self.phi, self.posterior, x)
+        return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
+
+
+@dataclass(frozen=True)
+class Pooled(Alone):
+    """One prior, fitted to everybody's samples.
+
+    The paper says that the pooled Gaussian process has inducing points, and leaves the rest open. Here:
+    - Up to `exact_limit` samples the model needs none, and is fitted like `Vanilla`.
+    - Beyond, the collapsed variational bound takes the place of the evidence (`priors.sparse`). The
+      parameters of the prior and the `inducing` inputs are learned together, by the same Adam; the inputs
+      start at the centres of k-means.
+    - All samples are used in every step: it costs O(n M^2), and 15,000 samples need no mini-batches.
     """
-    optimizer = optax.adam(optax.cosine_decay_schedule(learning_rate, steps))
 
-    def step(_: int, carry: tuple[Parameters, optax.OptState]) -> tuple[Parameters, optax.OptState]:
-        parameters, memory = carry
-        gradient = jax.grad(objective)(parameters)
-        change, remembered = optimizer.update(gradient, memory)
-        moved = optax.apply_updates(parameters, change)
-        finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)]).all()
-        return jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (moved, remembered), carry
-        )
+    prior: Prior
+    settings: AloneSettings = AloneSettings()  # its `inducing` is M; there is one start
+    exact_limit: int = 500
 
-    parameters, _ = jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))
-    return parameters, objective(parameters)
+    central: ClassVar[bool] = True
+
+    def personalize(
+        self, state: State, client_state: tuple[()], data: Data, key: Array
+    ) -> PersonalModel | SparseModel:
+        own = self.settings
+        prior = hyper.hyper_prior(self.prior.blocks, own.hyper_std, data.x.dtype)
+        starts = hyper.sample(key, prior, 1)
+        if len(data.mask) <= self.exact_limit:
+            return fit(self.prior, starts, data, own.steps, own.learning_rate)
+        return self._fit_sparse(starts, data)
+
+    def _fit_sparse(self, starts: Float[Array, "starts size"], data: Data) -> SparseModel:
+        prior = self.prior.gaussian
+        if prior is None or prior is not self.prior:
+            raise InputError(
+                f"A pooled model of {len(data.mask)} samples needs inducing points, which only a "
+                'single Gaussian process of the plain target has: set members = 1 and warp = "none", or '
+                "leave out the pooled model."
+            )
+        inducing = sparse.initial_inducing(data, min(self.settings.inducing, len(data.mask)))
+
+        def objective(parameters: tuple[Array, Array]) -> Array:
+            return sparse.bound(prior, *parameters, data) / data.mask.sum()
+
+        own = self.settings
+        phi, inducing = maximise(objective, (starts, inducing[None]), own.steps, own.learning_rate)
+        return SparseModel(prior, phi, sparse.condition(prior, phi, inducing, data))
 
 
 @dataclass(frozen=True)
@@ -294,18 +340,6 @@ class ARD(Alone):
     spread: float = 0.5  # of the draws: 1 takes them from the prior's blocks as they are
     noise: float = 0.4  # of the first start
 
-    def prior(self, features: int) -> GPPrior:
-        return GPPrior(
-            features,
-            GPSettings(
-                mean="constant",
-                kernel="ard",
-                output_scale="learned",
-                noise=self.noise,
-                noise_spread=1.0,
-            ),
-        )
-
     def starting_points(
         self, prior: GPPrior, key: Array, dtype: jnp.dtype | type
     ) -> Float[Array, "starts size"]:
@@ -315,6 +349,6 @@ class ARD(Alone):
     def personalize(
         self, state: State, client_state: tuple[()], data: Data, key: Array
     ) -> PersonalModel:
-        prior = self.prior(data.x.shape[-1])
+        prior = plain_prior(data.x.shape[-1], self.noise)
         starts = self.starting_points(prior, key, data.x.dtype)
         return fit(prior, starts, data, self.steps, self.learning_rate)

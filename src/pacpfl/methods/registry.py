@@ -1,5 +1,9 @@
 """Every method by its name: what it is called, made of, made for, and what it depends on.
 
+From a configuration and a form to priors, networks and methods, for both tasks: where the target is a
+number the likelihood is Gaussian; where it is one of several classes it is categorical, and what a
+particle of PAC-PFL stands for is a Bayesian network (`build_bnn_prior`).
+
 A method of somebody else's package stands here, too, if its distribution names an `Entry` in the group
 of entry points `pacpfl.methods`:
 
@@ -13,25 +17,42 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
+from pacpfl.bounds.conditions import lambda_condition
+from pacpfl.bounds.server import lambda_from_tau, tau_from_lambda
 from pacpfl.errors import InputError
-from pacpfl.methods import models
-from pacpfl.methods.alone import ARD, PooledBNN, Ridge, Vanilla, VanillaBNN
+from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
+from pacpfl.methods.alone import (
+    ARD,
+    AloneSettings,
+    Pooled,
+    PooledBNN,
+    Ridge,
+    Vanilla,
+    VanillaBNN,
+    plain_prior,
+)
 from pacpfl.methods.base import Method
 from pacpfl.methods.fedavg import FedAvg
-from pacpfl.methods.maml import MAML
-from pacpfl.methods.models import Sections
-from pacpfl.methods.mtl import MTL
-from pacpfl.methods.pacpfl import PACPFL, build_optimizer
-from pacpfl.methods.pfedbayes import PFedBayes
+from pacpfl.methods.maml import MAML, MAMLSettings
+from pacpfl.methods.mtl import MTL, MTLSettings
+from pacpfl.methods.network import LocalTraining, NetworkModel
+from pacpfl.methods.pacpfl import DEFAULT_TAU, PACPFL, TrainSettings, build_optimizer
+from pacpfl.methods.pfedbayes import PFedBayes, PFedBayesSettings
 from pacpfl.methods.pfedgp import PFedGP
-from pacpfl.methods.pfedgp_classes import PFedGPClassify
-from pacpfl.methods.pooled import Pooled
-from pacpfl.priors.networks import ROWS
+from pacpfl.methods.pfedgp_classes import PFedGPClassify, PFedGPSettings
+from pacpfl.personal import PersonalSettings
+from pacpfl.priors.base import Prior
+from pacpfl.priors.bnn import BNNPrior, BNNSettings
+from pacpfl.priors.gp import GPPrior, GPSettings
+from pacpfl.priors.inference import Inference
+from pacpfl.priors.mixture import mixture
+from pacpfl.priors.networks import CNN, MLP, ROWS, NetworkSettings
+from pacpfl.priors.warped import WarpedPrior
 from pacpfl.settings import nearest
 from pacpfl.types import Federation, Form
 
@@ -39,6 +60,131 @@ GROUP = "pacpfl.methods"
 Task = Literal["numbers", "classes"]
 BOTH: frozenset[Task] = frozenset({"numbers", "classes"})
 NUMBERS: frozenset[Task] = frozenset({"numbers"})
+SMALLEST = 16  # pixels; a side below this has no room for two unpadded convolutions of 5 x 5
+
+
+class Sections(Protocol):
+    """What of a configuration methods are built from: `config.Config` has these sections, and more."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def prior(self) -> GPSettings: ...
+    @property
+    def network(self) -> NetworkSettings: ...
+    @property
+    def train(self) -> TrainSettings: ...
+    @property
+    def local(self) -> LocalTraining: ...
+    @property
+    def mtl(self) -> MTLSettings: ...
+    @property
+    def maml(self) -> MAMLSettings: ...
+    @property
+    def bnn(self) -> BNNSettings: ...
+    @property
+    def pfedbayes(self) -> PFedBayesSettings: ...
+    @property
+    def pfedgp(self) -> PFedGPSettings: ...
+    @property
+    def alone(self) -> AloneSettings: ...
+    @property
+    def posterior(self) -> Inference: ...
+    @property
+    def personal(self) -> PersonalSettings: ...
+
+
+def build_prior(config: Sections, form: Form) -> Prior:
+    """Return the family of priors that a configuration means: a Bayesian network for classes."""
+    if form.classes is not None:
+        return build_bnn_prior(config, form)
+    plain = GPPrior(len(form.features), config.prior)
+    return mixture(
+        plain if config.prior.warp == "none" else WarpedPrior(plain), config.prior.members
+    )
+
+
+def simple_prior(config: Sections, form: Form) -> GPPrior:
+    """What people fit to one small data set."""
+    return plain_prior(len(form.features), config.prior.noise)
+
+
+def build_likelihood(form: Form) -> Likelihood:
+    return Gaussian(1.0) if form.classes is None else Categorical(form.classes)
+
+
+def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:
+    network, shape = config.network, form.shape
+    if network.kind == "mlp":
+        return MLP((len(form.features), *network.widths, outputs), network.activation)
+    if shape is None or len(shape) != 2:
+        raise InputError('network.kind = "cnn" needs images, which the data are not; choose "mlp".')
+    first, second = network.filters
+    return CNN(
+        *shape,
+        outputs,
+        filters=(first, second),
+        hidden=network.hidden,
+        padding="valid" if min(shape) >= SMALLEST else "same",
+    )
+
+
+def build_model(config: Sections, form: Form) -> NetworkModel:
+    likelihood = build_likelihood(form)
+    return NetworkModel(build_network(config, form, likelihood.outputs), likelihood)
+
+
+def build_bnn_prior(config: Sections, form: Form) -> BNNPrior:
+    if config.prior.members > 1:
+        raise InputError("Mixtures of Bayesian networks are not offered; set prior.members = 1.")
+    model = build_model(config, form)
+    return BNNPrior(model.network, model.likelihood, config.bnn, config.posterior)
+
+
+def vague_prior(config: Sections, form: Form) -> BNNPrior:
+    """A prior that knows no data: wide, and every layer adapts.
+
+    Half a million weights against a few samples: at temperature 1 the prior drowns the data and nothing
+    is learned, so the samples get the weight that a baseline worth beating needs.
+    """
+    alone, model = config.alone, build_model(config, form)
+    inference = Inference(
+        alone.inference, alone.networks, "all", alone.steps, alone.learning_rate, alone.temperature,
+        batch=alone.batch,
+    )  # fmt: skip
+    settings = BNNSettings(initial_std=alone.initial_std)
+    return BNNPrior(model.network, model.likelihood, settings, inference)
+
+
+def temperatures(config: Sections, form: Form) -> dict[str, float]:
+    """Return tau and lambda, whichever was given, and the condition of the server-level theorem.
+
+    The theorem has one beta; that of the mean number of samples stands for it. Where nobody tells
+    the numbers of samples there is tau alone.
+    """
+    train, n, n_2 = config.train, form.clients, form.later
+    if form.sizes is None:
+        if train.lambda_ is not None:
+            raise InputError(
+                "lambda needs the number of samples of every client, and not all sites tell it; set "
+                "tau, or share_sizes = true at every site."
+            )
+        return {"tau": train.tau or DEFAULT_TAU}
+    beta = train.temperature * float(np.mean(form.sizes))
+    if train.lambda_ is not None:
+        lambda_ = train.lambda_
+        tau = tau_from_lambda(lambda_, [beta] * n, n_2, train.upsilon)
+    else:
+        tau = train.tau or DEFAULT_TAU
+        # No finite lambda leads to tau = 1, and none at all beyond it.
+        lambda_ = lambda_from_tau(min(tau, 1.0), [beta] * n, n_2, train.upsilon)
+    return {
+        "tau": tau,
+        "lambda": lambda_,
+        "beta": beta,
+        "n_2": n_2,
+        "lambda_condition": lambda_condition(lambda_, n_2, train.upsilon).status == "holds",
+    }
 
 
 # Bytes that clients who are personalised together may take.
@@ -106,7 +252,7 @@ class Entry:
         if federation.classes is None:
             return None
         form = federation.form
-        network = models.build_network(config, form, models.build_likelihood(form).outputs)
+        network = build_network(config, form, build_likelihood(form).outputs)
         rows = max(len(c.personal) for group in federation.groups().values() for c in group)
         held = self.memory(config, form)
         passes, rows = GRADIENT if held.gradients else 1, min(rows, held.rows or rows)
@@ -185,9 +331,9 @@ def _others(ours: Mapping[str, Entry]) -> Iterator[Entry]:
 
 
 def build_pacpfl(config: Sections, form: Form) -> PACPFL:
-    tau = models.temperatures(config, form)["tau"]
+    tau = temperatures(config, form)["tau"]
     return PACPFL(
-        models.build_prior(config, form),
+        build_prior(config, form),
         form.clients,
         build_optimizer(config.train),
         replace(config.train, tau=tau, lambda_=None),
@@ -207,8 +353,8 @@ def _pacpfl_memory(config: Sections, form: Form) -> Memory:
 def _pfedgp(config: Sections, form: Form) -> Method:
     optimizer = build_optimizer(config.train)
     if form.classes is None:
-        return PFedGP(models.build_prior(config, form), optimizer, batch=config.train.batch)
-    network = models.build_network(config, form, config.pfedgp.features)
+        return PFedGP(build_prior(config, form), optimizer, batch=config.train.batch)
+    network = build_network(config, form, config.pfedgp.features)
     return PFedGPClassify(network, form.classes, optimizer, config.pfedgp)
 
 
@@ -220,16 +366,16 @@ def _pfedgp_memory(config: Sections, form: Form) -> Memory:
 
 
 def _pfedbayes(config: Sections, form: Form) -> PFedBayes:
-    return PFedBayes(models.build_model(config, form), config.local, config.pfedbayes)
+    return PFedBayes(build_model(config, form), config.local, config.pfedbayes)
 
 
 def _mtl(config: Sections, form: Form) -> MTL:
-    return MTL(models.build_model(config, form), form.clients, config.local, config.mtl)
+    return MTL(build_model(config, form), form.clients, config.local, config.mtl)
 
 
 def _maml(config: Sections, form: Form) -> MAML:
     return MAML(
-        models.build_model(config, form),
+        build_model(config, form),
         config.maml,
         config.train.batch,
         server_optimizer=build_optimizer(config.train),
@@ -237,19 +383,19 @@ def _maml(config: Sections, form: Form) -> MAML:
 
 
 def _fedavg(config: Sections, form: Form) -> FedAvg:
-    return FedAvg(models.build_model(config, form), config.local)
+    return FedAvg(build_model(config, form), config.local)
 
 
 def _vanilla(config: Sections, form: Form) -> Method:
     if form.classes is None:
-        return Vanilla(models.simple_prior(config, form), config.alone)
-    return VanillaBNN(models.vague_prior(config, form))
+        return Vanilla(simple_prior(config, form), config.alone)
+    return VanillaBNN(vague_prior(config, form))
 
 
 def _pooled(config: Sections, form: Form) -> Method:
     if form.classes is None:
-        return Pooled(models.simple_prior(config, form), config.alone)
-    return PooledBNN(models.vague_prior(config, form))
+        return Pooled(simple_prior(config, form), config.alone)
+    return PooledBNN(vague_prior(config, form))
 
 
 def _local_memory(config: Sections, form: Form) -> Memory:
@@ -288,7 +434,7 @@ OURS = (
     ),
     Entry(
         "vanilla-deep", "Deep GP per client",
-        lambda config, form: Vanilla(models.build_prior(config, form), config.alone),
+        lambda config, form: Vanilla(build_prior(config, form), config.alone),
         tasks=NUMBERS, learns="alone", releases="nothing", settings=("prior", "alone"),
     ),
     Entry(
@@ -299,7 +445,7 @@ OURS = (
     ),
     Entry(
         "pooled-deep", "Pooled deep GP",
-        lambda config, form: Pooled(models.build_prior(config, form), config.alone),
+        lambda config, form: Pooled(build_prior(config, form), config.alone),
         tasks=NUMBERS, learns="from pooled data", settings=("prior", "alone"),
     ),
     Entry(

@@ -1,4 +1,28 @@
-"""Methods around methods: updates in fewer bytes, and updates of which the server sees sums only.
+"""Methods around methods: differentially private, in fewer bytes, or of which the server sees sums only.
+
+`Private` is PAC-PFL with differential privacy, for any number of particles (paper, appendix on DP,
+Algorithm 3):
+
+    client:  G_i = gradients of ln Z, clipped                                     (line 6)
+    server:  G = sum_i G_i + noise;  mean = G / expected cohort                   (lines 8 and 9)
+             then as in PAC-PFL: hyper-prior's gradient, SVGD step                (lines 10 to 14)
+
+What leaves a client is its clipped update, and with adaptive clipping one bit that is accounted for.
+Everything else here is computed from noisy sums: particles, the optimiser's state, averages. The
+evidence that PAC-PFL shows on its progress bar depends on the clients' data and is never sent.
+
+Beyond the printed algorithm: the clip is on the whole k x d update; the noise is that of a plan
+whose epsilon is accounted (pacpfl.privacy); the particles of the last rounds can be averaged, which
+takes out much of the noise and costs nothing (Polyak & Juditsky 1992).
+
+Unit `sample`: where ln Z is a sum over samples, every sample's gradient is clipped, and the sum over
+the client's samples is sent. That is so for the lower bound `elbo` of Bayesian networks, and for their
+evidence from one draw. It is not so for Gaussian processes, whose kernel matrix couples all samples,
+nor for ln 1/L sum_l p(S|w_l), whose weights do: there only the client unit is offered, which implies
+the sample unit.
+
+`SummedPrivate` is the same under secure aggregation (sites.secure_terms): the sum of the updates
+already holds the sites' noise, and the server adds none.
 
 `Compressed` sends float16 or int8, with error feedback (Seide et al. 2014; Karimireddy 2019):
 
@@ -7,24 +31,39 @@
 
 What rounding takes away in one round, a client adds in the next, so that no direction is lost for
 good. Simulator, sites and replay compute the same numbers.
-
-`SummedPrivate` is private PAC-PFL under secure aggregation (sites.secure_terms): the sum of the updates
-already holds the sites' noise, and the server adds none.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Generic, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from pacpfl import svgd
 from pacpfl.errors import InputError
-from pacpfl.methods.base import Method, Predictor
-from pacpfl.methods.pacpfl import Update
-from pacpfl.methods.private import Private, PrivateState, PrivateUpdate
+from pacpfl.methods import pacpfl
+from pacpfl.methods.base import (
+    ClientState,
+    Curves,
+    Federated,
+    Method,
+    Predictor,
+    State,
+    Stateless,
+    Update,
+    Weights,
+    mini_batch,
+)
+from pacpfl.methods.pacpfl import PACPFL
+from pacpfl.personal import PersonalModel
+from pacpfl.priors.base import Prior
+from pacpfl.privacy import mechanisms
+from pacpfl.privacy.accounting import Plan, PrivacySettings
+from pacpfl.privacy.mechanisms import AdaptiveClip, count_std, next_clip, sum_multiplier
 from pacpfl.types import Data
 
 ENCODINGS = ("exact", "float16", "int8")
@@ -32,113 +71,198 @@ WORTHWHILE = 64  # numbers in an array; smaller ones travel as they are
 LEVELS = 127  # of int8, on each side of 0
 
 
-class Code(NamedTuple):
-    """v = codes * scale (/ LEVELS where the codes are whole numbers)."""
+class PrivateState(NamedTuple):
+    inner: pacpfl.State
+    clip: Float[Array, ""]
+    round: Int[Array, ""]
+    # Of the particles since `average_from`; () where none is kept.
+    average: PyTree[Float[Array, "k size"]]
 
-    codes: Array
-    scale: Array  # max |v| of each row
 
-
-class Carried(NamedTuple):
-    """What a client keeps: what the method has it keep, and what rounding took away."""
-
-    own: Any
-    residual: Any
+class PrivateUpdate(NamedTuple):
+    gradients: Float[Array, "k size"]  # clipped
+    # Whether nothing was clipped; () without adaptive clipping.
+    unclipped: PyTree[Bool[Array, ""]]
+    # Whether a gradient was not finite; () in strict mode: it is not accounted for.
+    refused: PyTree[Bool[Array, ""]]
 
 
 @dataclass(frozen=True)
-class Compressed:
-    method: Method
-    encoding: str  # float16 or int8
+class Private(Stateless):
+    method: PACPFL
+    plan: Plan
+    clip: float  # gamma; with `adaptive` where it starts
+    per_particle: bool = False
+    adaptive: AdaptiveClip | None = None
+    average_from: int | None = None  # first round whose particles are averaged; None: no average
+    strict: bool = False
 
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
+    def __post_init__(self) -> None:
+        if self.plan.unit == "sample":
+            check_decomposes(self.method.prior)
+        if self.adaptive is not None and (
+            self.plan.mode != "gaussian" or self.plan.unit != "client"
+        ):
+            raise InputError(
+                "A clip that adapts is accounted for Gaussian noise and whole clients only; leave "
+                "clip_quantile out, or choose mode = gaussian and unit = client."
+            )
 
-    def init(self, key: Array, example: Data) -> Any:
-        return self.method.init(key, example)
+    @property
+    def order(self) -> int:
+        return mechanisms.ORDER[self.plan.mode]
 
-    def init_client(self, state: Any, data: Data, key: Array) -> Carried:
-        own = self.method.init_client(state, data, key)
-        shapes, _ = jax.eval_shape(self.method.client_update, state, own, data, key)
-        residual = jax.tree.map(
-            lambda s: jnp.zeros(s.shape if worthwhile(s) else (0,), s.dtype), shapes
+    @property
+    def multiplier(self) -> float:
+        """Noise on the sum, in units of the clip: a little more where the count is released, too."""
+        if self.adaptive is None:
+            return self.plan.multiplier
+        return sum_multiplier(self.plan.multiplier, self.adaptive.count_std)
+
+    def init(self, key: Array, example: Data) -> PrivateState:
+        inner = self.method.init(key, example)
+        particles = inner.particles
+        average = particles if self.average_from is not None else ()
+        return PrivateState(
+            inner, jnp.asarray(self.clip, particles.dtype), jnp.zeros((), jnp.int32), average
         )
-        return Carried(own, residual)
 
     def client_update(
-        self, state: Any, client_state: Carried, data: Data, key: Array
-    ) -> tuple[Any, Carried]:
-        update, own = self.method.client_update(state, client_state.own, data, key)
-        leaves, structure = jax.tree.flatten(update)
-        kept = jax.tree.leaves(client_state.residual)
-        pairs = [self._one(leaf, left) for leaf, left in zip(leaves, kept, strict=True)]
-        sent = jax.tree.unflatten(structure, [code for code, _ in pairs])
-        residual = jax.tree.unflatten(structure, [left for _, left in pairs])
-        return sent, Carried(own, residual)
+        self, state: PrivateState, client_state: tuple[()], data: Data, key: Array
+    ) -> tuple[PrivateUpdate, tuple[()]]:
+        if self.plan.unit == "sample":
+            clipped, finite = self._per_sample(state, data, key)
+            return PrivateUpdate(clipped, (), () if self.strict else ~finite), ()
+        gradients = self.method.client_update(state.inner, (), data, key)[0].gradients
+        clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
+        finite = mechanisms.finite_rows(gradients).all()
+        unclipped = () if self.adaptive is None else (clipped == gradients).all()
+        return PrivateUpdate(clipped, unclipped, () if self.strict else ~finite), ()
 
-    def _one(self, leaf: Array, left: Array) -> tuple[Any, Array]:
-        if not worthwhile(leaf):
-            return leaf, left
-        wanted = leaf + left
-        code = encode(wanted, self.encoding)
-        return code, wanted - decode(code, leaf.dtype)
+    def _per_sample(
+        self, state: PrivateState, data: Data, key: Array
+    ) -> tuple[Float[Array, "k size"], Bool[Array, ""]]:
+        """sum over the batch of clip(t grad ln p(z | w)), one sample after the other.
+
+        Replacing a sample changes neither m nor the batch's rows, so it changes one term, by at most
+        twice the clip, or none where the sample is not in the batch.
+        """
+        method, prior = self.method, self.method.prior
+        batch = mini_batch(key, data, method.settings.batch)
+        share = data.mask.sum() / batch.mask.sum()
+        temperature = (method.settings.temperature * share).astype(data.x.dtype)
+        noise = method.noise(state.inner, key, batch.x.dtype)
+
+        def add(total: tuple[Array, Array], sample: Data) -> tuple[tuple[Array, Array], None]:
+            one = jax.tree.map(lambda a: a[None], sample)
+            gradients = jax.vmap(
+                jax.grad(lambda phi, e: prior.log_evidence(phi, one, temperature, e))
+            )(state.inner.particles, noise)
+            gradients = jnp.where(sample.mask, gradients, 0)
+            clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
+            return (total[0] + clipped, total[1] & jnp.isfinite(gradients).all()), None
+
+        nothing = (jnp.zeros_like(state.inner.particles), jnp.array(True))
+        return jax.lax.scan(add, nothing, batch)[0]
 
     def server_update(
-        self, state: Any, updates: Any, weights: Float[Array, " c"], key: Array
-    ) -> Any:
-        return self.method.server_update(state, decoded(updates, weights.dtype), weights, key)
+        self, state: PrivateState, updates: PrivateUpdate, weights: Weights, key: Array
+    ) -> PrivateState:
+        """`key` must be secret: the noise is drawn with it."""
+        noise_key, count_key, inner_key = jax.random.split(key, 3)
+        accepted = (weights > 0) & self._acceptable(state, updates.gradients)
+        total = jnp.where(accepted[:, None, None], updates.gradients, 0).sum(0)
+        kind = mechanisms.NOISE[self.plan.mode]
+        noisy = mechanisms.add_noise(noise_key, total, self.multiplier * state.clip, kind)
+        # One update that stands for everybody's mean: PAC-PFL turns it into the sum, or leaves it.
+        mean = pacpfl.Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
+        inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), inner_key)
+        clip = state.clip
+        if self.adaptive is not None:
+            half = jnp.where(weights > 0, updates.unclipped - 0.5, 0).astype(noisy.dtype).sum()
+            clip = next_clip(count_key, clip, half, self.plan.cohort, self.adaptive)
+        return PrivateState(inner, clip, state.round + 1, self._average(state, inner.particles))
 
-    def personalize(self, state: Any, client_state: Carried, data: Data, key: Array) -> Predictor:
-        return self.method.personalize(state, client_state.own, data, key)
+    def _acceptable(
+        self, state: PrivateState, gradients: Float[Array, "c k size"]
+    ) -> Bool[Array, " c"]:
+        """What a client that keeps to the protocol sends; others count as zero.
 
-    def diagnostics(
-        self, state: Any, updates: Any, weights: Float[Array, " c"]
-    ) -> dict[str, Array]:
-        return self.method.diagnostics(state, decoded(updates, weights.dtype), weights)
+        Sums over a client's samples have no common limit: there only finite ones are asked for.
+        """
+        finite = jnp.isfinite(gradients).all((1, 2))
+        if self.plan.unit == "sample":
+            return finite
+        norms = jax.vmap(lambda update: mechanisms.norm(update, self.order))(gradients)
+        return finite & (norms <= state.clip * (1 + mechanisms.MARGIN))
+
+    def _average(self, state: PrivateState, particles: Float[Array, "k size"]) -> Array | tuple[()]:
+        """Mean over the rounds from `average_from` on; before that, just the latest particles."""
+        if self.average_from is None:
+            return ()
+        count = 1 + jnp.maximum(0, state.round - self.average_from).astype(particles.dtype)
+        return state.average + (particles - state.average) / count
+
+    def released(self, state: PrivateState) -> pacpfl.State:
+        """What training leaves: PAC-PFL's state, with averaged particles where these are wanted."""
+        if self.average_from is None:
+            return state.inner
+        return state.inner._replace(particles=state.average)
+
+    def personalize(
+        self, state: PrivateState, client_state: tuple[()], data: Data, key: Array
+    ) -> PersonalModel:
+        return self.method.personalize(self.released(state), (), data, key)
+
+    def diagnostics(self, state: PrivateState, updates: PrivateUpdate, weights: Weights) -> Curves:
+        """From the noisy state alone; the number of refused updates only where not `strict`."""
+        inner = state.inner
+        fingerprints = jax.vmap(self.method.fingerprint(inner))(inner.particles)
+        curves = {"diversity": svgd.diversity(fingerprints)}
+        if self.adaptive is not None:
+            curves["clip"] = state.clip
+        if not self.strict:
+            bad = updates.refused | ~self._acceptable(state, updates.gradients)
+            curves["refused"] = jnp.where(weights > 0, bad, False).sum()
+        return curves
 
 
-def compressed(method: Method, encoding: str) -> Method:
-    return method if encoding == "exact" else Compressed(method, encoding)
-
-
-def worthwhile(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and leaf.size >= WORTHWHILE
-
-
-def encode(values: Float[Array, "*rows n"], encoding: str) -> Code:
-    scale = jnp.abs(values).max(-1, keepdims=True)
-    parts = values / jnp.where(scale > 0, scale, 1)
-    if encoding == "float16":
-        return Code(parts.astype(jnp.float16), scale)
-    return Code(jnp.round(parts * LEVELS).astype(jnp.int8), scale)
-
-
-def decode(code: Code, dtype: Any) -> Array:
-    parts = code.codes.astype(dtype)
-    if code.codes.dtype == jnp.int8:
-        parts = parts / LEVELS
-    return parts * code.scale
-
-
-def decoded(updates: Any, dtype: Any) -> Any:
-    """Return updates of any number of clients as their method knows them."""
-    return jax.tree.map(
-        lambda part: decode(part, dtype) if isinstance(part, Code) else part,
-        updates,
-        is_leaf=lambda part: isinstance(part, Code),
+def protect(method: PACPFL, plan: Plan, settings: PrivacySettings, rounds: int) -> Private:
+    """Return the method that clips, adds the plan's noise, and averages as the settings say."""
+    adaptive = None
+    if settings.clip_quantile is not None:
+        noise = count_std(plan.multiplier, plan.cohort)
+        adaptive = AdaptiveClip(settings.clip_quantile, noise, settings.clip_rate)
+    return Private(
+        method,
+        plan,
+        settings.clip,
+        settings.per_particle,
+        adaptive,
+        math.floor((1 - settings.average) * rounds) if settings.average > 0 else None,
+        settings.strict,
     )
+
+
+def check_decomposes(prior: Prior) -> None:
+    """Check that the evidence is a sum over samples, as per-sample clipping needs."""
+    if prior.coupling:
+        raise InputError(
+            f"unit = sample cannot be had here: {prior.coupling}, so no single sample's gradient can be "
+            "clipped; choose unit = client, which protects every sample as well."
+        )
 
 
 @dataclass(frozen=True)
 class SummedPrivate(Private):
-    """Only the clipped update is sent, and the noise comes with the sum (secure_terms.py)."""
+    """Only the clipped update is sent, and the noise comes with the sum."""
 
     def server_update(
-        self, state: PrivateState, updates: PrivateUpdate, weights: Float[Array, " c"], key: Array
+        self, state: PrivateState, updates: PrivateUpdate, weights: Weights, key: Array
     ) -> PrivateState:
         """Take `Private`'s step from its noisy sum on."""
         noisy = jnp.einsum("c,ckp->kp", weights, updates.gradients, precision="highest")
-        mean = Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
+        mean = pacpfl.Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
         inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), key)
         average = self._average(state, inner.particles)
         return PrivateState(inner, state.clip, state.round + 1, average)
@@ -166,3 +290,98 @@ def summed(method: Method) -> Method:
         )
     settings = {f.name: getattr(method, f.name) for f in fields(Private)}
     return SummedPrivate(**(settings | {"strict": True}))
+
+
+class Code(NamedTuple):
+    """v = codes * scale (/ LEVELS where the codes are whole numbers)."""
+
+    codes: Array
+    scale: Array  # max |v| of each row
+
+
+Sent: TypeAlias = PyTree[Array | Code]  # an update, whose large arrays are codes
+
+
+class Carried(NamedTuple, Generic[ClientState]):
+    """What a client keeps: what the method has it keep, and what rounding took away."""
+
+    own: ClientState
+    residual: PyTree[Array]
+
+
+@dataclass(frozen=True)
+class Compressed(Federated, Generic[State, ClientState, Update]):
+    method: Method[State, ClientState, Update]
+    encoding: str  # float16 or int8
+
+    def init(self, key: Array, example: Data) -> State:
+        return self.method.init(key, example)
+
+    def init_client(self, state: State, data: Data, key: Array) -> Carried[ClientState]:
+        own = self.method.init_client(state, data, key)
+        shapes, _ = jax.eval_shape(self.method.client_update, state, own, data, key)
+        residual = jax.tree.map(
+            lambda s: jnp.zeros(s.shape if worthwhile(s) else (0,), s.dtype), shapes
+        )
+        return Carried(own, residual)
+
+    def client_update(
+        self, state: State, client_state: Carried[ClientState], data: Data, key: Array
+    ) -> tuple[Sent, Carried[ClientState]]:
+        update, own = self.method.client_update(state, client_state.own, data, key)
+        leaves, structure = jax.tree.flatten(update)
+        kept = jax.tree.leaves(client_state.residual)
+        pairs = [self._one(leaf, left) for leaf, left in zip(leaves, kept, strict=True)]
+        sent = jax.tree.unflatten(structure, [code for code, _ in pairs])
+        residual = jax.tree.unflatten(structure, [left for _, left in pairs])
+        return sent, Carried(own, residual)
+
+    def _one(self, leaf: Array, left: Array) -> tuple[Array | Code, Array]:
+        if not worthwhile(leaf):
+            return leaf, left
+        wanted = leaf + left
+        code = encode(wanted, self.encoding)
+        return code, wanted - decode(code, leaf.dtype)
+
+    def server_update(self, state: State, updates: Sent, weights: Weights, key: Array) -> State:
+        return self.method.server_update(state, decoded(updates, weights.dtype), weights, key)
+
+    def personalize(
+        self, state: State, client_state: Carried[ClientState], data: Data, key: Array
+    ) -> Predictor:
+        return self.method.personalize(state, client_state.own, data, key)
+
+    def diagnostics(self, state: State, updates: Sent, weights: Weights) -> Curves:
+        return self.method.diagnostics(state, decoded(updates, weights.dtype), weights)
+
+
+def compressed(method: Method, encoding: str) -> Method:
+    return method if encoding == "exact" else Compressed(method, encoding)
+
+
+def worthwhile(leaf: Array | jax.ShapeDtypeStruct) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and leaf.size >= WORTHWHILE
+
+
+def encode(values: Float[Array, "*rows n"], encoding: str) -> Code:
+    scale = jnp.abs(values).max(-1, keepdims=True)
+    parts = values / jnp.where(scale > 0, scale, 1)
+    if encoding == "float16":
+        return Code(parts.astype(jnp.float16), scale)
+    return Code(jnp.round(parts * LEVELS).astype(jnp.int8), scale)
+
+
+def decode(code: Code, dtype: jnp.dtype) -> Array:
+    parts = code.codes.astype(dtype)
+    if code.codes.dtype == jnp.int8:
+        parts = parts / LEVELS
+    return parts * code.scale
+
+
+def decoded(updates: Sent, dtype: jnp.dtype) -> PyTree[Array]:
+    """Return updates of any number of clients as their method knows them."""
+    return jax.tree.map(
+        lambda part: decode(part, dtype) if isinstance(part, Code) else part,
+        updates,
+        is_leaf=lambda part: isinstance(part, Code),
+    )

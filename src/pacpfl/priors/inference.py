@@ -133,23 +133,37 @@ def make_target(problem: Problem, body: Array, data: Data, temperature: Array) -
 
 
 def ascend(
-    gradient: Callable[[Place, Array], Place], start: Place, inference: Inference, key: Array
+    gradient: Callable[[Place, Array], Place],
+    start: Place,
+    optimizer: optax.GradientTransformation,
+    steps: int,
 ) -> Place:
-    """`steps` steps of the optimiser. A step that is not finite is not taken."""
-    if inference.steps == 0:
-        return start
-    schedule = optax.cosine_decay_schedule(inference.learning_rate, inference.steps)
-    optimizer = OPTIMIZERS[inference.optimizer](schedule)
+    """Steps of the optimiser along gradient(place, number of the step); one that is not finite is not
+    taken."""
 
-    def step(number: int, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
+    def step(number: Array, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
         place, memory = carry
-        uphill = gradient(place, jax.random.fold_in(key, number))
+        uphill = gradient(place, number)
         finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(uphill)]))
         change, moved = optimizer.update(jax.tree.map(jnp.negative, uphill), memory)
         after = (optax.apply_updates(place, change), moved)
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, carry)
 
-    return jax.lax.fori_loop(0, inference.steps, step, (start, optimizer.init(start)))[0]
+    return jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))[0]
+
+
+def _ascend(
+    gradient: Callable[[Place, Array], Place], start: Place, inference: Inference, key: Array
+) -> Place:
+    """Steps as the inference has them, each with its own key."""
+    if inference.steps == 0:
+        return start
+    schedule = optax.cosine_decay_schedule(inference.learning_rate, inference.steps)
+    optimizer = OPTIMIZERS[inference.optimizer](schedule)
+    return ascend(
+        lambda place, number: gradient(place, jax.random.fold_in(key, number)),
+        start, optimizer, inference.steps,
+    )  # fmt: skip
 
 
 def _svgd(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array, Array]:
@@ -160,7 +174,7 @@ def _svgd(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array
         likelihood = jax.grad(lambda z: target.log_likelihoods(z, rows).sum())(z)
         return svgd.direction(z, likelihood - z, inference.svgd_kernel)
 
-    z = ascend(direction, start, inference, key)
+    z = _ascend(direction, start, inference, key)
     return z, z
 
 
@@ -180,7 +194,7 @@ def _variational(
         epsilon = jax.random.normal(noise_key, noise.shape, noise.dtype)
         return jax.grad(bound)(q, epsilon, target.rows(row_key))
 
-    mean, log_std = ascend(gradient, start, target.problem.inference, key)
+    mean, log_std = _ascend(gradient, start, target.problem.inference, key)
     return (mean, log_std), mean + jnp.exp(log_std) * noise
 
 

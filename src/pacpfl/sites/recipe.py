@@ -22,8 +22,8 @@ from pacpfl.engine.training import Secrecy, keep_secret
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.private import protect
 from pacpfl.methods.registry import build_method, named
+from pacpfl.methods.transforms import protect
 from pacpfl.privacy.accounting import Plan
 from pacpfl.sites import wire
 from pacpfl.types import Data, Federation, Form

@@ -23,7 +23,7 @@ import numpy as np
 from pacpfl import files
 from pacpfl.errors import SecureAggregationError
 from pacpfl.methods.base import Method
-from pacpfl.methods.private import Private
+from pacpfl.methods.transforms import Private
 from pacpfl.secagg.certified import Passport, introduced
 from pacpfl.secagg.client import Client, Member
 from pacpfl.secagg.grid import sample

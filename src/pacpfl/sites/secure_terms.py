@@ -34,7 +34,7 @@ import numpy as np
 
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
-from pacpfl.methods.private import Private
+from pacpfl.methods.transforms import Private
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.secagg.grid import Grid, finest_step, guarantee, noise_for
 from pacpfl.secagg.settings import Settings, smallest_threshold
