@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from recipes import install
 
 from pacpfl import config as configuration
@@ -31,10 +33,11 @@ FORMS = {
 CASES = [(task, name) for task in FORMS for name in named(task)]  # type: ignore[arg-type]
 every_case = pytest.mark.parametrize(("task", "name"), CASES)
 KEY = jax.random.key(0)
+AT = np.linspace(-1, 1, 8).reshape(4, 2)
 
 
-def make_data(task: str, dtype: Any = jnp.float32) -> Data:
-    random = np.random.default_rng(0)
+def make_data(task: str, dtype: Any = jnp.float32, seed: int = 0) -> Data:
+    random = np.random.default_rng(seed)
     y = random.integers(0, 3, 6) if task == "classes" else random.normal(size=6)
     x = random.normal(size=(6, 2))
     return Data(jnp.asarray(x, dtype), jnp.asarray(y, dtype), jnp.arange(6) < 5)
@@ -75,6 +78,67 @@ def test_a_round_keeps_shapes_and_precision_and_ends_in_a_prediction(
         assert isinstance(said, Probabilities) == (task == "classes")
     if double == (dtype == jnp.float64):
         assert {leaf.dtype for leaf in jax.tree.leaves(said)} == {jnp.dtype(dtype)}
+
+
+@partial(compiled, static_argnums=0)
+def play(method: Any, data: Data, weights: jax.Array) -> Any:
+    """Two rounds as an engine plays them, and what every client predicts at the first one's inputs."""
+    first = jax.tree.map(lambda a: a[0], data)
+    state = method.init(KEY, first._replace(x=jnp.ones_like(first.x)))
+    own = jax.vmap(lambda d: method.init_client(state, d, KEY))(data)
+    for _ in range(2):
+        updates, own = jax.vmap(lambda o, d: method.client_update(state, o, d, KEY))(own, data)  # noqa: B023
+        curves = method.diagnostics(state, updates, weights)
+        state = method.server_update(state, updates, weights, KEY)
+    predictions = jax.vmap(lambda o, d: method.personalize(state, o, d, KEY)(AT))(own, data)
+    return (state, curves), (updates, predictions)
+
+
+def make_clients(task: str) -> Data:
+    parts = [make_data(task, np.float64, seed) for seed in range(3)]
+    data = jax.tree.map(lambda *a: np.stack(a), *parts)
+    return data._replace(mask=np.arange(6) < np.array([6, 4, 5])[:, None])
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8), found, expected
+    )
+
+
+@every_case
+@pytest.mark.usefixtures("x64")
+def test_rounds_repeat_and_know_no_padding_no_absent_client_and_no_order(
+    task: str, name: str
+) -> None:
+    method, data = build_method(name, CONFIG, FORMS[task]), make_clients(task)
+    weights = np.array([1.0, 0.0, 1.0])
+    served, sent = play(method, data, weights)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((served, sent)))
+    said = sent[1]
+    if task == "classes":
+        np.testing.assert_allclose(np.exp(said.log_probabilities).sum(-1), 1, rtol=1e-9)
+    else:
+        np.testing.assert_allclose(said.weights.sum(-1), 1, rtol=1e-9)
+        assert (np.asarray(said.weights) >= 0).all() and (np.asarray(said.stds) > 0).all()
+    jax.tree.map(np.testing.assert_array_equal, play(method, data, weights), (served, sent))
+    absent = np.where(np.arange(3)[:, None] == 1, np.nan, data.y)
+    harmed, _ = play(method, data._replace(y=absent), weights)
+    jax.tree.map(np.testing.assert_array_equal, harmed, served)
+    nonsense = Data(
+        np.where(data.mask[..., None], data.x, 30.0), np.where(data.mask, data.y, -1e3), data.mask
+    )
+    assert_close(play(method, nonsense, weights), (served, sent))
+    order = np.array([2, 0, 1])
+    turned, turned_sent = play(method, Data(*(part[order] for part in data)), weights[order])
+    assert_close(turned, served)
+    assert_close(turned_sent, jax.tree.map(lambda a: a[order], sent))
+
+
+@every_case
+def test_who_learns_from_pooled_data_is_central(task: str, name: str) -> None:
+    method = build_method(name, CONFIG, FORMS[task])
+    assert method.central == (entry(name).learns == "from pooled data")
 
 
 def test_every_entry_names_sections_that_are_there() -> None:

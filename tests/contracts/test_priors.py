@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 
 from pacpfl import hyper, predictive
 from pacpfl.likelihoods import Categorical, Gaussian
@@ -58,9 +59,7 @@ every = pytest.mark.parametrize("name", ALL)
 COUNT, SLOTS = 8, 12
 AT = np.random.default_rng(9).normal(size=(4, 2))
 KEY = jax.random.key(5)
-# Each is called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-compiled = partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)
+of_prior = partial(compiled, static_argnums=0)
 
 
 def particle(prior: Prior) -> np.ndarray:
@@ -84,13 +83,13 @@ def padded(data: Data) -> Data:
     return Data(x, y, np.isin(np.arange(SLOTS), places))
 
 
-@compiled
+@of_prior
 def evidence(prior: Prior, phi: jax.Array, data: Data, temperature: float) -> Any:
     noise = prior.draw(KEY, phi.dtype)
     return jax.value_and_grad(prior.log_evidence)(phi, data, temperature, noise)
 
 
-@compiled
+@of_prior
 def answers(prior: Prior, phi: jax.Array, data: Data, temperature: float, at: jax.Array) -> Any:
     posterior = prior.posterior(phi, data, temperature, KEY)
     prediction = prior.predict(phi, posterior, at)
@@ -101,7 +100,7 @@ def answers(prior: Prior, phi: jax.Array, data: Data, temperature: float, at: ja
     )
 
 
-@compiled
+@of_prior
 def grown(prior: Prior, phi: jax.Array, parts: list[Data], temperature: float) -> Any:
     first, *more = parts
     posterior = prior.posterior(phi, first, temperature)
@@ -110,7 +109,7 @@ def grown(prior: Prior, phi: jax.Array, parts: list[Data], temperature: float) -
     return posterior, prior.log_evidence_of(phi, posterior)
 
 
-@compiled
+@of_prior
 def left_out(prior: Prior, phi: jax.Array, data: Data, temperature: float) -> Any:
     """What the family says of every sample, and what refits without it say."""
 

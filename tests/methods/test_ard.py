@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from pacpfl.methods.alone import ARD
+from pacpfl.methods.alone import ARD, plain_prior
 from pacpfl.personal import PersonalModel
 from pacpfl.types import Data, Prediction
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 CLIENTS, SLOTS, FEATURES = 2, 28, 3
 LENGTHS = np.array([28, 20])
 METHOD = ARD()
-PRIOR = METHOD.prior(FEATURES)
+PRIOR = plain_prior(FEATURES, METHOD.noise)
 AT = np.random.default_rng(9).normal(size=(5, FEATURES))
 
 
@@ -49,9 +50,7 @@ def fit_all(method: ARD, data: Data, key: jax.Array) -> tuple[PersonalModel, Pre
     return jax.vmap(one)(data)
 
 
-# Called once: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-compiled_fit = jax.jit(fit_all, static_argnums=0, compiler_options=OPTIONS)
+compiled_fit = compiled(fit_all, static_argnums=0)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 
 from pacpfl.likelihoods import Gaussian
 from pacpfl.methods.fedavg import FedAvg, Update
@@ -65,9 +66,7 @@ def play(method: FedAvg, data: Data, weights: Any, rounds: int) -> tuple[ServerS
     return method.server_update(state, updates, weights, KEY), updates
 
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
+compiled_play = compiled(play, static_argnums=0)
 
 
 def test_one_full_step_is_gradient_descent_on_all_samples_together() -> None:

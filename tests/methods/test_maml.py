@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiling import compiled
 
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.maml import MAML, MAMLSettings
@@ -32,10 +33,8 @@ DEEP = MAML(
     NetworkModel(MLP((FEATURES, 3, 3)), Categorical(3)),
     MAMLSettings(inner_steps=3, inner_learning_rate=0.7),
 )
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-update_client = jax.jit(MAML.client_update, static_argnums=0, compiler_options=OPTIONS)
-adapted_loss = jax.jit(MAML.adapted_loss, static_argnums=0, compiler_options=OPTIONS)
+update_client = compiled(MAML.client_update, static_argnums=0)
+adapted_loss = compiled(MAML.adapted_loss, static_argnums=0)
 
 
 def make_clients() -> Data:
@@ -81,7 +80,7 @@ def play(method: MAML, rounds: int, weights: jax.Array) -> ServerState:
     return jax.lax.fori_loop(0, rounds, one, server(START, method))
 
 
-compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
+compiled_play = compiled(play, static_argnums=0)
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
@@ -142,10 +141,7 @@ def test_inner_and_outer_batch_are_drawn_independently() -> None:
         adapted = START - ALPHA / NOISE**2 * rows[i] * (rows[i] @ START - y[i])
         z = (rows @ adapted - y) / NOISE
         pairs[i] = 0.5 * z**2 + 0.5 * np.log(2 * np.pi * NOISE**2)
-    draws = jax.jit(
-        jax.vmap(lambda key: method.adapted_loss(jnp.asarray(START), data, key)),
-        compiler_options=OPTIONS,
-    )
+    draws = compiled(jax.vmap(lambda key: method.adapted_loss(jnp.asarray(START), data, key)))
     found = np.asarray(draws(jax.random.split(jax.random.key(3), 400)))
     distance = np.abs(found[:, None] - pairs.ravel())
     assert distance.min(1).max() < 1e-10

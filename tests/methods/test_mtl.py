@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 
 from pacpfl.likelihoods import Gaussian
 from pacpfl.methods.mtl import MTL, ClientState, MTLSettings, State
@@ -83,10 +84,8 @@ def play(method: MTL, data: Data, weights: jax.Array) -> tuple[State, ClientStat
     return state, own, models.parameters
 
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
-compiled_personalize = jax.jit(MTL.personalize, static_argnums=0, compiler_options=OPTIONS)
+compiled_play = compiled(play, static_argnums=0)
+compiled_personalize = compiled(MTL.personalize, static_argnums=0)
 
 
 def local_training(client: int, steps: int, w: np.ndarray = START) -> np.ndarray:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiling import compiled
 from scipy import special, stats
 
 from pacpfl.data.store import from_clients
@@ -79,10 +80,6 @@ def one_of(data: Data, index: int = 1) -> Data:
     return jax.tree.map(lambda a: jnp.asarray(a[index]), data)
 
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
-
 def play(method: Any, data: Data, weights: jax.Array, rounds: int) -> tuple[Any, Any, Any]:
     """Rounds as an engine plays them, then every client's prediction at its own inputs."""
     state = method.init(KEY, jax.tree.map(lambda a: a[0], data))
@@ -104,9 +101,9 @@ def play(method: Any, data: Data, weights: jax.Array, rounds: int) -> tuple[Any,
     return state, curves, predictions
 
 
-compiled_play = jax.jit(play, static_argnums=0, compiler_options=OPTIONS)
-compiled_combine = jax.jit(combine, compiler_options=OPTIONS)
-compiled_step = jax.jit(server_step, static_argnums=0, compiler_options=OPTIONS)
+compiled_play = compiled(play, static_argnums=0)
+compiled_combine = compiled(combine)
+compiled_step = compiled(server_step, static_argnums=0)
 
 
 @pytest.mark.parametrize("model", [REGRESSION, CLASSIFICATION], ids=["numbers", "classes"])
@@ -119,7 +116,7 @@ def test_the_loss_is_the_mean_negative_log_density_of_the_samples(model: Network
         densities = stats.norm.logpdf(y, outputs[:, 0], 0.7)
     else:
         densities = special.log_softmax(outputs, axis=1)[np.arange(count), y.astype(int)]
-    loss = jax.jit(jax.value_and_grad(model.loss), compiler_options=OPTIONS)
+    loss = compiled(jax.value_and_grad(model.loss))
     found, gradient = loss(w, data)
     assert float(found) == pytest.approx(-densities.mean(), rel=1e-12)
     unpadded, plain_gradient = loss(w, Data(*(a[:count] for a in data)))
@@ -195,7 +192,7 @@ def test_local_training_is_the_named_optimizer(optimizer: str) -> None:
             velocity = (0.9 if optimizer == "momentum" else 0.0) * velocity + gradient
             w = w - 0.05 * velocity
     local = LocalTraining(5, 0.05, optimizer)
-    train_locally = jax.jit(partial(local.descend, LINEAR.loss), compiler_options=OPTIONS)
+    train_locally = compiled(partial(local.descend, LINEAR.loss))
     found, first = train_locally(start, data, KEY)
     np.testing.assert_allclose(found, w, rtol=1e-10)
     assert float(first) == pytest.approx(float(LINEAR.loss(jnp.asarray(start), data)), rel=1e-12)
@@ -212,9 +209,8 @@ def test_mini_batches_are_drawn_anew_for_each_step() -> None:
 
     places = np.array([step(step(start, i), j) for i in range(count) for j in range(count)])
     local = LocalTraining(2, 0.05, batch=1)
-    draw = jax.jit(
-        jax.vmap(lambda key: local.descend(LINEAR.loss, jnp.asarray(start), data, key)[0]),
-        compiler_options=OPTIONS,
+    draw = compiled(
+        jax.vmap(lambda key: local.descend(LINEAR.loss, jnp.asarray(start), data, key)[0])
     )
     found = np.asarray(draw(jax.random.split(jax.random.key(2), 600)))
     distance = np.abs(found[:, None] - places).max(2)
@@ -264,26 +260,6 @@ def test_what_does_not_fit_is_named() -> None:
     for method in make_methods(wrong).values():
         with pytest.raises(InputError, match=r"has 4 outputs, but Categorical.* needs 3"):
             method.init(KEY, one_of(make_clients(CLASSIFICATION)))
-
-
-@every_method
-def test_padding_and_the_order_of_clients_change_nothing(name: str) -> None:
-    method: Any = METHODS[name]
-    data, weights = make_clients(method.model), jnp.array([1.0, 2.0, 1.0])
-    result = compiled_play(method, data, weights, 3)
-    nonsense = Data(
-        np.where(data.mask[..., None], data.x, np.nan),
-        np.where(data.mask, data.y, -1e3),
-        data.mask,
-    )
-    again = compiled_play(method, nonsense, weights, 3)
-    jax.tree.map(np.testing.assert_array_equal, again, result)
-    order = np.array([2, 0, 1])
-    state, curves, predictions = compiled_play(
-        method, Data(*(a[order] for a in data)), weights[order], 3
-    )
-    turned = (state, curves, jax.tree.map(lambda a: a[np.argsort(order)], predictions))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), turned, result)
 
 
 @every_method

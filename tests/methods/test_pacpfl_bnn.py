@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiling import compiled
 from scipy.special import log_softmax, logsumexp, softmax
 
 from benchmarks.problem import svgd_direction
@@ -27,8 +27,6 @@ from pacpfl.types import Data, Probabilities
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 SIZES = (1, 2, 2)
 CLIENTS, SLOTS, PARTICLES, WEIGHTS = 3, 5, 2, 10
 LENGTHS = np.array([5, 3, 4])
@@ -68,7 +66,7 @@ def play_eagerly(method: PACPFL, data: Data, key: jax.Array) -> tuple[State, Upd
     )
 
 
-play = jax.jit(play_eagerly, static_argnums=0, compiler_options=OPTIONS)
+play = compiled(play_eagerly, static_argnums=0)
 
 
 def log_evidence(
@@ -130,23 +128,13 @@ def test_particles_start_where_training_of_networks_starts() -> None:
 def test_every_round_has_its_own_noise() -> None:
     state, _, after = play(METHOD, make_clients(), KEY)
     assert state.seed.shape == after.seed.shape == (2,) and state.seed.dtype == jnp.uint32
-    step = jax.jit(METHOD.server_update, compiler_options=OPTIONS)
+    step = compiled(METHOD.server_update)
     updates = Update(jnp.zeros((CLIENTS, PARTICLES, PRIOR.size)), jnp.zeros(CLIENTS))
     seeds = {tuple(np.asarray(after.seed).tolist())}
     for number in range(3):
         after = step(after, updates, jnp.ones(CLIENTS), jax.random.key(number + 1))
         seeds.add(tuple(np.asarray(after.seed).tolist()))
     assert len(seeds) == 4
-
-
-@pytest.mark.parametrize("method", [METHOD, OWN], ids=["shared", "own"])
-def test_padding_changes_nothing(method: PACPFL) -> None:
-    data = make_clients()
-    nonsense = Data(
-        np.where(data.mask[..., None], data.x, 30.0), np.where(data.mask, data.y, 9.0), data.mask
-    )
-    found, expected = play(method, nonsense, KEY), play(method, data, KEY)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
 
 
 def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
@@ -159,9 +147,7 @@ def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
     state, _, _ = play(METHOD, make_clients(), KEY)
     data = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
     key = jax.random.key(3)
-    found, _ = jax.jit(lambda s: method.client_update(s, (), data, key), compiler_options=OPTIONS)(
-        state
-    )
+    found, _ = compiled(lambda s: method.client_update(s, (), data, key))(state)
     batch = mini_batch(key, data, 2)
     noise = np.asarray(noise_of(jax.random.wrap_key_data(state.seed)))
     for row, phi in enumerate(np.asarray(state.particles)):
@@ -188,7 +174,7 @@ def personalize_eagerly(method: PACPFL, state: State, data: Data, x: jax.Array) 
     return jax.vmap(one)(data, keys)
 
 
-personalize = jax.jit(personalize_eagerly, static_argnums=0, compiler_options=OPTIONS)
+personalize = compiled(personalize_eagerly, static_argnums=0)
 
 
 def test_personal_models_are_mixtures_over_particles_and_networks(oracle: SimpleNamespace) -> None:
@@ -247,22 +233,6 @@ def test_stacking_is_refused() -> None:
         personalize(replace(METHOD, mixture_weights="stacking"), state, data, data.x[0])
 
 
-def test_precision_of_states_and_updates() -> None:
-    """Engines scan over rounds: shapes and types stay, in the data's precision."""
-    for dtype in (jnp.float32, jnp.float64):
-        with jax.enable_x64(dtype == jnp.float64):
-            data = jax.tree.map(jnp.asarray, make_clients())
-            data = data._replace(x=data.x.astype(dtype), y=data.y.astype(dtype))
-            before, updates, after = jax.eval_shape(partial(play_eagerly, METHOD), data, KEY)
-            assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
-                lambda a: (a.shape, a.dtype), after
-            )
-            model, _ = jax.eval_shape(partial(personalize_eagerly, METHOD), before, data, data.x[0])
-            leaves = jax.tree.leaves((before, updates, model))
-            kinds = {leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
-            assert kinds == {jnp.dtype(dtype)}
-
-
 def test_it_learns_what_clients_have_in_common() -> None:
     """Twelve clients with six samples each: new ones are classified well from six of their own."""
     rng = np.random.default_rng(3)
@@ -280,7 +250,7 @@ def test_it_learns_what_clients_have_in_common() -> None:
     x, y = make(400)
     few = Data(x[:6], y[:6], np.ones(6, bool))
 
-    @partial(jax.jit, compiler_options=OPTIONS)
+    @compiled
     def learn() -> tuple[jax.Array, ...]:
         """Log evidence of each round, and predictions after training and before."""
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from scipy import integrate, stats
 from scipy.special import expit, log_expit
 
@@ -27,14 +28,8 @@ from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 KEY = jax.random.key(0)
 RATES = {"learning_rate": 0.02, "shared_learning_rate": 0.02}
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options=OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -195,17 +190,6 @@ def test_a_client_that_failed_keeps_what_it_had() -> None:
     assert not np.isfinite(update.shared.mean).any()
     _, own = client_update(state, OWN, DATA, KEY)
     assert float(own.mean[0]) != float(OWN.mean[0])
-
-
-def test_padding_changes_nothing() -> None:
-    state = TOY.init(KEY, DATA)._replace(shared=SHARED)
-    expected = client_update(state, OWN, DATA, KEY)
-    for other in (
-        Data(*(part[:4] for part in DATA)),
-        DATA._replace(x=np.where(DATA.mask[:, None], X, np.nan), y=np.where(DATA.mask, Y, np.nan)),
-    ):
-        found = client_update(state, OWN, other, KEY)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13), found, expected)
 
 
 def test_predictions_are_the_mixture_over_the_weights() -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiling import compiled
 
 from pacpfl.hyper import Block
 from pacpfl.methods.base import mini_batch
@@ -31,25 +32,20 @@ METHOD = PFedGP(PRIOR, optax.adam(0.05))
 ALL = np.ones(CLIENTS)
 PHI = np.array([0.4, -0.2, 0.1, -0.6])  # slope, intercept, ln length, raw noise
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
 
 def updates_of(method: Any, state: Any, data: Data, key: jax.Array) -> Any:
     """Every client's update, each with its own key. Clients do not look at the server's optimiser."""
     return compiled_updates(method, state._replace(optimizer=()), data, key)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)
+@partial(compiled, static_argnums=0)
 def compiled_updates(method: Any, state: Any, data: Data, key: jax.Array) -> Any:
     keys = jax.random.split(key, CLIENTS)
     return jax.vmap(lambda d, k: method.client_update(state, (), d, k)[0])(data, keys)
 
 
-update_server = jax.jit(
-    lambda method, *arguments: method.server_update(*arguments, KEY),
-    static_argnums=0,
-    compiler_options=OPTIONS,
+update_server = compiled(
+    lambda method, *arguments: method.server_update(*arguments, KEY), static_argnums=0
 )
 
 
@@ -196,9 +192,7 @@ def test_a_client_conditions_the_shared_prior_on_its_samples(oracle: SimpleNames
     at = np.linspace(-2, 2, 5)[:, None]
     data = jax.tree.map(lambda a: jnp.asarray(a[1]), make_clients())
     state = make_state()
-    prediction = jax.jit(
-        lambda s: METHOD.personalize(s, (), data, KEY)(at), compiler_options=OPTIONS
-    )(state)
+    prediction = compiled(lambda s: METHOD.personalize(s, (), data, KEY)(at))(state)
     mean, std = oracle.predict(PRIOR, PHI, *own(1), at)
     np.testing.assert_array_equal(prediction.weights, [1.0])
     np.testing.assert_allclose(prediction.means[0], mean, rtol=1e-8, atol=1e-9)

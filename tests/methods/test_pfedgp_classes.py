@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiling import compiled
 from scipy.special import expit, log_expit
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
@@ -30,8 +30,6 @@ from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 CLASSES, SLOTS, COUNT = 5, 10, 8
 METHOD = PFedGPClassify(
     MLP((2, 4, 3)),
@@ -40,10 +38,6 @@ METHOD = PFedGPClassify(
     PFedGPSettings(tree="number", iterations=6, personal_iterations=6),
 )
 KEY = jax.random.key(0)
-
-
-def compiled(function: Callable[..., Any], static: tuple[int, ...] = ()) -> Callable[..., Any]:
-    return jax.jit(function, static_argnums=static, compiler_options=OPTIONS)
 
 
 def make_client(seed: int, absent: tuple[int, ...] = (3,)) -> Data:
@@ -118,13 +112,13 @@ personalized = compiled(
     lambda method, parameters, data, x: (lambda model: (model.tree, model(x).log_probabilities))(
         method.personalize(method.init(KEY, data)._replace(parameters=parameters), (), data, KEY)
     ),
-    (0,),
+    static_argnums=0,
 )
 updated = compiled(
     lambda method, parameters, data, key: method.client_update(
         method.init(KEY, data)._replace(parameters=parameters), (), data, key
     )[0],
-    (0,),
+    static_argnums=0,
 )
 # So many iterations that the scales are at their fixed point.
 marginal = compiled(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from scipy import integrate, optimize
 from scipy.special import expit, log_expit
 from sklearn.gaussian_process import GaussianProcessClassifier
@@ -28,12 +27,6 @@ X = np.random.default_rng(0).normal(size=(10, 1))
 X[PLACES] = [[-1.0], [0.2], [0.9]]
 LABELS = np.zeros(10)
 LABELS[PLACES] = [-1.0, 1.0, 1.0]
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options=OPTIONS)
 
 
 fit = compiled(polya_gamma.fit)

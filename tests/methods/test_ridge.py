@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.linear_model import Ridge as Reference
@@ -35,11 +34,7 @@ def make_clients() -> Data:
     return Data(np.where(mask[..., None], x, 77.0), np.where(mask, y, -1e3), mask)
 
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
-
-@partial(jax.jit, compiler_options=OPTIONS)
+@compiled
 def fit_all(data: Data) -> RidgeModel:
     key = jax.random.key(0)
     return jax.vmap(lambda d: METHOD.personalize(METHOD.init(key, d), (), d, key))(data)

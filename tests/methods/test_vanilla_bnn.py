@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.alone import FixedPrior, PooledBNN, VanillaBNN
@@ -18,8 +17,6 @@ from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 INFERENCE = Inference("svgd", 3, "all", 150, 0.1, batch=8)
 PRIOR = BNNPrior(MLP((2, 8, 2)), Categorical(2), BNNSettings(initial_std=1.0), inference=INFERENCE)
 ALONE = VanillaBNN(PRIOR, particles=2)
@@ -43,7 +40,7 @@ def padded(data: Data, rows: int = 20) -> Data:
     )
 
 
-@partial(jax.jit, compiler_options=OPTIONS)
+@compiled
 def probabilities(state: FixedPrior, train: Data, x: jax.Array) -> jax.Array:
     """Each client with its own model, all in one call."""
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from scipy import optimize, stats
 from scipy.special import log_softmax, logsumexp, softmax
 
@@ -27,8 +28,6 @@ from pacpfl.types import Data, Prediction, Probabilities
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 KEY = jax.random.key(0)
 
 
@@ -73,7 +72,7 @@ def small_quadrature(temperature: float) -> tuple[float, float]:
     return float(logsumexp(values, b=mass)), float(np.sum(mass * values))
 
 
-evidence = jax.jit(BNNPrior.log_evidence, static_argnums=0, compiler_options=OPTIONS)
+evidence = compiled(BNNPrior.log_evidence, static_argnums=0)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
@@ -88,7 +87,7 @@ def test_evidence_of_given_draws(temperature: float) -> None:
     assert bound < found
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)
+@partial(compiled, static_argnums=0)
 def many_evidences(prior: BNNPrior, temperature: jax.Array) -> jax.Array:
     keys = jax.random.split(jax.random.key(1), 20_000)
     return jax.vmap(
@@ -119,7 +118,7 @@ def test_one_spread_for_each_layer() -> None:
     data = Data(rng.normal(size=(5, 2)), np.array([0.0, 1, 1, 0, 1]), np.ones(5, bool))
     noise = by_layer.draw(KEY, jnp.float64)
     assert noise.shape == (2, 17)
-    gradient = partial(jax.jit, static_argnums=0, compiler_options=OPTIONS)(
+    gradient = partial(compiled, static_argnums=0)(
         lambda prior, phi: jax.value_and_grad(prior.log_evidence)(phi, data, 1.0, noise)
     )
     value, slope = gradient(by_layer, phi)
@@ -164,9 +163,9 @@ def line_posterior(temperature: float = 1.0, count: int = 6) -> tuple[np.ndarray
     return covariance @ information, covariance
 
 
-posterior_of = jax.jit(BNNPrior.posterior, static_argnums=0, compiler_options=OPTIONS)
-extended = jax.jit(BNNPrior.extend, static_argnums=0, compiler_options=OPTIONS)
-predicted = jax.jit(BNNPrior.predict, static_argnums=0, compiler_options=OPTIONS)
+posterior_of = compiled(BNNPrior.posterior, static_argnums=0)
+extended = compiled(BNNPrior.extend, static_argnums=0)
+predicted = compiled(BNNPrior.predict, static_argnums=0)
 
 
 def draws_of(prior: BNNPrior, phi: np.ndarray) -> np.ndarray:
@@ -406,13 +405,12 @@ def test_batches_are_unbiased_and_without_padding() -> None:
     target = inference.make_target(problem, jnp.zeros((4, 0)), data, jnp.asarray(0.7))
     z = np.random.default_rng(8).normal(size=(4, 17))
     batches = jnp.array(list(combinations(range(5), 2)))
-    parts, whole, rows = jax.jit(
+    parts, whole, rows = compiled(
         lambda z: (
             jax.vmap(lambda rows: target.log_likelihoods(z, rows))(batches),
             target.log_likelihoods(z),
             jax.vmap(target.rows)(jax.random.split(KEY, 40)),
-        ),
-        compiler_options=OPTIONS,
+        )
     )(z)
     np.testing.assert_allclose(parts.mean(0), whole, rtol=1e-12)
     rows = np.asarray(rows)
@@ -446,7 +444,7 @@ def test_prediction_of_numbers_is_the_mixture_of_the_networks() -> None:
 
 
 def test_fingerprint_is_what_the_mean_network_predicts() -> None:
-    fingerprint = jax.jit(BNNPrior.fingerprint, static_argnums=0, compiler_options=OPTIONS)
+    fingerprint = compiled(BNNPrior.fingerprint, static_argnums=0)
     found = fingerprint(SMALL, PHI, X)
     logits = np.column_stack([PHI[0] * np.tanh(X[:, 0]), PHI[1] - X[:, 0]])
     np.testing.assert_allclose(found, softmax(logits, 1).ravel() / np.sqrt(8), rtol=1e-12)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from jax import lax
 
 from pacpfl.errors import InputError
@@ -22,8 +23,6 @@ from pacpfl.priors.networks import (
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 NETWORKS = {
     "valid": CNN(18, 17, 3, filters=(2, 3), hidden=4),
@@ -84,7 +83,7 @@ def test_output_and_gradient_are_those_of_the_library(name: str) -> None:
             ]
         return tuple(results)
 
-    found = jax.jit(both, compiler_options=OPTIONS)(parameters, x)
+    found = compiled(both)(parameters, x)
     assert found[0].shape == (4, network.outputs)
     for ours, theirs in zip(found[:3], found[3:], strict=True):
         assert np.abs(theirs).max() > 1e-3
@@ -111,7 +110,7 @@ def test_weights_of_many_networks_are_multiplied_not_convolved() -> None:
 
 def test_initial_values() -> None:
     network = CNN(16, 16, 10, filters=(16, 32), hidden=64)
-    start = jax.jit(network.initial, compiler_options=OPTIONS)(jax.random.key(0))
+    start = compiled(network.initial)(jax.random.key(0))
     assert start.shape == (network.size,)
     fans = ((25, 16), (400, 32), (32, 64), (64, 10))
     for index, (inputs, outputs) in enumerate(fans):
@@ -132,10 +131,9 @@ def test_head_on_features_is_the_network(name: str) -> None:
         == ((network.hidden + 1) * network.outputs)
     )
     body, head = jnp.split(parameters, [body_size(network)])
-    found, whole = jax.jit(
-        lambda b, h, p: (affine(h, features(network, b, x)), network(p, x)),
-        compiler_options=OPTIONS,
-    )(body, head, parameters)
+    found, whole = compiled(lambda b, h, p: (affine(h, features(network, b, x)), network(p, x)))(
+        body, head, parameters
+    )
     np.testing.assert_allclose(found, whole, rtol=1e-12)
 
 
@@ -157,9 +155,7 @@ def test_an_mlp_is_cut_before_its_last_layer(sizes: tuple[int, ...], activation:
 def test_many_rows_in_parts(rows: int) -> None:
     network, rng = MLP((2, 3)), np.random.default_rng(2)
     parameters, x = jnp.asarray(rng.normal(size=9)), jnp.asarray(rng.normal(size=(rows, 2)))
-    found = jax.jit(
-        lambda x: by_rows(lambda part: network(parameters, part), x), compiler_options=OPTIONS
-    )(x)
+    found = compiled(lambda x: by_rows(lambda part: network(parameters, part), x))(x)
     np.testing.assert_allclose(found, network(parameters, x), rtol=1e-12)
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from scipy import stats
 
 from pacpfl.priors import sparse
@@ -28,10 +29,6 @@ KINDS = {
 }
 COUNT, SLOTS, INDUCING, TEST = 11, 14, 4, 6
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-# Each is called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-compiled = partial(jax.jit, compiler_options=OPTIONS)
 
 
 @partial(compiled, static_argnums=0)

@@ -7,13 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 
 from pacpfl.priors.networks import CNN, WrappedNetwork, has_features, layer_sizes
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-# Called a few times on a few numbers: compiling is what takes time.
-OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 class Odd(eqx.Module):
@@ -106,9 +104,7 @@ def test_the_convolutional_network_in_equinox() -> None:
     assert flat.size == ours.size == wrapped.size
     x = rng.normal(size=(3, 17 * 20))
     own = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(network) if np.ndim(leaf)])
-    found, expected = jax.jit(
-        lambda own, flat, x: (wrapped(own, x), ours(flat, x)), compiler_options=OPTIONS
-    )(own, flat, x)
+    found, expected = compiled(lambda own, flat, x: (wrapped(own, x), ours(flat, x)))(own, flat, x)
     assert np.std(found) > 1e-3
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
