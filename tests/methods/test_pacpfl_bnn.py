@@ -15,7 +15,6 @@ from compiling import compiled
 from scipy.special import log_softmax, logsumexp, softmax
 
 from benchmarks.problem import svgd_direction
-from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.base import mini_batch
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update
@@ -224,13 +223,6 @@ def test_mixing_probabilities() -> None:
     assert isinstance(found, Probabilities)
     expected = np.einsum("k,ktc->tc", weights, probabilities)
     np.testing.assert_allclose(np.exp(found.log_probabilities), expected, rtol=1e-12)
-
-
-def test_stacking_is_refused() -> None:
-    data = make_clients()
-    state, _, _ = play(METHOD, data, KEY)
-    with pytest.raises(InputError, match="uniform"):
-        personalize(replace(METHOD, mixture_weights="stacking"), state, data, data.x[0])
 
 
 def test_it_learns_what_clients_have_in_common() -> None:

@@ -218,21 +218,6 @@ def test_gradient_of_the_predictive_objective(
     assert np.abs(expected).max() > 0.01
 
 
-def test_padding_changes_nothing() -> None:
-    """For the marginal objective, the nodes fitted one by one have shown it already."""
-    unpadded = Data(*(part[:COUNT] for part in CLIENT))
-    assert unpadded.mask.all()
-    short, long = (updated(METHOD, PARAMETERS, data, KEY) for data in (unpadded, CLIENT))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), short, long)
-    short, long = (personalized(METHOD, PARAMETERS, d, AT)[1] for d in (unpadded, CLIENT))
-    np.testing.assert_allclose(short, long, atol=1e-12)
-    broken = CLIENT._replace(x=np.where(CLIENT.mask[:, None], CLIENT.x, np.nan))
-    np.testing.assert_array_equal(
-        updated(METHOD, PARAMETERS, broken, KEY).gradient,
-        updated(METHOD, PARAMETERS, CLIENT, KEY).gradient,
-    )
-
-
 def test_half_of_each_class() -> None:
     members = np.zeros((20, 4))
     members[np.arange(17), np.repeat([0, 1, 3], [1, 5, 11])] = 1

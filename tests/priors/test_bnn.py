@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from compiling import compiled
 from scipy import optimize, stats
@@ -421,11 +422,10 @@ def test_batches_are_unbiased_and_without_padding() -> None:
 
 
 def test_a_step_that_is_not_finite_is_not_taken() -> None:
-    def gradient(place: jax.Array, key: jax.Array) -> jax.Array:
+    def gradient(place: jax.Array, number: jax.Array) -> jax.Array:
         return jnp.where(place > 0.5, jnp.nan, 1.0)
 
-    settings = Inference(steps=30, learning_rate=0.1, optimizer="sgd")
-    found = inference.ascend(gradient, jnp.zeros(2), settings, KEY)
+    found = inference.ascend(gradient, jnp.zeros(2), optax.sgd(0.1), 30)
     assert np.isfinite(found).all() and (found > 0.5).all() and (found < 0.65).all()
 
 
@@ -456,43 +456,6 @@ def test_fingerprint_is_what_the_mean_network_predicts() -> None:
 def test_stacking_is_refused() -> None:
     with pytest.raises(InputError, match="uniform"):
         SMALL.leave_one_out(PHI, None)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"std_per": "neuron"},
-        {"objective": "bound"},
-        {"noise": "none"},
-        {"draws": 0},
-        {"initial_std": 0.0},
-        {"std_spread": -1.0},
-        {"initial_std": float("nan")},
-    ],
-)
-def test_priors_that_cannot_be(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(settings))):
-        BNNSettings(**settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"inference": "mcmc"},
-        {"adapt": "first"},
-        {"optimizer": "lion"},
-        {"svgd_kernel": "function"},
-        {"networks": 0},
-        {"steps": -1},
-        {"batch": 0},
-        {"temperature": -0.1},
-        {"learning_rate": 0.0},
-        {"learning_rate": float("nan")},
-    ],
-)
-def test_inferences_that_cannot_be(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(settings))):
-        Inference(**settings)
 
 
 def test_laplace_needs_a_known_curvature() -> None:

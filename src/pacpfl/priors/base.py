@@ -168,6 +168,11 @@ class ClosedForm:
         return ()
 
 
+def joined(data: Data, more: Data) -> Data:
+    """The samples of both, those that came later behind the others."""
+    return Data(*(jnp.concatenate(pair) for pair in zip(data, more, strict=True)))
+
+
 def random_rows(key: Array, mask: Bool[Array, " m"], size: int) -> Int[Array, " size"]:
     """`size` rows without replacement; all that the mask allows, and padding, where there are fewer."""
     order = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)

@@ -37,9 +37,8 @@ from jaxtyping import Array, Float, UInt32
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block, HyperPrior
 from pacpfl.likelihoods import Likelihood, log_likelihood
-from pacpfl.priors import inference as inferences
-from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Scalar
-from pacpfl.priors.inference import BNNPosterior, Inference, Problem
+from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Scalar, joined
+from pacpfl.priors.inference import BNNPosterior, Inference, Problem, infer, network_outputs
 from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities
@@ -177,11 +176,13 @@ class BNNPrior:
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> BNNPosterior:
         assert key is not None, "the posterior is drawn: give a key"
-        return inferences.posterior(self._problem(phi), data, temperature, key)
+        power = jnp.asarray(self.inference.temperature * temperature, phi.dtype)
+        return infer(self._problem(phi), data, power, key)
 
     def extend(self, phi: Particle, posterior: BNNPosterior, more: Data) -> BNNPosterior:
         """The posterior of both samples together; inference goes on from where it stands."""
-        return inferences.extend(self._problem(phi), posterior, more)
+        data, key = joined(posterior.data, more), jax.random.wrap_key_data(posterior.seed)
+        return infer(self._problem(phi), data, posterior.temperature, key, posterior.reached)
 
     def log_evidence_of(self, phi: Particle, posterior: BNNPosterior) -> Float[Array, ""]:
         """From draws of the prior: as many as the posterior has networks."""
@@ -189,7 +190,7 @@ class BNNPrior:
 
     def predict(self, phi: Particle, posterior: BNNPosterior, x: Inputs) -> Mixture | Probabilities:
         """The mixture of the posterior's networks, all with the same weight."""
-        outputs = inferences.outputs(self._problem(phi), posterior.body, posterior.head, x)
+        outputs = network_outputs(self._problem(phi), posterior.body, posterior.head, x)
         count = outputs.shape[0]
         return self.likelihood.predict(outputs, jnp.full(count, 1 / count, outputs.dtype))
 

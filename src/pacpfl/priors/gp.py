@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 from pacpfl import tiles
 from pacpfl.hyper import Block
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import ClosedForm, Inputs, LeftOut, Noise, Particle, Scalar
+from pacpfl.priors.base import ClosedForm, Inputs, LeftOut, Noise, Particle, Scalar, joined
 from pacpfl.priors.kernels import KERNELS, Kernel
 from pacpfl.priors.networks import MLP
 from pacpfl.settings import Settings, key
@@ -353,7 +353,7 @@ class GPPrior(ClosedForm):
         top = jnp.pad(posterior.inverse_factor, ((0, 0), (0, v.shape[0])))
         bottom = jnp.concatenate([-matmul(v, matmul(b, posterior.inverse_factor)), v], -1)
         inverse = jnp.concatenate([top, bottom])
-        data = Data(*(jnp.concatenate([a, b]) for a, b in zip(old, more, strict=True)))
+        data = joined(old, more)
         residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
         alpha = matmul(transpose(inverse), matmul(inverse, residual))
         return GPPosterior(data, inverse, alpha, posterior.temperature)

@@ -293,17 +293,6 @@ class BNNPosterior(NamedTuple):
     seed: UInt32[Array, " 2"]
 
 
-def posterior(problem: Problem, data: Data, temperature: Scalar, key: Array) -> BNNPosterior:
-    temperature = jnp.asarray(problem.inference.temperature * temperature, problem.means.dtype)
-    return infer(problem, data, temperature, key)
-
-
-def extend(problem: Problem, before: BNNPosterior, more: Data) -> BNNPosterior:
-    data = Data(*(jnp.concatenate(pair) for pair in zip(before.data, more, strict=True)))
-    key = jax.random.wrap_key_data(before.seed)
-    return infer(problem, data, before.temperature, key, before.reached)
-
-
 def draws(problem: Problem, key: Array) -> Float[Array, "n w"]:
     """Networks drawn from the prior, in units of its sigma."""
     shape = (problem.inference.networks, problem.means.size)
@@ -324,7 +313,7 @@ def infer(
     if target.by_features:
         log_likelihoods = target.log_likelihoods(noise)
     else:
-        said = outputs(problem, body, head, data.x)
+        said = network_outputs(problem, body, head, data.x)
         log_likelihoods = temperature * jax.vmap(
             lambda each: log_likelihood(problem.likelihood, each, data)
         )(said)
@@ -333,7 +322,7 @@ def infer(
     return BNNPosterior(body, adapted, reached, log_likelihoods, data, temperature, seed)
 
 
-def outputs(
+def network_outputs(
     problem: Problem,
     bodies: Float[Array, "n fixed"],
     heads: Float[Array, "n adapted"],

@@ -75,8 +75,40 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": tanh, "relu": jax.nn
 GAINS = {"tanh": 1.0, "relu": 2.0}  # variance of the weights times inputs: Glorot (LeCun), He
 
 
+class Dense:
+    """A network made of matrices; its parameters lie layer by layer, weights before biases."""
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of each layer's matrix."""
+        raise NotImplementedError
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Variance of each layer's first weights, times its inputs."""
+        raise NotImplementedError
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        return tuple((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+    @property
+    def size(self) -> int:
+        return sum(self.layer_sizes)
+
+    def initial(self, key: Array) -> Float[Array, " size"]:
+        """Weights N(0, gain / inputs), biases 0."""
+        parts = []
+        for index, ((inputs, outputs), gain) in enumerate(
+            zip(self.layers, self.gains, strict=True)
+        ):
+            draw = jax.random.normal(jax.random.fold_in(key, index), (inputs * outputs,))
+            parts += [math.sqrt(gain / inputs) * draw, jnp.zeros(outputs)]
+        return jnp.concatenate(parts)
+
+
 @dataclass(frozen=True)
-class MLP:
+class MLP(Dense):
     """Linear output; `sizes` = (inputs, hidden..., outputs).
 
     Parameters lie layer by layer: weights [in, out] row by row, then biases [out].
@@ -90,26 +122,13 @@ class MLP:
         return tuple(zip(self.sizes[:-1], self.sizes[1:], strict=True))
 
     @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        return tuple((inputs + 1) * outputs for inputs, outputs in self.layers)
-
-    @property
-    def size(self) -> int:
-        return sum(self.layer_sizes)
+    def gains(self) -> tuple[float, ...]:
+        return (1.0, *[GAINS[self.activation]] * (len(self.sizes) - 2))
 
     @property
     def activations(self) -> int:
         """How many numbers one row leaves behind on its way through the network."""
         return sum(self.sizes)
-
-    def initial(self, key: Array) -> Float[Array, " size"]:
-        """Weights N(0, gain / inputs), biases 0."""
-        parts = []
-        for index, (inputs, outputs) in enumerate(self.layers):
-            std = math.sqrt((GAINS[self.activation] if index else 1.0) / inputs)
-            weight = std * jax.random.normal(jax.random.fold_in(key, index), (inputs * outputs,))
-            parts += [weight, jnp.zeros(outputs)]
-        return jnp.concatenate(parts)
 
     def __call__(
         self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
@@ -204,7 +223,7 @@ def by_rows(
 
 
 @dataclass(frozen=True)
-class CNN:
+class CNN(Dense):
     """The convolutional network of the classification study (McMahan et al. 2017, as in the paper).
 
     5x5 convolution to 32 channels, 2x2 maximum, 5x5 convolution to 64, 2x2 maximum, dense layer of
@@ -253,8 +272,7 @@ class CNN:
         return height, width
 
     @property
-    def _fans(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each layer's matrix."""
+    def layers(self) -> tuple[tuple[int, int], ...]:
         first, second = self.filters
         height, width = self._grid
         area = self.side**2
@@ -266,12 +284,9 @@ class CNN:
         )
 
     @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        return tuple((inputs + 1) * outputs for inputs, outputs in self._fans)
-
-    @property
-    def size(self) -> int:
-        return sum(self.layer_sizes)
+    def gains(self) -> tuple[float, ...]:
+        """2 (He), and 1 for the last layer, which nothing rectifies."""
+        return (2.0, 2.0, 2.0, 1.0)
 
     @property
     def activations(self) -> int:
@@ -283,17 +298,6 @@ class CNN:
             total += height * width * (self.side**2 * channels + filters)
             height, width, channels = height // 2, width // 2, filters
         return total + height * width * channels + self.hidden + self.outputs
-
-    def initial(self, key: Array) -> Float[Array, " size"]:
-        """Weights N(0, 2 / inputs) (He), of the last layer, which nothing rectifies, N(0, 1 / inputs);
-        biases 0."""
-        parts = []
-        for index, (inputs, outputs) in enumerate(self._fans):
-            last = index == len(self._fans) - 1
-            std = math.sqrt((1.0 if last else 2.0) / inputs)
-            draw = jax.random.normal(jax.random.fold_in(key, index), (inputs * outputs,))
-            parts += [std * draw, jnp.zeros(outputs)]
-        return jnp.concatenate(parts)
 
     def __call__(
         self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
@@ -307,7 +311,7 @@ class CNN:
         first, second, dense = jnp.split(body, np.cumsum(self.layer_sizes[:2]))
         values = x.reshape(x.shape[0], self.height, self.width, self.channels)
         values = self._stage(second, self._stage(first, values))
-        return jax.nn.relu(affine(dense, values.reshape(x.shape[0], self._fans[2][0])))
+        return jax.nn.relu(affine(dense, values.reshape(x.shape[0], self.layers[2][0])))
 
     def _stage(
         self, parameters: Float[Array, " p"], images: Float[Array, "m h w c"]

@@ -29,6 +29,7 @@ from pacpfl.priors.base import (
     Particle,
     Posterior,
     Scalar,
+    joined,
 )
 from pacpfl.types import Data, WarpedPrediction
 
@@ -95,7 +96,7 @@ class WarpedPrior(ClosedForm):
     def extend(self, phi: Particle, posterior: WarpedPosterior, more: Data) -> WarpedPosterior:
         bend, base = self.split(phi)
         return WarpedPosterior(
-            Data(*(jnp.concatenate(pair) for pair in zip(posterior.data, more, strict=True))),
+            joined(posterior.data, more),
             self.base.extend(base, posterior.base, warped(bend, more)),
             posterior.temperature,
         )
