@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from refusals import refused
 from scipy import stats
 
+from pacpfl.data.image_files import load_images
 from pacpfl.data.images import (
     Images,
     Part,
@@ -330,3 +332,80 @@ def test_impossible_choices(arguments: dict[str, Any], words: str) -> None:
 
 def test_images_without_writers() -> None:
     refused(lambda: by_writer(SKEWED, 3), "does not say who wrote what")
+
+
+# ---- the real handwriting that lies beside the repository, where it does ----
+
+FOLDER = Path(__file__).parents[3] / "shared" / "data"
+
+
+def real(name: str, classes: int | None = None) -> Images:
+    file = FOLDER / name
+    if not file.exists():
+        pytest.skip(f"the real data set {name} is not beside the repository (shared/data)")
+    return load_images(file, classes)
+
+
+@pytest.fixture(scope="module")
+def handwriting() -> Images:
+    return real("digits_by_writer.npz")
+
+
+def test_forty_writers_with_twenty_digits_each(handwriting: Images) -> None:
+    few, full = (by_writer(handwriting, 40, 40, samples, seed=1) for samples in (20, None))
+    assert {*few.form.sizes} == {20}
+    for some, every in zip((*few.existing, *few.new), (*full.existing, *full.new), strict=True):
+        assert some.name == every.name
+        assert some.test is not None
+        assert every.test is not None
+        np.testing.assert_array_equal(some.test.x, every.test.x)
+        np.testing.assert_array_equal(some.train.x, every.train.x[:20])
+    assert 85 < np.mean(full.form.sizes) < 95
+    assert few.classes == 10
+    assert few.shape == (28, 28)
+    x = few.existing[0].train.x
+    assert (x.min(), x.max()) == (0.0, 1.0)
+    assert x.mean() < 0.3, "ink is high and rare"
+
+
+def test_a_writer_keeps_its_own_digits(handwriting: Images) -> None:
+    assert handwriting.writer is not None
+    client = by_writer(handwriting, 1, samples=None, seed=7).existing[0]
+    assert client.test is not None
+    own = handwriting.images[handwriting.writer == int(client.name.split()[1])].reshape(-1, 784)
+    found = np.rint(np.concatenate([client.train.x, client.test.x]) * 255).astype(np.uint8)
+    assert sorted(map(bytes, found)) == sorted(map(bytes, own))
+
+
+def test_leafs_writers() -> None:
+    every = real("femnist_leaf_28_writers.npz")
+    assert (len(every), every.classes) == (1761, 62)
+    assert every.writer is not None
+    assert len(set(every.writer.tolist())) == 28
+    assert every.writer[0].startswith("f")
+    assert len(by_writer(every, 20, 6, 20).new) == 6
+    refused(lambda: by_writer(every, 20, 7, 20), "2 have fewer")  # those with 8 and 14 samples
+    only = real("femnist_leaf_28_writers.npz", classes=10)
+    assert only.classes == 10
+    np.testing.assert_array_equal(only.images, every.images[every.labels < 10])
+
+
+def test_eighty_clients_share_emnist() -> None:
+    """Every one of the 81,425 samples is used once: images that spell their number stand for the real."""
+    every = real("emnist_byclass_81425.npz")
+    assert (len(every), every.classes, every.shape) == (81425, 62, (28, 28))
+    number = np.arange(81425)
+    pixels = np.stack([number >> 16, number >> 8 & 255, number & 255], -1).astype(np.uint8)
+    found = dirichlet(Images("emnist", pixels[:, None, :], every.labels, 62))
+    assert len(found.existing) == 80
+    seen = np.zeros(81425, int)
+    for client in found.existing:
+        for part in (client.train, client.test):
+            assert part is not None
+            rows = np.rint(part.x * 255).astype(int) @ np.array([1 << 16, 1 << 8, 1])
+            np.add.at(seen, rows, 1)
+            np.testing.assert_array_equal(part.y, every.labels[rows])
+    assert np.all(seen == 1)
+    # Label skew: a client's classes are far from evenly spread.
+    counts = np.bincount(found.existing[0].train.y.astype(int), minlength=62)
+    assert counts.max() > 5 * np.median(counts)

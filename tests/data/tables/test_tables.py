@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pacpfl.data.prepare import check_federation, fit_scalers, standardize
+from pacpfl.data.prepare import check_federation, standardize
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import Tables, load_tables, read_rows
@@ -276,23 +276,6 @@ def test_at_most_so_many_training_rows(folder: Path) -> None:
     assert len(one.train) == 10
     assert set(one.train.x[:, 0]) < set(all_.train.x[:, 0])
     np.testing.assert_array_equal(one.test.x, all_.test.x)
-
-
-def test_standardisation_globally_and_per_client(folder: Path) -> None:
-    federation = load(folder, new=("d",)).federation
-    scaled = standardize(federation, "global")
-    together = np.concatenate([client.train.x for client in scaled.existing])
-    np.testing.assert_allclose(together[:, :2].mean(0), 0, atol=1e-9)
-    np.testing.assert_allclose(together[:, :2].std(0), 1)
-    y = np.concatenate([client.train.y for client in federation.existing])
-    scaler = fit_scalers(federation, "global")["d"]
-    assert (scaler.y_mean, scaler.y_std) == (pytest.approx(y.mean()), pytest.approx(y.std()))
-    raw, new = federation.new[0], scaled.new[0]
-    np.testing.assert_allclose(scaler.target(new.train.y), raw.train.y)
-    np.testing.assert_array_equal(new.train.x[:, 2:], raw.train.x[:, 2:])  # zeros and ones stay
-    own = standardize(federation, "client")
-    for client in (*own.existing, *own.new):
-        np.testing.assert_allclose(client.train.x[:, :2].mean(0), 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("how", ["client", "global"])
