@@ -12,7 +12,6 @@ import typer
 
 from pacpfl.cli.common import console
 from pacpfl.errors import InputError
-from reproduction.battery.command import peers, tables
 from reproduction.cli_audit import audit
 from reproduction.search import search
 
@@ -75,7 +74,7 @@ def reproduce(
     from pacpfl.engine import runtime
 
     runtime.configure()
-    from pacpfl.report.progress import counting
+    from pacpfl.report.terminal import counting
     from reproduction import page, sentences, study
     from reproduction.table import Table
 
@@ -162,8 +161,6 @@ def without_folders(arguments: list[str]) -> str:
 
 for name, words in STUDIES.items():
     app.command(name, short_help=words)(reproduce)
-app.command()(tables)
-app.command()(peers)
 app.command()(audit)
 app.command()(search)
 

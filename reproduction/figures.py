@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
 from pacpfl.report.folder import GROUPS
 from pacpfl.report.measures import number, plus_minus
@@ -27,6 +27,7 @@ from pacpfl.report.style import (
     as_svg,
     drawing,
     grid,
+    logarithmic,
     panels,
     short,
     wrapped,
@@ -157,11 +158,7 @@ def dots(table: Table, panel: Panel) -> Figure:
     means = [entry.mean for entry in entries if math.isfinite(entry.mean)]
     # Where one method is far off, the others would melt into a line.
     if means and min(means) > 0 and max(means) > 20 * min(means):
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_xlabel(f"{axis.get_xlabel()}, logarithmic")
+        logarithmic(axis)
     _legend(figure, shown, lines=False, bars=panel.bars)
     return figure
 

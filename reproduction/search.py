@@ -26,7 +26,7 @@ from pacpfl.cli.common import console
 from pacpfl.config import override
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.report.progress import counting
+from pacpfl.report.terminal import counting
 from pacpfl.tune.workers import work
 from reproduction.study import Cell, base_config, read_study, run_cell
 

@@ -13,7 +13,7 @@ from pacpfl.build import build_federation
 from pacpfl.config import Config, identity, override
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.excerpts import DOUBTED, SURE, WRONG, examples
+from pacpfl.folder import DOUBTED, SURE, WRONG, examples
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.registry import build_method, build_model, entry, named
@@ -226,8 +226,8 @@ def test_examples_are_the_surest_the_most_doubted_and_the_worst() -> None:
         probabilities[row, label if row < 5 else (label + 1) % 5] = sure
     each = np.split(np.log(probabilities), 2)
     evaluation = Evaluation([], random.uniform(size=(2, 20, 3)), log_probabilities=list(each))
-    found = examples("existing", clients, evaluation, (5, 4), each=2)
-    kind, shown = found["examples/existing/kind"], found["examples/existing/probabilities"].max(1)
+    found = examples(clients, evaluation, (5, 4), each=2)
+    kind, shown = found["kind"], found["probabilities"].max(1)
     assert shown[kind == SURE] == pytest.approx([0.9, 0.8]), "from the surer half of 0.9, 0.8, ..."
     assert shown[kind == DOUBTED] == pytest.approx([0.5, 0.6]), "the least sure first"
     assert shown[kind == WRONG] == pytest.approx([0.95, 0.65]), "the surest first"
@@ -235,23 +235,23 @@ def test_examples_are_the_surest_the_most_doubted_and_the_worst() -> None:
     assert len(set(rows)) == len(rows)
     tests = [client.test for client in clients if client.test is not None]
     pixels = np.concatenate([test.x for test in tests])
-    assert found["examples/existing/labels"].tolist() == labels[rows].tolist()
-    assert found["examples/existing/client"].tolist() == [row // 4 for row in rows]
+    assert found["labels"].tolist() == labels[rows].tolist()
+    assert found["client"].tolist() == [row // 4 for row in rows]
     expected = np.rint(255 * pixels[rows]).reshape(-1, 5, 4)
-    np.testing.assert_array_equal(found["examples/existing/images"], expected)
+    np.testing.assert_array_equal(found["images"], expected)
 
 
 def test_examples_of_a_model_that_knows_nothing() -> None:
     clients = federation().existing
     broken = Evaluation([], np.zeros((2, 20, 3)), log_probabilities=[np.full((4, 5), np.nan)] * 2)
-    assert examples("new", clients, broken, (5, 4)) == {}
-    assert examples("new", clients, broken, ()) == {}
+    assert examples(clients, broken, (5, 4)) == {}
+    assert examples(clients, broken, ()) == {}
     labels = [client.test.y.astype(int) for client in clients if client.test is not None]
     perfect = Evaluation(
         [],
         np.zeros((2, 20, 3)),
         log_probabilities=[np.log(np.eye(5)[own] + 1e-9) for own in labels],
     )
-    kinds = examples("new", clients, perfect, (5, 4), each=9)["examples/new/kind"]
+    kinds = examples(clients, perfect, (5, 4), each=9)["kind"]
     assert sorted(set(kinds.tolist())) == [SURE, DOUBTED]
     assert len(kinds) == 8

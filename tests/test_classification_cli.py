@@ -21,7 +21,7 @@ from pacpfl import cli
 from pacpfl.config import load_file
 from pacpfl.data import download as downloads
 from pacpfl.data.download import Source
-from pacpfl.report.progress import latest
+from pacpfl.report.terminal import latest
 
 SETTINGS = (
     *("network.kind=mlp", "network.widths=[6]", "rounds=4", "particles=2", "clients=3"),

@@ -42,10 +42,8 @@ LAYERS: tuple[frozenset[str], ...] = (
             "client",
             "config",
             "defaults",
-            "excerpts",
             "folder",
             "run",
-            "trained",
             "tune",
         }
     ),
@@ -124,7 +122,6 @@ REACHES_OUTSIDE = frozenset(
         "report",
         "run",
         "sites",
-        "trained",
         "tune",
     }
 )

@@ -165,29 +165,11 @@ def test_arrays_have_the_documented_keys_and_shapes(arrays: dict[str, np.ndarray
         tested, learned = 6 * count, 5 * count
         shapes[f"gain/vanilla/{group}"] = (count, 3)
         shapes |= {f"panels/{group}/{key}": (count + 1,) for key in ("offsets", "train_offsets")}
-        shapes |= {f"panels/{group}/{key}": (tested,) for key in ("x", "y", "mean", "vanilla/mean")}
+        for key in ("x", "y", "mean", "vanilla/mean", "pooled/mean"):
+            shapes[f"panels/{group}/{key}"] = (tested,)
         shapes[f"panels/{group}/quantiles"] = (6, tested)
         shapes |= {f"panels/{group}/{key}": (learned,) for key in ("train_x", "train_y")}
-        for number in range(count):
-            place = f"bands/{group}/{group}-{number:02d}"
-            shapes |= {f"{place}/x": (6, 1), f"{place}/quantiles": (6, 6)}
-            shapes |= {f"{place}/{name}": (6,) for name in ("y", "mean", "std")}
-            shapes |= {f"{place}/train_x": (5, 1), f"{place}/train_y": (5,)}
-            shapes |= {f"{place}/{method}/mean": (6,) for method in ("vanilla", "pooled")}
     assert {name: values.shape for name, values in arrays.items()} == shapes
-
-
-def test_bands_show_the_clients_own_test_samples_in_order(arrays: dict[str, np.ndarray]) -> None:
-    for client in polynomial(3, 2, 5, 6, CONFIG.data.noise, seed=0).existing:
-        place = f"bands/existing/{client.name}"
-        assert client.test is not None
-        order = np.argsort(client.test.x[:, 0])
-        np.testing.assert_array_equal(arrays[f"{place}/x"], client.test.x[order])
-        np.testing.assert_array_equal(arrays[f"{place}/y"], client.test.y[order])
-        np.testing.assert_array_equal(arrays[f"{place}/train_y"], client.train.y)
-        low, high = arrays[f"{place}/quantiles"][[0, -1]]
-        mean = arrays[f"{place}/mean"]
-        assert np.all((low < mean) & (mean < high))
 
 
 def test_weights_and_calibration_are_shares(arrays: dict[str, np.ndarray]) -> None:

@@ -9,9 +9,8 @@ import pytest
 from reproduction.study import Outcome, cells, read_study, run_cell
 from reproduction.table import Table
 from tests.conftest import programs, programs_compiled_once, programs_folder, x64
-from tests.report.reading import read_page
 
-__all__ = ["programs", "programs_compiled_once", "programs_folder", "read_page", "x64"]
+__all__ = ["programs", "programs_compiled_once", "programs_folder", "x64"]
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ from reproduction.figures import box, far_limit, planned
 from reproduction.page import of_dataset, plain, write_page
 from reproduction.study import Dataset, Outcome, Quick, Row, Study, read_study
 from reproduction.table import COLUMNS, Table
+from tests.report.reading import read_page
 
-ReadPage = Callable[[Path], Any]
 ROWS = {"k1": "PAC-PFL (k = 1)", "pacpfl": "PAC-PFL (k = 4)", "fedavg": "FedAvg"}
 MEASURES = ("rsmse", "nll", "coverage_90", "coverage_50", "diversity", "warmth")
 SHOWN = ("rsmse", "nll", "coverage_90", "diversity", "warmth")
@@ -111,9 +111,7 @@ def winner(dataset: str, group: str, measure: str) -> str | None:
 
 
 @pytest.mark.parametrize("dataset", STUDY.datasets)
-def test_the_tables_of_page_and_readme_hold_the_numbers(
-    page: Path, read_page: ReadPage, dataset: str
-) -> None:
+def test_the_tables_of_page_and_readme_hold_the_numbers(page: Path, dataset: str) -> None:
     shown = read_page(page).one("table", **{"data-dataset": dataset})
     heads = [head.children[0] for head in shown.one("thead").all("th")]
     assert heads == ["Method", "RSMSE", "NLL", "90% coverage", "Diversity", "warmth", "Seconds"]
@@ -153,7 +151,7 @@ def test_table_csv_has_every_number_to_six_digits(page: Path) -> None:
         assert (row["paper_mean"], row["paper_ci95"]) == (("0.5", "0.05") if paper else ("", ""))
 
 
-def test_the_overview_has_every_row_on_every_data_set(page: Path, read_page: ReadPage) -> None:
+def test_the_overview_has_every_row_on_every_data_set(page: Path) -> None:
     shown = read_page(page).one("table", **{"data-overview": "rsmse"})
     heads = [head.children[0] for head in shown.one("thead").all("th")]
     assert heads == ["Method", "Polynomial", "Solar", "Seconds"]
@@ -181,7 +179,7 @@ def test_the_readme_says_what_was_run_and_has_two_figures(page: Path) -> None:
         assert (page.parent / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_tells_everything_and_needs_nothing(page: Path, read_page: ReadPage) -> None:
+def test_the_page_tells_everything_and_needs_nothing(page: Path) -> None:
     content, text = read_page(page), page.read_text(encoding="utf-8")
     assert content.one("h1").text == "What k buys"
     assert content.one("p", id="summary").text == "More particles help."
@@ -200,7 +198,7 @@ def test_the_page_tells_everything_and_needs_nothing(page: Path, read_page: Read
         assert element.attributes.get("aria-labelledby", "main") in ids
 
 
-def test_whatever_is_written_stays_text(tmp_path: Path, read_page: ReadPage) -> None:
+def test_whatever_is_written_stays_text(tmp_path: Path) -> None:
     study = replace(
         STUDY, title=NASTY, summary=[{"kind": "text", "text": NASTY}],
         datasets={name: Dataset(NASTY, ()) for name in STUDY.datasets},
@@ -230,7 +228,7 @@ def test_markdown_is_escaped(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
-def test_fewer_seeds_than_planned_are_told(tmp_path: Path, read_page: ReadPage) -> None:
+def test_fewer_seeds_than_planned_are_told(tmp_path: Path) -> None:
     some = [o for o in outcomes() if o.name != "fedavg" or o.seed < 3]
     page = write_page(tmp_path, Table(STUDY, some, range(5)), "x", [])
     shown = read_page(page).one("table", **{"data-dataset": "solar"})
@@ -238,7 +236,7 @@ def test_fewer_seeds_than_planned_are_told(tmp_path: Path, read_page: ReadPage) 
     assert names == {*list(ROWS.values())[:2], "FedAvg (3 of 5 seeds)"}
 
 
-def test_a_study_of_existing_clients_only(tmp_path: Path, read_page: ReadPage) -> None:
+def test_a_study_of_existing_clients_only(tmp_path: Path) -> None:
     some = [o._replace(groups={"existing": o.groups["existing"]}) for o in outcomes()]
     content = read_page(write_page(tmp_path, Table(STUDY, some, range(5)), "x", []))
     assert "New clients" not in content.text and "new clients" not in content.text
@@ -323,7 +321,7 @@ def test_one_row_far_off_and_one_without_a_value(drawn_in_style) -> None:
     table = changed(outcomes(), change)
     panel = list(planned(table))[1]
     (axes,) = figures.dots(table, replace(panel, rows=list(ROWS), labels=list(ROWS))).axes
-    assert axes.get_xscale() == "log" and axes.get_xlabel().endswith(", logarithmic")
+    assert axes.get_xscale() == "log" and axes.get_xlabel().endswith(", logarithmic)")
     assert [(text.get_text(), text.get_position()[1]) for text in axes.texts] == [("no value", 2)]
     cell = of_dataset(table, "solar").groups["new"][0].cells[0]
     assert cell.text.startswith("0.200") and cell.best

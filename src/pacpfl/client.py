@@ -34,7 +34,7 @@ from pacpfl.files import damaged, load_arrays, save_arrays
 from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
-from pacpfl.trained import load_run
+from pacpfl.run import load_run
 from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
 
 Name = str | int | float | bool
@@ -131,7 +131,7 @@ class Shared:
     @property
     def dtype(self) -> type:
         """The type of all numbers inside."""
-        return np.float64 if self.config.run.precision == "float64" else np.float32
+        return self.config.run.dtype
 
     def precision(self) -> AbstractContextManager[Any]:
         """Compute in the configuration's precision, whatever the caller works in."""

@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pacpfl.data.settings import (
     CLASSIFICATION,
     DataSettings,
@@ -46,6 +48,11 @@ class RunSettings(Settings):
     precision: str = key("float32", "of all arithmetic", choices=("float32", "float64"))
     checkpoint_rounds: int = key(500, "save at least every so many rounds", least=1)
     checkpoint_minutes: float = key(1.0, "and at least every so many minutes", above=0)
+
+    @property
+    def dtype(self) -> type:
+        """The type of all numbers of the run."""
+        return np.float64 if self.precision == "float64" else np.float32
 
 
 @dataclass(frozen=True)

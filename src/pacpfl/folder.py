@@ -1,9 +1,15 @@
-"""The folder of a run (docs/run-folder.md), and what is written into it."""
+"""The folder of a run (docs/run-folder.md): what is written into it, and read back.
+
+`arrays.safetensors` holds what the page draws. Clients stand one after the other in long arrays;
+`offsets` says where each one begins. A client keeps at most POINTS of its test samples, fewer where
+there are many clients, so that neither the folder nor the page grows without end.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,17 +21,18 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from pacpfl import config as configuration
-from pacpfl import excerpts, files, metrics
+from pacpfl import files, metrics
 from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.methods.registry import entries
+from pacpfl.methods.registry import entries, named
 from pacpfl.privacy.ledger import FILE as LEDGER
 from pacpfl.privacy.ledger import start_over
 from pacpfl.types import Client, Federation
 from pacpfl.version import __version__
 
+COLUMNS = ("method", "group", "client", "kind", "samples", "later", "test")
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
 CLASS_METRICS = ("accuracy", "ce_own", "nll", "brier")
 FILES = (
@@ -35,15 +42,27 @@ FILES = (
 AGAIN = "start the same run again, it goes on where it stopped"
 REMEDY = f"give the folder of a complete run, or {AGAIN}"
 
+POINTS = 120  # test samples kept of one client,
+FEWEST = 16  # of each client however many there are,
+BUDGET = 100_000  # and of all clients together
+CLIENTS = 5_000  # of a group; later ones keep their row in clients.csv and no predictions
+ERRORS = 4  # images of wrong answers kept of one client,
+PIXELS = 1_000_000  # and pixels of all such images together
+EACH = 4  # single test samples shown of each kind of answer
+SURE, DOUBTED, WRONG = range(3)  # kinds of answers
+
+Arrays = dict[str, np.ndarray]
+Groups = Mapping[str, Evaluation]
+
 
 @dataclass(frozen=True)
 class MethodResult:
     """What one method did: its entry in run.json, its curves, and its evaluations by group."""
 
     about: dict[str, Any]
-    history: dict[str, np.ndarray]
+    history: Arrays
     groups: dict[str, Evaluation]
-    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    extra: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,7 +123,9 @@ class RunFolder:
         summary = {name: summarise(result.groups) for name, result in results.items()}
         files.write_json(out / "metrics.json", summary)
         files.write(out / "clients.csv", client_rows(federation, results).encode())
-        files.write(out / "arrays.safetensors", save(figure_arrays(federation, results)))
+        arrays = figure_arrays(federation, results)
+        whole = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+        files.write(out / "arrays.safetensors", save(whole))
         samples = [len(client.train) for client in federation.existing]
         record = {
             "dataset": config.data.name,
@@ -149,7 +170,7 @@ class RunFolder:
         """Return metrics.json: method -> group -> metric -> mean, half width, number of clients."""
         return files.read_json(self.path / "metrics.json", REMEDY)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> Arrays:
         """Return what the figures are drawn from; nothing where it was not kept."""
         path = self.path / "arrays.safetensors"
         try:
@@ -162,144 +183,265 @@ class RunFolder:
             raise InputError(f"There is no run folder {self.path}; give the folder of a run.")
 
 
-def metric_names(evaluation: Evaluation) -> tuple[str, ...]:
-    """Return what each client is measured by, which depends on the task."""
-    return CLASS_METRICS if evaluation.log_probabilities else METRICS
+def main_method(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the method that a run is about, given what run.json says of each: the first one with
+    particles, else the first."""
+    return next(
+        (name for name, about in methods.items() if "particles" in about), next(iter(methods))
+    )
 
 
-def summarise(groups: dict[str, Evaluation]) -> dict[str, dict[str, dict[str, float]]]:
+# ---- Tables
+
+
+def summarise(groups: Groups) -> dict[str, dict[str, dict[str, float]]]:
     """Return the mean of each metric and half the width of its 95% interval over clients, by group.
 
     Classification has one more: `ce`, the calibration error of all clients' predictions together.
     One client's few test samples, dealt to twenty bins, say little about calibration (`ce_own`).
     """
-    table: dict[str, dict[str, dict[str, float]]] = {}
+    table = {}
     for group, evaluation in groups.items():
-        table[group] = {}
-        for metric in metric_names(evaluation):
-            values = np.array([row[metric] for row in evaluation.rows])
-            mean, half = metrics.interval(values)
-            table[group][metric] = {"mean": mean, "ci95": half, "n": len(values)}
+        count, cells = len(evaluation.rows), {}
+        for metric in evaluation.rows[0]:
+            mean, half = metrics.interval(np.array([row[metric] for row in evaluation.rows]))
+            cells[metric] = {"mean": mean, "ci95": half, "n": count}
         if evaluation.log_probabilities:
             together = metrics.reliability_error(evaluation.calibration.sum(0))
-            count = len(evaluation.rows)
-            table[group]["ce"] = {"mean": together, "ci95": float("nan"), "n": count}
+            cells["ce"] = {"mean": together, "ci95": float("nan"), "n": count}
+        table[group] = cells
     return table
 
 
-def client_rows(federation: Federation, results: dict[str, MethodResult]) -> str:
+def client_rows(federation: Federation, results: Mapping[str, MethodResult]) -> str:
     """Return the text of clients.csv: one row per client and method."""
-    members = max(
-        (
-            0 if e.responsibilities is None else e.responsibilities.shape[1]
-            for result in results.values()
-            for e in result.groups.values()
-        ),
-        default=0,
-    )
-    names = [f"responsibility_{j}" for j in range(members)]
     measured = METRICS if federation.classes is None else CLASS_METRICS
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(
-        ["method", "group", "client", "kind", "samples", "later", "test", *measured, *names]
-    )
-    groups = federation.groups()
+    rows, columns = [], dict.fromkeys((*COLUMNS, *measured))
     for name, result in results.items():
         for group, evaluation in result.groups.items():
-            for index, (client, row) in enumerate(zip(groups[group], evaluation.rows, strict=True)):
-                shares = evaluation.responsibilities
-                more = [""] * members if shares is None else [float(s) for s in shares[index]]
-                writer.writerow(
-                    [
-                        *(name, group, client.name),
-                        "" if client.kind is None else client.kind,
-                        len(client.train),
-                        0 if client.later is None else len(client.later),
-                        0 if client.test is None else len(client.test),
-                        *(row[metric] for metric in measured),
-                        *more,
-                    ]
+            clients = federation.groups()[group]
+            members = evaluation.responsibilities
+            for index, (client, row) in enumerate(zip(clients, evaluation.rows, strict=True)):
+                shares = () if members is None else members[index]
+                who = (
+                    *(name, group, client.name, "" if client.kind is None else client.kind),
+                    *(
+                        0 if s is None else len(s)
+                        for s in (client.train, client.later, client.test)
+                    ),
                 )
+                rows.append(
+                    dict(zip(COLUMNS, who, strict=True))
+                    | {metric: row[metric] for metric in measured}
+                    | {f"responsibility_{j}": float(share) for j, share in enumerate(shares)}
+                )
+                columns |= dict.fromkeys(rows[-1])
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 
-def main_method(results: dict[str, MethodResult]) -> MethodResult:
-    """Return the method the run is about: the first with particles, else the first."""
-    everything = list(results.values())
-    return next((r for r in everything if "particles" in r.about), everything[0])
+# ---- Arrays
 
 
-def figure_arrays(
-    federation: Federation, results: dict[str, MethodResult]
-) -> dict[str, np.ndarray]:
-    """Return what the report draws; bands only of the best, middle and worst clients of a group."""
-    arrays: dict[str, np.ndarray] = {"calibration/levels": metrics.calibration_levels()}
-    lead = main_method(results)
+def figure_arrays(federation: Federation, results: Mapping[str, MethodResult]) -> Arrays:
+    """Return what the page draws."""
+    main = main_method({name: result.about for name, result in results.items()})
+    lead = results[main]
     learner = lead if lead.history else next((r for r in results.values() if r.history), lead)
-    arrays |= {f"curve/{name}": values for name, values in learner.history.items()}
-    arrays |= lead.extra
+    arrays: Arrays = {"calibration/levels": metrics.calibration_levels()}
+    arrays |= {f"curve/{name}": values for name, values in learner.history.items()} | lead.extra
     for name, result in results.items():
         for group, evaluation in result.groups.items():
             arrays[f"calibration/{name}/{group}"] = evaluation.calibration
+    everyone = sum(len(evaluation.rows) for evaluation in lead.groups.values())
     for group, evaluation in lead.groups.items():
-        if evaluation.weights is not None:
-            arrays[f"weights/{group}"] = evaluation.weights
-        if evaluation.responsibilities is not None:
-            arrays[f"responsibilities/{group}"] = evaluation.responsibilities
-        arrays |= single_clients(federation, results, group)
-        if evaluation.log_probabilities:
-            clients, shape = federation.groups()[group], federation.shape
-            arrays |= excerpts.examples(group, clients, evaluation, shape or ())
-            continue
-        order = np.argsort([row["rsmse"] for row in evaluation.rows])
-        places = np.unique(np.linspace(0, len(order) - 1, 4).round().astype(int))
-        for index in order[places]:
-            client = federation.groups()[group][index]
-            others = {n: r.groups[group].means[index] for n, r in results.items() if r is not lead}
-            arrays |= band(group, client, evaluation, int(index), others)
-    return {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+        others = {n: r.groups[group] for n, r in results.items() if n != main and group in r.groups}
+        arrays |= dict(_of_group(federation, group, evaluation, others, everyone))
+    return arrays
 
 
-def single_clients(
-    federation: Federation, results: dict[str, MethodResult], group: str
-) -> dict[str, np.ndarray]:
-    """Return what the page shows of each client of a group, and what the main method saves it."""
-    lead = main_method(results)
-    main, clients = lead.groups[group], federation.groups()[group]
-    count = sum(len(federation.groups()[name]) for name in lead.groups)
-    alone = excerpts.alone_evaluations(
-        {n: r.groups for n, r in results.items() if r is not lead}, group
-    )
-    arrays = {
-        f"gain/{name}/{group}": table
-        for name, table in excerpts.gains(clients, main, alone).items()
-    }
-    if main.log_probabilities:
-        shown = excerpts.class_panels(group, clients, main, federation.shape or (), count)
-    else:
-        shown = excerpts.number_panels(group, clients, main, alone, excerpts.points_each(count))
-    return arrays | shown
+def _of_group(
+    federation: Federation, group: str, main: Evaluation, others: Groups, everyone: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield what is kept of the clients of a group, and what the main method saves them."""
+    clients, shape = federation.groups()[group], federation.shape or ()
+    if main.weights is not None:
+        yield f"weights/{group}", main.weights
+    if main.responsibilities is not None:
+        yield f"responsibilities/{group}", main.responsibilities
+    alone = {name: other for name, other in others.items() if name in named(learns="alone")}
+    for name, table in gains(clients, main, alone).items():
+        yield f"gain/{name}/{group}", table
+    if not main.log_probabilities:
+        points = points_each(everyone)
+        yield from _below(f"panels/{group}", number_panels(clients, main, others, points))
+        return
+    yield f"classes/{group}", class_counts(clients, main)
+    yield from _below(f"panels/{group}/errors", wrong_answers(clients, main, shape, everyone))
+    yield from _below(f"examples/{group}", examples(clients, main, shape))
 
 
-def band(
-    group: str,
-    client: Client,
-    evaluation: Evaluation,
-    index: int,
-    others: dict[str, np.ndarray],
-) -> dict[str, np.ndarray]:
+def _below(place: str, arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
+    return ((f"{place}/{key}", values) for key, values in arrays.items())
+
+
+def points_each(clients: int) -> int:
+    """Return how many test samples a client keeps when there are so many clients in all."""
+    return int(np.clip(BUDGET // max(clients, 1), FEWEST, POINTS))
+
+
+def thinned(count: int, at_most: int) -> np.ndarray:
+    """Return evenly spread places: all of them when there are few, the first and the last always."""
+    if count <= at_most:
+        return np.arange(count)
+    return np.unique(np.linspace(0, count - 1, at_most).round().astype(int))
+
+
+def losses(client: Client, evaluation: Evaluation, index: int) -> np.ndarray:
+    """Return the loss on each test sample: the squared error, or whether it is classified wrongly."""
     assert client.test is not None
-    x = client.test.x
-    order = np.argsort(x[:, 0]) if x.shape[1] == 1 else np.arange(len(x))
-    place = f"bands/{group}/{client.name}"
+    if evaluation.log_probabilities:
+        answers = np.asarray(evaluation.log_probabilities[index]).argmax(1)
+        return (answers != client.test.y.astype(int)).astype(float)
+    return (np.asarray(evaluation.means[index], float) - client.test.y) ** 2
+
+
+def gains(clients: Sequence[Client], main: Evaluation, others: Groups) -> Arrays:
+    """Sum up what the main method saves on each test sample against every other method.
+
+    Saved is the loss of the other method less the loss of the main method on the same sample; n, sum
+    and sum of squares are what a paired test needs.
+    """
+    table = {}
+    for name, other in others.items():
+        rows = []
+        for index, client in enumerate(clients):
+            saved = losses(client, other, index) - losses(client, main, index)
+            rows.append((len(saved), saved.sum(), (saved**2).sum()))
+        table[name] = np.array(rows)
+    return table
+
+
+def number_panels(
+    clients: Sequence[Client], main: Evaluation, others: Groups, points: int
+) -> Arrays:
+    """Return the test samples that clients keep, what was predicted there, and with one feature also
+    what they learned from."""
+    kept = [
+        _kept(client, main, others, index, points) for index, client in enumerate(clients[:CLIENTS])
+    ]
+    arrays = {
+        key: np.concatenate([one[key] for one in kept], axis=-1).astype(np.float32)
+        for key in kept[0]
+    }
+    for offsets, key in (("offsets", "y"), ("train_offsets", "train_y")):
+        if key in arrays:
+            sizes = [len(one[key]) for one in kept] + [0] * (len(clients) - len(kept))
+            arrays[offsets] = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return arrays
+
+
+def _kept(client: Client, main: Evaluation, others: Groups, index: int, points: int) -> Arrays:
+    """Return one client's samples. With one feature: evenly spread over it, and what it learned from.
+    With several: the first ones in a row, for order may mean time, and others spread over all of them."""
+    test, own, mean = client.test, client.personal, np.asarray(main.means[index])
+    assert test is not None
+    one_feature = test.x.shape[1] == 1
+    even = thinned(len(test), points)
+    shown = np.argsort(test.x[:, 0], kind="stable")[even] if one_feature else np.arange(len(even))
+    found = {
+        "y": test.y[shown],
+        "mean": mean[shown],
+        "quantiles": np.asarray(main.quantiles[index])[:, shown],
+        **{f"{name}/mean": np.asarray(e.means[index])[shown] for name, e in others.items()},
+    }
+    if one_feature:
+        learned = thinned(len(own), points)
+        return found | {
+            "x": test.x[shown, 0],
+            "train_x": own.x[learned, 0],
+            "train_y": own.y[learned],
+        }
+    return found | {"spread_y": test.y[even], "spread_mean": mean[even]}
+
+
+def class_counts(clients: Sequence[Client], main: Evaluation) -> np.ndarray:
+    """Count test samples of each client and class, and those that are classified correctly."""
+    classes = main.log_probabilities[0].shape[1]
+    counts = np.zeros((len(clients), classes, 2), np.int32)
+    for own, client, log_probabilities in zip(counts, clients, main.log_probabilities, strict=True):
+        assert client.test is not None
+        labels = client.test.y.astype(int)
+        right = np.asarray(log_probabilities).argmax(1) == labels
+        own[:, 0] = np.bincount(labels, minlength=classes)
+        own[:, 1] = np.bincount(labels[right], minlength=classes)
+    return counts
+
+
+def wrong_answers(
+    clients: Sequence[Client], main: Evaluation, shape: tuple[int, ...], everyone: int
+) -> Arrays:
+    """Return each client's surest wrong answers, with their images."""
+    each = min(ERRORS, PIXELS // (int(np.prod(shape)) * everyone)) if len(shape) == 2 else 0
+    found: list[tuple[np.ndarray, int, int, int, float]] = []
+    for index, client in enumerate(clients):
+        assert client.test is not None
+        labels = client.test.y.astype(int)
+        probabilities = np.exp(np.asarray(main.log_probabilities[index]))
+        answers, sure = probabilities.argmax(1), probabilities.max(1)
+        wrong = np.flatnonzero((answers != labels) & np.isfinite(sure))
+        for row in wrong[np.argsort(-sure[wrong], kind="stable")][:each]:
+            found.append((client.test.x[row], index, labels[row], answers[row], sure[row]))
+    if not found:
+        return {}
+    images, owner, label, answer, sureness = zip(*found, strict=True)
     return {
-        f"{place}/x": x[order],
-        f"{place}/y": client.test.y[order],
-        f"{place}/mean": evaluation.means[index][order],
-        f"{place}/std": evaluation.stds[index][order],
-        f"{place}/quantiles": evaluation.quantiles[index][:, order],
-        f"{place}/train_x": client.personal.x,
-        f"{place}/train_y": client.personal.y,
-        **{f"{place}/{name}/mean": mean[order] for name, mean in others.items()},
+        "images": _images(np.stack(images), shape),
+        "client": np.array(owner, np.int32),
+        "labels": np.array(label, np.int32),
+        "answers": np.array(answer, np.int32),
+        "confidence": np.array(sureness, np.float32),
+    }
+
+
+def _images(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.rint(255 * np.clip(pixels, 0, 1)).astype(np.uint8).reshape(-1, *shape)
+
+
+def examples(
+    clients: Sequence[Client], main: Evaluation, shape: tuple[int, ...], each: int = EACH
+) -> Arrays:
+    """Choose the test samples that are shown singly.
+
+    Of the answers that are right, some from the surer half and the least sure ones; of those that are
+    wrong, the surest. No sample is shown twice, and one without finite probabilities never.
+    """
+    samples = [client.test for client in clients if client.test is not None]
+    if len(shape) != 2 or not samples:
+        return {}
+    x = np.concatenate([test.x for test in samples])
+    y = np.concatenate([test.y for test in samples]).astype(int)
+    owner = np.repeat(np.arange(len(samples)), [len(test) for test in samples])
+    probabilities = np.exp(np.concatenate(main.log_probabilities))
+    surest_first = np.argsort(-probabilities.max(1), kind="stable")
+    surest_first = surest_first[np.isfinite(probabilities).all(1)[surest_first]]
+    right = (probabilities.argmax(1) == y)[surest_first]
+    rights, wrongs = surest_first[right], surest_first[~right]
+    surer_half = np.linspace(0, max(len(rights) // 2 - 1, 0), each).astype(int)
+    sure = rights[np.unique(surer_half)[: len(rights)]]
+    rest = rights[~np.isin(rights, sure)]
+    chosen = {SURE: sure, DOUBTED: rest[::-1][:each], WRONG: wrongs[:each]}
+    rows = np.concatenate(list(chosen.values()))
+    if not len(rows):
+        return {}
+    kind = np.repeat(list(chosen), [len(found) for found in chosen.values()])
+    return {
+        "images": _images(x[rows], shape),
+        "labels": y[rows].astype(np.int32),
+        "probabilities": probabilities[rows].astype(np.float32),
+        "client": owner[rows].astype(np.int32),
+        "kind": kind.astype(np.int32),
     }

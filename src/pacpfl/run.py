@@ -1,4 +1,4 @@
-"""One run: train, personalise, measure, and leave a folder behind (docs/run-folder.md)."""
+"""One run: train, personalise, measure, leave a folder behind (docs/run-folder.md), and come back to it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,27 @@ from pacpfl import svgd
 from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.store import ClientStore, from_clients, release, row_blocks
+from pacpfl.engine import simulate
 from pacpfl.engine.evaluate import evaluate
-from pacpfl.engine.rounds import first_client
+from pacpfl.engine.keys import Keys
+from pacpfl.engine.rounds import first_client, to_device
 from pacpfl.engine.runtime import compiled_once
-from pacpfl.engine.simulate import Progress, Trained, train
-from pacpfl.engine.training import Saving, Secrecy, keep_secret
-from pacpfl.folder import MethodResult, RunFolder
+from pacpfl.engine.simulate import Progress, train
+from pacpfl.engine.training import Saving, Secrecy, keep_secret, load_checkpoint
+from pacpfl.errors import InputError
+from pacpfl.folder import AGAIN, Arrays, MethodResult, RunFolder
 from pacpfl.methods.base import Method
-from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.registry import build_method, entry, temperatures
-from pacpfl.methods.transforms import Private, protect
-from pacpfl.privacy.ledger import FILE, facts, read_ledger
-from pacpfl.types import Federation
+from pacpfl.methods.pacpfl import PACPFL, State
+from pacpfl.methods.registry import (
+    build_method,
+    build_pacpfl,
+    build_private,
+    entry,
+    temperatures,
+)
+from pacpfl.methods.transforms import Private
+from pacpfl.privacy.ledger import FILE, RunRecord, facts, read_ledger
+from pacpfl.types import Federation, Form
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
 
@@ -57,14 +66,9 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     folder = RunFolder(out)
     folder.prepare(config)
     started = datetime.now(UTC)
-    results = {}
+    results, often = {}, (config.run.checkpoint_rounds, config.run.checkpoint_minutes)
     for method in config.run.methods:
-        saving = Saving(
-            folder.checkpoint(method),
-            name,
-            config.run.checkpoint_rounds,
-            config.run.checkpoint_minutes,
-        )
+        saving = Saving(folder.checkpoint(method), name, *often)
         results[method] = run_method(method, config, federation, store, watcher, saving)
     folder.write(config, federation, results, started)
     return results
@@ -79,28 +83,22 @@ def run_method(
     saving: Saving | None = None,
 ) -> MethodResult:
     """Train (where the method trains) and evaluate on existing and new clients."""
-    method: Method = build_method(name, config, federation.form)
-    plan = None
-    if isinstance(method, PACPFL):
-        rounds, most = config.train.rounds, config.train.clients_per_round
-        plan = config.privacy.plan(rounds, store.clients, most)
-        if plan is not None:
-            method = protect(method, plan, config.privacy, rounds)
-    folder = saving.path.parent if saving is not None else None
-    dtype = np.float64 if config.run.precision == "float64" else np.float32
-    began = time.monotonic()
     form, found = federation.form, entry(name)
-    title = found.title_for(form)
-    held = found.memory(config, form)
+    private = build_private(name, config, form)
+    method: Method = private or build_method(name, config, form)
+    title, matrices = found.title_for(form), found.memory(config, form).matrices
     about: dict[str, Any] = {"title": title}
-    trained = None
-    extra: dict[str, np.ndarray] = {}
+    began = time.monotonic()
+    history: Arrays = {}
+    extra: Arrays = {}
+    client_states: Any = ()
     if found.in_rounds:
         watcher.stage(f"{title}: training")
+        folder = None if saving is None else saving.path.parent
         secrecy: AbstractContextManager[Secrecy | None] = nullcontext()
-        if plan is not None:
+        if private is not None:
             identity = configuration.identity(config)
-            secrecy = keep_secret(plan, config.privacy.noise_seed, identity, folder)
+            secrecy = keep_secret(private.plan, config.privacy.noise_seed, identity, folder)
         with secrecy as secret:
             trained = train(
                 method,
@@ -108,8 +106,8 @@ def run_method(
                 rounds=config.train.rounds,
                 clients_per_round=config.train.clients_per_round,
                 seed=config.seed,
-                dtype=dtype,
-                matrices_per_client=held.matrices,
+                dtype=config.run.dtype,
+                matrices_per_client=matrices,
                 saving=saving,
                 progress=watcher.progress,
                 stop=watcher.stop,
@@ -117,75 +115,72 @@ def run_method(
             )
         if not trained.finished:
             raise Interrupted(f"stopped after round {trained.rounds} of {config.train.rounds}")
-        described, extra = describe_training(method, trained, config, federation, folder)
+        state, client_states, history = trained.state, trained.client_states, trained.history
+        described, extra = describe_training(name, private, trained, config, form, folder)
         about |= described
-    watcher.stage(f"{title}: personalising and measuring")
-    if trained:
-        state = trained.state
     else:
-        state = method.init(jax.random.key(config.seed), first_client(store, dtype))
+        state = method.init(jax.random.key(config.seed), first_client(store, config.run.dtype))
+    watcher.stage(f"{title}: personalising and measuring")
     groups = evaluate(
         method,
         state,
         federation,
-        client_states=trained.client_states if trained else (),
+        client_states=client_states,
         seed=config.seed,
-        dtype=dtype,
-        matrices_per_client=max(1, held.matrices),
-        clients_at_once=found.clients_at_once(config, federation, dtype),
+        dtype=config.run.dtype,
+        matrices_per_client=max(1, matrices),
+        clients_at_once=found.clients_at_once(config, federation, config.run.dtype),
     )
     if config.privacy.mode != "none" and config.privacy.strict:
         del groups["existing"]  # measured on their own data, without noise
     if watcher.stop():
         raise Interrupted("stopped between two methods")
     about["seconds"] = time.monotonic() - began
-    return MethodResult(about, trained.history if trained else {}, groups, extra)
+    return MethodResult(about, history, groups, extra)
 
 
 def describe_training(
-    method: Method, trained: Trained, config: Config, federation: Federation, folder: Path | None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what run.json says about any training, and arrays for the page."""
+    name: str,
+    private: Private | None,
+    trained: simulate.Trained,
+    config: Config,
+    form: Form,
+    folder: Path | None,
+) -> tuple[dict[str, Any], Arrays]:
+    """Return what run.json says about a training, and arrays for the page."""
     about: dict[str, Any] = {
         "rounds": trained.rounds,
         "train_seconds": trained.seconds,
         "compile_seconds": trained.compile_seconds,
     }
-    if isinstance(method, Private):
+    state, with_particles = trained.state, entry(name).particles
+    if private is not None:
         runs = read_ledger(folder / FILE) if folder else []
         about["privacy"] = facts(
-            method.plan, config.privacy, runs, trained.rounds, trained.out_of_budget
+            private.plan, config.privacy, runs, trained.rounds, trained.out_of_budget
         )
-        trained, method = trained._replace(state=method.released(trained.state)), method.method
-    if not isinstance(method, PACPFL):
+        state = private.released(state)
+    if with_particles is None:
         return about, {}
-    described, extra = describe(method, trained, config, federation)
-    return about | described, extra
-
-
-def describe(
-    method: PACPFL, trained: Trained, config: Config, federation: Federation
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what run.json says about a PAC-PFL training, and how far its particles are apart."""
-    state = trained.state
+    method = with_particles(config, form)
     mean, pairwise = map(np.asarray, _differences(method)(state))
     value = float(mean)
-    at_start = float(trained.history["diversity"][0])
-    return {
+    about |= {
         "particles": method.settings.particles,
         "components": method.prior.components,
         "dimension": method.prior.size,
-        **temperatures(config, federation.form),
+        **temperatures(config, form),
         "aggregation": method.settings.aggregation,
         "svgd_kernel": method.settings.svgd_kernel,
         "mixture_weights": method.mixture_weights,
         "diversity": {
             "value": value,
-            "at_start": at_start,
+            "at_start": float(trained.history["diversity"][0]),
             "collapsed": have_collapsed(method.settings.particles, value),
         },
         "skipped_steps": int(np.sum(state.skipped)),
-    }, {"diversity/pairwise": pairwise}
+    }
+    return about, {"diversity/pairwise": pairwise}
 
 
 def have_collapsed(particles: int, value: float) -> bool:
@@ -194,10 +189,10 @@ def have_collapsed(particles: int, value: float) -> bool:
 
 
 @compiled_once
-def _differences(method: PACPFL) -> Callable[..., tuple[jax.Array, jax.Array]]:
+def _differences(method: PACPFL) -> Callable[[State], tuple[jax.Array, jax.Array]]:
     """Compile how far apart particles are, on average and each two of them, as one program."""
 
-    def differences(state: Any) -> tuple[jax.Array, jax.Array]:
+    def differences(state: State) -> tuple[jax.Array, jax.Array]:
         fingerprints = jax.vmap(method.fingerprint(state))(state.particles)
         return svgd.diversity(fingerprints), svgd.spread(fingerprints)
 
@@ -216,10 +211,71 @@ def run_identity(config: Config, store: ClientStore) -> str:
 
 
 def digest(store: ClientStore) -> str:
-    """Name the training samples: a checkpoint serves only the data it was made from."""
+    """Name the training samples."""
     total = hashlib.sha256()
     for part in (store.x, store.y, store.offsets):
         for rows in row_blocks(len(part)):  # what lies on disk is never in memory as a whole
             total.update(np.ascontiguousarray(part[rows]).tobytes())
         release(part)
     return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run: what it was trained on, and what it learned."""
+
+    config: Config
+    record: dict[str, Any]
+    federation: Federation
+    method: PACPFL
+    state: State  # as training left it: networks are drawn from its seed
+    spent: RunRecord | None = None  # of a private run: what its ledger says
+
+    @property
+    def particles(self) -> jax.Array:
+        """Return the particles, [k, size]."""
+        return self.state.particles
+
+    @property
+    def dtype(self) -> type:
+        return self.config.run.dtype
+
+
+def load_run(path: Path) -> Trained:
+    """Return the federation, the method and the particles of a complete run.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no run, or one that is not complete or trained no particles.
+    """
+    folder = RunFolder(path)
+    config, record = folder.config(), folder.record()
+    if record.get("status") != "complete":
+        raise InputError(
+            f"The run in {path} is not complete (status {record.get('status')!r}); {AGAIN}."
+        )
+    if "pacpfl" not in config.run.methods:
+        raise InputError(f"The run in {path} trained no particles; give a run of pacpfl.")
+    federation = build_federation(config)
+    store = from_clients(federation.existing)
+    method = build_pacpfl(config, federation.form)
+    private = build_private("pacpfl", config, federation.form)
+    template = (private or method).init(
+        Keys.of(config.seed).start(), first_client(store, config.run.dtype)
+    )
+    name = run_identity(config, store)
+    try:
+        found = load_checkpoint(folder.checkpoint("pacpfl"), (template, ()), name)
+    except InputError as error:
+        raise InputError(f"The run in {path} has no particles: {error}") from error
+    # A private run may have ended before its last round: run.json says so.
+    last = record["methods"]["pacpfl"]["rounds"] if private else config.train.rounds
+    if found is None or found.round < last:
+        reached = "there is no checkpoint" if found is None else f"round {found.round}"
+        raise InputError(f"The run in {path} is not complete ({reached}); {AGAIN}.")
+    state = to_device(found.state[0])
+    if private is None:
+        return Trained(config, record, federation, method, state)
+    spent = read_ledger(folder.ledger, found.ledger)[-1]
+    return Trained(config, record, federation, method, private.released(state), spent)

@@ -26,13 +26,13 @@ from pacpfl.certify.gaussian_processes import (
     build_loss,
     family,
 )
-from pacpfl.config import Config
+from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.registry import build_pacpfl
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.trained import Trained
+from pacpfl.run import Trained
 from pacpfl.types import Client, Data, Federation
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -43,6 +43,7 @@ CONFIG = Config(
     prior=GPSettings(mean="linear", kernel="ard", noise=0.3, noise_model="linear"),
     train=TrainSettings(rounds=1, particles=2, tau=0.05),
     personal=PersonalSettings(weights="evidence"),
+    run=RunSettings(precision="float64"),
 )
 
 
@@ -53,7 +54,9 @@ def make(config: Config = CONFIG, federation: Federation | None = None) -> Train
     prior = method.hyper_prior(np.float64)
     drawn = hyper.sample(jax.random.key(1), prior, method.settings.particles)
     particles = prior.means + 0.4 * (drawn - prior.means)
-    return Trained(config, {}, federation, method, particles, np.float64)
+    example = Data(jnp.zeros((1, 1)), jnp.zeros(1), jnp.ones(1, bool))
+    state = method.init(jax.random.key(1), example)._replace(particles=particles)
+    return Trained(config, {}, federation, method, state)
 
 
 @pytest.fixture(scope="module")
@@ -267,12 +270,15 @@ def test_mixture_priors_pay_for_the_choice_of_a_member(x64: None) -> None:
     both = jnp.concatenate([jnp.zeros(2), phi, phi])[None]
     loss = build_loss("clipped-nll")
     one = certify_clients(family(single, loss), DELTA)
-    two = certify_clients(family(replace(double, particles=both), loss), DELTA)
+    two = certify_clients(
+        family(replace(double, state=double.state._replace(particles=both)), loss), DELTA
+    )
     for first, second in zip(one, two, strict=True):
         assert second.certificate.bound == pytest.approx(first.certificate.bound, rel=1e-9)
         assert second.test_risk == pytest.approx(first.test_risk, rel=1e-9)
     uneven = both.at[0, :2].set(jnp.array([3.0, 0.0])).at[0, 2].add(1.0)
-    other = certify_clients(family(replace(double, particles=uneven), loss), DELTA)
+    uneven_run = replace(double, state=double.state._replace(particles=uneven))
+    other = certify_clients(family(uneven_run, loss), DELTA)
     assert any(
         abs(a.certificate.bound - b.certificate.bound) > 1e-3
         for a, b in zip(other, two, strict=True)
@@ -306,7 +312,8 @@ def test_taking_part_is_judged_against_priors_from_the_hyper_prior(trained: Trai
     good = jnp.tile(prior.means.at[:2].set(jnp.array([slope, offset])), (2, 1))
     margins = {}
     for name, particles in {"good": good, "bad": good.at[:, 1].add(30.0)}.items():
-        found = certify_clients(family(replace(trained, particles=particles), loss), DELTA)
+        state = trained.state._replace(particles=particles)
+        found = certify_clients(family(replace(trained, state=state), loss), DELTA)
         margins[name] = [c.margin for c in found if c.group == "new"]
         for c in found:
             assert c.participation.status == ("holds" if c.margin >= 0 else "does not hold")

@@ -38,13 +38,13 @@ from pacpfl.certify.networks import (
     search,
     variational,
 )
-from pacpfl.config import Config
+from pacpfl.config import Config, RunSettings
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
-from pacpfl.trained import Trained
+from pacpfl.run import Trained
 from pacpfl.types import Client, Data, Federation, Samples
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -117,8 +117,9 @@ def make(new: int = 3, kind: str = "variational") -> Trained:
     method = make_method(kind)
     example = jax.tree.map(jnp.asarray, Data(existing[0].train.x, existing[0].train.y, None))  # type: ignore[arg-type]
     state = method.init(KEY, example)._replace(particles=jnp.asarray(PHI))
-    config = Config(seed=3, train=TrainSettings(particles=2, tau=0.05))
-    return Trained(config, {}, federation, method, state.particles, np.float64, state)
+    train, run = TrainSettings(particles=2, tau=0.05), RunSettings(precision="float64")
+    config = Config(seed=3, train=train, run=run)
+    return Trained(config, {}, federation, method, state)
 
 
 @pytest.fixture(scope="module", autouse=True)

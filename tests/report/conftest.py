@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from folders import MakeRun, enlarge, make_run
-from reading import read_page
+from folders import make_run
 
 from pacpfl.report import write_report
-
-__all__ = ["read_page"]
 
 
 @pytest.fixture(scope="session")
@@ -32,20 +28,8 @@ def solar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """15 features, and a method that gives no uncertainty."""
     return make_run(
         tmp_path_factory.mktemp("runs") / "solar",
-        features=15, test=140, methods=("pacpfl", "vanilla", "pooled", "fedavg"),
+        features=15, test=140, kept=120, methods=("pacpfl", "vanilla", "pooled", "fedavg"),
     )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def build() -> MakeRun:
-    """The maker itself, for runs with something special about them."""
-    return make_run
-
-
-@pytest.fixture(scope="session")
-def enlarged() -> Callable[[Path, int], Path]:
-    """Turns a run folder into one of many clients."""
-    return enlarge
 
 
 @pytest.fixture(scope="session")

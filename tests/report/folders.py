@@ -1,28 +1,28 @@
-"""Run folders as runs would leave them, made with a small Gaussian process in NumPy."""
+"""Run folders as runs would leave them, written by the package itself, from made-up predictions."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
-from scipy import stats
 from scipy.linalg import solve_triangular
-from scipy.special import ndtr
 
-FINISHED = "2026-11-15T08:00:14+00:00"  # as in the run folders of conftest.py
+from pacpfl import folder as folders
+from pacpfl.config import Config
+from pacpfl.engine.evaluate import Evaluation, measure_classes, measure_numbers
+from pacpfl.folder import METRICS, MethodResult, RunFolder
+from pacpfl.types import Client, Federation, Prediction, Probabilities, Samples
+
+FINISHED = "2026-11-15T08:00:14+00:00"
 Array = NDArray[np.float64]
-LEVELS = np.linspace(0.0, 1.0, 20)
-BANDS = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
-COLUMNS = [
-    "method", "group", "client", "kind", "samples", "later", "test", "rsmse", "ce", "nll",
-    "coverage_50", "coverage_90", "coverage_95", "width_50", "width_90", "width_95",
-]  # fmt: skip
 TITLES = {
     "pacpfl": "PAC-PFL",
     "vanilla": "GP per client",
@@ -30,7 +30,7 @@ TITLES = {
     "fedavg": "FedAvg",
 }
 NOISE = 0.15
-MakeRun = Callable[..., Path]
+SHIFTS = np.array([-0.12, 0.0, 0.07, 0.18])  # of the particles' mean functions
 
 
 def truth(x: Array, kind: int) -> Array:
@@ -58,15 +58,27 @@ def posterior(
     return mean, np.sqrt(np.maximum(variance, 1e-9)), float(evidence)
 
 
-def predictive(
-    method: str, client: dict[str, Any], pool: tuple[Array, Array], shifts: Array
-) -> tuple[Array, Array, Array]:
+def make_client(
+    name: str, kind: int, features: int, test: int, random: np.random.Generator
+) -> Client:
+    x, test_x = (random.uniform(-1, 1, (size, features)) for size in (10, test))
+    if features == 1:
+        test_x.sort(axis=0)
+    both = np.concatenate([x, test_x])
+    covariance = kernel(both, both, 0.3, 0.2) + 1e-8 * np.eye(len(both))
+    smooth = random.multivariate_normal(np.zeros(len(both)), covariance, method="cholesky")
+    y = truth(both, kind) + smooth + NOISE * random.standard_normal(len(both))
+    return Client(name, Samples(x, y[:10]), test=Samples(test_x, y[10:]), kind=kind)
+
+
+def predicted(method: str, client: Client, pool: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     """Weights [k], means [k, t] and stds [k, t] of what a method predicts for a client."""
-    x, y, at = client["x"], client["y"], client["test_x"]
+    assert client.test is not None
+    x, y, at = client.train.x, client.train.y, client.test.x
     if method == "pacpfl":
         parts = [
-            posterior(x, y, at, lambda z, s=shift: truth(z, client["kind"]) + s, 0.25)  # type: ignore[misc]
-            for shift in shifts
+            posterior(x, y, at, lambda z, s=shift: truth(z, int(client.kind)) + s, 0.25)  # type: ignore[misc, arg-type]
+            for shift in SHIFTS
         ]
     elif method == "pooled":
         parts = [posterior(*pool, at, lambda z: np.zeros(len(z)), 1.0)]
@@ -78,93 +90,26 @@ def predictive(
     return weights / weights.sum(), means, np.stack([part[1] for part in parts])
 
 
-def mixture_cdf(weights: Array, means: Array, stds: Array, y: Array) -> Array:
-    """At one y per input, [t], or at several, [levels, 1, t]."""
-    return np.asarray((weights[:, None] * ndtr((y - means) / stds)).sum(axis=-2))
+def evaluated(method: str, clients: tuple[Client, ...], pool: tuple[Array, Array]) -> Evaluation:
+    each = zip(*(predicted(method, client, pool) for client in clients), strict=True)
+    mixture = Prediction(*map(np.stack, each))  # type: ignore[arg-type]
+    found = measure_numbers(mixture, clients)
+    if method == "pacpfl":
+        return found._replace(weights=np.asarray(mixture.weights))
+    if method == "fedavg":  # says no word about its doubt
+        rows = [dict.fromkeys(METRICS, np.nan) | {"rsmse": row["rsmse"]} for row in found.rows]
+        return found._replace(rows=rows, calibration=np.full_like(found.calibration, np.nan))
+    return found
 
 
-def mixture_quantiles(weights: Array, means: Array, stds: Array, levels: Array) -> Array:
-    """Bisection on the distribution function, [levels, t]."""
-    low = np.repeat((means - 5 * stds).min(axis=0)[None], len(levels), axis=0)
-    high = np.repeat((means + 5 * stds).max(axis=0)[None], len(levels), axis=0)
-    for _ in range(25):
-        middle = (low + high) / 2
-        below = mixture_cdf(weights, means, stds, middle[:, None, :]) < levels[:, None]
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.asarray((low + high) / 2)
-
-
-def measured(
-    client: dict[str, Any], mixture: tuple[Array, Array, Array], quantiles: Array
-) -> tuple[dict[str, Any], Array]:
-    y = client["test_y"]
-    weights, means, stds = mixture
-    cdf = mixture_cdf(*mixture, y)
-    frequency = (cdf[None, :] <= LEVELS[:, None]).mean(axis=1)
-    density = (weights[:, None] * np.exp(-0.5 * ((y - means) / stds) ** 2) / stds).sum(axis=0)
-    row: dict[str, Any] = {
-        "rsmse": float(np.sqrt(((weights @ means - y) ** 2).mean()) / y.std()),
-        "ce": float(np.abs(frequency - LEVELS).mean()),
-        "nll": float(-np.log(density / np.sqrt(2 * np.pi)).mean()),
-    }
-    for name, low, high in (("50", 2, 3), ("90", 1, 4), ("95", 0, 5)):
-        row[f"coverage_{name}"] = float(((y >= quantiles[low]) & (y <= quantiles[high])).mean())
-        row[f"width_{name}"] = float((quantiles[high] - quantiles[low]).mean())
-    return row, frequency
-
-
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """metrics.json from the rows of clients.csv: mean and half width of the 95% interval."""
-    result: dict[str, Any] = {}
-    for row in rows:
-        for column in COLUMNS[7:]:
-            if row.get(column, "") != "":
-                group = result.setdefault(row["method"], {}).setdefault(row["group"], {})
-                group.setdefault(column, []).append(row[column])
-    for groups in result.values():
-        for metrics in groups.values():
-            for column, values in metrics.items():
-                half = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
-                metrics[column] = {
-                    "mean": float(np.mean(values)), "ci95": float(half), "n": len(values)
-                }  # fmt: skip
-    return result
-
-
-def single_clients(
-    group: str, people: list[dict[str, Any]], methods: tuple[str, ...], kept: int
-) -> dict[str, Array]:
-    """`panels/GROUP/...` and `gain/METHOD/GROUP` of docs/run-folder.md, client after client."""
-    place, several = f"panels/{group}", people[0]["test_x"].shape[1] > 1
-    parts: dict[str, list[Array]] = {}
-    saved: list[tuple[float, float, float]] = []
-    for client in people:
-        mean, quantiles = client["pacpfl"]
-        even = np.unique(np.linspace(0, len(mean) - 1, kept).round().astype(int))
-        shown = np.arange(len(even)) if several else even
-        found = {
-            "y": client["test_y"][shown],
-            "mean": mean[shown],
-            "quantiles": quantiles[:, shown],
-        }
-        if "vanilla" in methods:
-            alone = client["vanilla"][0]
-            found["vanilla/mean"] = alone[shown]
-            gap = (alone - client["test_y"]) ** 2 - (mean - client["test_y"]) ** 2
-            saved.append((len(gap), gap.sum(), (gap**2).sum()))
-        if several:
-            found |= {"spread_y": client["test_y"][even], "spread_mean": mean[even]}
-        else:
-            found |= {"x": client["test_x"][shown, 0], "train_x": client["x"][:, 0]}
-            found["train_y"] = client["y"]
-        for key, values in found.items():
-            parts.setdefault(key, []).append(values)
-    arrays = {f"{place}/{key}": np.concatenate(v, axis=-1) for key, v in parts.items()}
-    for key, of in (("offsets", "y"), ("train_offsets", "train_y")):
-        if of in parts:
-            sizes = [len(values) for values in parts[of]]
-            arrays[f"{place}/{key}"] = np.concatenate([[0], np.cumsum(sizes)])
-    return arrays | ({f"gain/vanilla/{group}": np.array(saved)} if saved else {})
+def repeated(found: Evaluation, copies: int) -> Evaluation:
+    """The same for every client so many times."""
+    return Evaluation(*(
+        part if part is None
+        else np.concatenate([part] * copies) if isinstance(part, np.ndarray)
+        else [*part] * copies
+        for part in found
+    ))  # fmt: skip
 
 
 def make_run(
@@ -175,154 +120,81 @@ def make_run(
     groups: tuple[str, ...] = ("existing", "new"),
     methods: tuple[str, ...] = ("pacpfl", "vanilla", "pooled"),
     clients: int = 24,
+    copies: int = 1,
     test: int = 60,
     names: tuple[str, ...] = (),
-    changes: dict[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     without: tuple[str, ...] = (),
     kept: int = 40,
 ) -> Path:
     """Write a run folder; `without` leaves out arrays whose key starts so."""
-    folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(2)
-    shifts = np.array([-0.12, 0.0, 0.07, 0.18])
-    people: dict[str, list[dict[str, Any]]] = {}
+    people: dict[str, tuple[Client, ...]] = {"existing": (), "new": ()}
     for group in groups:
-        people[group] = []
-        for number in range(clients):
-            kind = int(random.integers(2))
-            x, test_x = (random.uniform(-1, 1, (size, features)) for size in (10, test))
-            if features == 1:
-                test_x.sort(axis=0)
-            both = np.concatenate([x, test_x])
-            smooth = random.multivariate_normal(
-                np.zeros(len(both)),
-                kernel(both, both, 0.3, 0.2) + 1e-8 * np.eye(len(both)),
-                method="cholesky",
+        own = dict(enumerate(names if group == "existing" else ()))
+        people[group] = tuple(
+            make_client(
+                own.get(n, f"{group}-{n + 1:02d}"), int(random.integers(2)), features, test, random
             )
-            y = truth(both, kind) + smooth + NOISE * random.standard_normal(len(both))
-            known = number < len(names) and group == "existing"
-            name = names[number] if known else f"{group}-{number + 1:02d}"
-            people[group].append(
-                {"name": name, "kind": kind, "x": x, "y": y[:10], "test_x": test_x,
-                 "test_y": y[10:]}
-            )  # fmt: skip
-    pool = (
-        np.concatenate([client["x"][:4] for client in people["existing"]]),
-        np.concatenate([client["y"][:4] for client in people["existing"]]),
+            for n in range(clients)
+        )
+    pool = tuple(
+        np.concatenate([getattr(client.train, part)[:4] for client in people["existing"]])
+        for part in ("x", "y")
     )
-    rows: list[dict[str, Any]] = []
-    arrays: dict[str, Any] = {"calibration/levels": LEVELS}
-    for method in methods:
-        for group in groups:
-            frequencies = []
-            for number, client in enumerate(people[group]):
-                mixture = predictive(method, client, pool, shifts)
-                quantiles = mixture_quantiles(*mixture, BANDS)
-                row, frequency = measured(client, mixture, quantiles)
-                if method == "fedavg":  # says no word about its doubt
-                    row = {"rsmse": row["rsmse"]}
-                frequencies.append(frequency)
-                row |= {
-                    "method": method, "group": group, "client": client["name"],
-                    "kind": client["kind"], "samples": 10, "later": 0, "test": test,
-                }  # fmt: skip
-                rows.append(row)
-                mean = mixture[0] @ mixture[1]
-                client[method] = (mean, quantiles)
-                if number < 4:
-                    key = f"bands/{group}/{client['name']}"
-                    if method == "pacpfl":
-                        arrays |= {
-                            f"{key}/x": client["test_x"], f"{key}/y": client["test_y"],
-                            f"{key}/mean": mean, f"{key}/std": mixture[2].mean(axis=0),
-                            f"{key}/quantiles": quantiles,
-                            f"{key}/train_x": client["x"], f"{key}/train_y": client["y"],
-                        }  # fmt: skip
-                    else:
-                        arrays[f"{key}/{method}/mean"] = mean
-                if method == "pacpfl":
-                    arrays.setdefault(f"weights/{group}", []).append(mixture[0])
-            if method != "fedavg":
-                arrays[f"calibration/{method}/{group}"] = np.stack(frequencies)
-    if methods[0] == "pacpfl":
-        for group in groups:
-            arrays |= single_clients(group, people[group], methods, kept)
-    rounds = np.arange(1, 1501)
-    noise = random.standard_normal(1500)
-    arrays["curve/log_evidence"] = -0.55 - 6.0 * np.exp(-rounds / 90) + 0.08 * noise
-    arrays["curve/diversity"] = 0.31 + 0.6 * np.exp(-rounds / 300)
-    arrays["diversity/pairwise"] = np.abs(shifts[:, None] - shifts[None, :])
-    columns = list(COLUMNS)
+    found = {m: {g: evaluated(m, people[g], pool) for g in groups} for m in methods}  # type: ignore[arg-type]
+    rounds, noise = np.arange(1, 1501), random.standard_normal(1500)
     if components > 1:
-        columns += [f"responsibility_{number}" for number in range(components)]
         for group in groups:
-            sharp = np.array([client["kind"] for client in people[group]]) == 0
+            sharp = np.array([client.kind for client in people[group]]) == 0
             first = np.where(sharp, 0.97, 0.04) + random.uniform(-0.03, 0.03, len(sharp))
-            arrays[f"responsibilities/{group}"] = np.stack([first, 1 - first], axis=1)
-        for row in rows:
-            if row["method"] == "pacpfl":
-                where = [c["name"] for c in people[row["group"]]].index(row["client"])
-                for number in range(components):
-                    value = arrays[f"responsibilities/{row['group']}"][where, number]
-                    row[f"responsibility_{number}"] = float(value)
-    record = {
-        "dataset": "polynomial", "status": "complete",
-        "started": "2026-11-15T08:00:00+00:00", "finished": "2026-11-15T08:00:14+00:00",
-        "pacpfl": "0.1.0", "versions": {"python": "3.11.9", "jax": "0.10.2"},
-        "machine": "Linux, 2 cores", "devices": 2, "seed": 0, "precision": "float32",
-        "clients": {"existing": clients, "new": clients if "new" in groups else 0,
-                    "features": ["x"] if features == 1 else [f"x{i}" for i in range(features)],
-                    "target": "y", "samples": {"min": 10, "median": 10, "max": 10}},
-        "methods": {name: {"title": TITLES[name], "seconds": 3.0} for name in methods},
-    }  # fmt: skip
+            shares = np.stack([first, 1 - first], axis=1)
+            found["pacpfl"][group] = found["pacpfl"][group]._replace(responsibilities=shares)
+    if copies > 1:
+        people = {
+            group: tuple(replace(c, name=f"{c.name} copy {n}") for n in range(copies) for c in own)
+            for group, own in people.items()
+        }
+        found = {m: {g: repeated(e, copies) for g, e in own.items()} for m, own in found.items()}
+    history = {
+        "log_evidence": -0.55 - 6.0 * np.exp(-rounds / 90) + 0.08 * noise,
+        "diversity": 0.31 + 0.6 * np.exp(-rounds / 300),
+    }
+    results = {m: MethodResult({"title": TITLES[m], "seconds": 3.0}, {}, found[m]) for m in methods}
     if "pacpfl" in methods:
-        record["methods"]["pacpfl"] |= {  # type: ignore[index]
+        about = {
+            "title": "PAC-PFL",
             "seconds": 9.1, "compile_seconds": 2.0, "rounds": 1500, "particles": 4,
             "components": components, "dimension": 2307, "tau": 0.5, "lambda": 12000.0,
             "lambda_condition": True, "aggregation": "sum", "svgd_kernel": "rbf",
             "mixture_weights": "evidence", "skipped_steps": 0, "jittered": 0,
             "diversity": {"value": 0.31, "at_start": 0.9, "collapsed": False},
-        } | (changes or {})  # fmt: skip
-    arrays = {
-        key: np.ascontiguousarray(value, dtype=np.float32)
-        for key, value in arrays.items()
-        if not key.startswith(without or ("nothing",))
-    }
-    save_file(arrays, folder / "arrays.safetensors")
-    with (folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-    (folder / "metrics.json").write_text(json.dumps(summary(rows), indent=1), encoding="utf-8")
+        } | dict(changes or {})  # fmt: skip
+        pairwise = {"diversity/pairwise": np.abs(SHIFTS[:, None] - SHIFTS)}
+        results["pacpfl"] = MethodResult(about, history, found["pacpfl"], pairwise)
+    columns = ("x",) if features == 1 else tuple(f"x{i}" for i in range(features))
+    federation = Federation("polynomial", people["existing"], people["new"], columns)
+    with mock.patch.object(folders, "POINTS", kept):
+        return written(folder, federation, results, without)
+
+
+def written(
+    folder: Path,
+    federation: Federation,
+    results: dict[str, MethodResult],
+    without: tuple[str, ...],
+) -> Path:
+    """Write the folder as a run does; what differs from machine to machine and day to day is fixed."""
+    RunFolder(folder).write(Config(), federation, results, datetime(2026, 11, 15, 8, tzinfo=UTC))
+    (folder / "config.toml").write_text(f'dataset = "{federation.name}"\nparticles = 4\n')
+    record = json.loads((folder / "run.json").read_text()) | {
+        "dataset": federation.name, "finished": FINISHED, "pacpfl": "0.1.0", "devices": 2,
+        "versions": {"python": "3.11.9", "jax": "0.10.2"}, "machine": "Linux, 2 cores",
+    }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
-    (folder / "config.toml").write_text('dataset = "polynomial"\nparticles = 4\n', encoding="utf-8")
-    return folder
-
-
-def enlarge(folder: Path, copies: int) -> Path:
-    """Every client of a run folder so many times, with names of their own; metrics stay as they are."""
-    with (folder / "clients.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    places = dict.fromkeys((row["method"], row["group"]) for row in rows)
-    with (folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        for place in places:
-            own = [row for row in rows if (row["method"], row["group"]) == place]
-            for copy in range(copies):
-                writer.writerows(row | {"client": f"{row['client']} copy {copy}"} for row in own)
     arrays = load_file(folder / "arrays.safetensors")
-    for key, values in arrays.items():
-        if key.endswith("offsets"):
-            steps = np.tile(np.diff(values), copies)
-            arrays[key] = np.concatenate([[0], np.cumsum(steps)]).astype(values.dtype)
-        elif key.startswith("panels/"):
-            arrays[key] = np.concatenate([values] * copies, axis=-1)
-        elif key.startswith(("calibration/", "weights/", "gain/", "responsibilities/")) and (
-            key != "calibration/levels"
-        ):
-            arrays[key] = np.concatenate([values] * copies)
-    save_file(arrays, folder / "arrays.safetensors")
+    kept = {key: v for key, v in arrays.items() if not key.startswith(without or ("nothing",))}
+    save_file(kept, folder / "arrays.safetensors")
     return folder
 
 
@@ -330,19 +202,20 @@ CLASS_TITLES = {"pacpfl": "PAC-PFL", "fedavg": "FedAvg", "vanilla": "BNN per cli
 # How sure a method is of its answer, and how often that answer is right.
 SKILL = {"pacpfl": (0.86, 0.85), "fedavg": (0.97, 0.80), "vanilla": (0.45, 0.60)}
 CLASS_CLIENTS, TESTED, CLASSES, SIDE = 12, 30, 10, 8
-CLASS_COLUMNS = ("accuracy", "ce_own", "nll", "brier")
 
 
-def table_of(sure: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """[20, 3]: how many, how many right, sum of confidences; counted one by one."""
-    table = np.zeros((20, 3))
-    for confidence, correct in zip(sure, right, strict=True):
-        table[max(0, int(np.ceil(confidence * 20)) - 1)] += (1, correct, confidence)
-    return table
-
-
-def error_of(table: np.ndarray) -> float:
-    return float(np.abs(table[:, 1] - table[:, 2]).sum() / table[:, 0].sum())
+def answered(
+    clients: tuple[Client, ...], sure: float, right: float, random: np.random.Generator
+) -> Evaluation:
+    """What a method of this skill answers."""
+    answers = np.empty((len(clients), TESTED, CLASSES))
+    for own, client in zip(answers, clients, strict=True):
+        assert client.test is not None
+        confidence = np.clip(random.normal(sure, 0.03, TESTED), 0.2, 0.99)
+        wrong = random.uniform(size=TESTED) >= right
+        own[:] = ((1 - confidence) / (CLASSES - 1))[:, None]
+        own[np.arange(TESTED), (client.test.y.astype(int) + wrong) % CLASSES] = confidence
+    return measure_classes(Probabilities(np.log(answers)), clients)  # type: ignore[arg-type]
 
 
 def make_class_run(
@@ -350,91 +223,39 @@ def make_class_run(
     *,
     methods: tuple[str, ...] = tuple(CLASS_TITLES),
     groups: tuple[str, ...] = ("existing", "new"),
-    names: tuple[str, ...] = (),
-    without: str = "nothing",
-    skill: dict[str, tuple[float, float]] = SKILL,
+    without: tuple[str, ...] = (),
+    skill: Mapping[str, tuple[float, float]] = SKILL,
 ) -> Path:
-    """A run folder as docs/run-folder.md describes it for a classification run."""
-    folder.mkdir(parents=True)
+    """Write the folder of a classification run."""
     random = np.random.default_rng(7)
-    rows: list[dict[str, Any]] = []
-    metrics: dict[str, Any] = {}
-    arrays: dict[str, np.ndarray] = {"calibration/levels": np.linspace(0, 1, 20)}
+
+    def draw(count: int) -> Samples:
+        images = random.uniform(size=(count, SIDE**2))
+        return Samples(images, random.integers(CLASSES, size=count).astype(float))
+
     people = {
-        g: [*names[: CLASS_CLIENTS if g == "existing" else 0]]
-        or [f"{g}-{n:02d}" for n in range(CLASS_CLIENTS)]
-        for g in groups
+        group: tuple(
+            Client(f"{group}-{n:02d}", draw(20), test=draw(TESTED)) for n in range(CLASS_CLIENTS)
+        )
+        for group in ("existing", "new")
     }
-    for method in methods:
-        confidence, chance = skill[method]
-        for group in groups:
-            tables = []
-            for name in people[group]:
-                sure = np.clip(random.normal(confidence, 0.03, TESTED), 0.2, 1.0)
-                right = random.uniform(size=TESTED) < chance
-                tables.append(table_of(sure, right))
-                rows.append(
-                    {
-                        "method": method, "group": group, "client": name, "kind": "",
-                        "samples": 20, "later": 0, "test": TESTED,
-                        "accuracy": right.mean(), "ce_own": error_of(tables[-1]),
-                        "nll": float(random.uniform(0.2, 0.6)), "brier": float(random.uniform(0.1, 0.3)),
-                    }
-                )  # fmt: skip
-            arrays[f"calibration/{method}/{group}"] = np.stack(tables)
-            own = rows[-len(people[group]) :]
-            cells = {}
-            for column in CLASS_COLUMNS:
-                values = np.array([row[column] for row in own])
-                cells[column] = {
-                    "mean": values.mean(), "ci95": 2 * values.std() / len(own) ** 0.5, "n": len(own)
-                }  # fmt: skip
-            together = error_of(np.sum(tables, axis=0))
-            cells["ce"] = {"mean": together, "ci95": None, "n": len(own)}
-            metrics.setdefault(method, {})[group] = cells
-    for group in groups:
-        # Two answers of each kind: right and sure, right and in doubt, wrong.
-        labels = np.array([3, 7, 1, 4, 9, 5])
-        probabilities = np.full((6, CLASSES), 0.01)
-        for place, (label, chance) in enumerate(
-            zip(labels, (0.9, 0.8, 0.4, 0.3, 0.1, 0.2), strict=True)
-        ):
-            rest = (1 - chance) / (CLASSES - 1)
-            probabilities[place] = rest if place < 4 else rest / 4
-            probabilities[place, label] = chance
-            if place >= 4:
-                probabilities[place, (label + 1) % CLASSES] = 1 - chance - 8 * rest / 4
-        arrays |= {
-            f"examples/{group}/images": random.integers(256, size=(6, SIDE, SIDE)).astype(np.uint8),
-            f"examples/{group}/labels": labels.astype(np.int32),
-            f"examples/{group}/probabilities": probabilities.astype(np.float32),
-            f"examples/{group}/client": np.arange(6, dtype=np.int32),
-            f"examples/{group}/kind": np.repeat([0, 1, 2], 2).astype(np.int32),
-        }
-    record = {
-        "dataset": "digits", "status": "complete", "seed": 0,
-        "finished": "2026-11-15T08:00:14+00:00", "machine": "Linux, 2 cores",
-        "clients": {"existing": CLASS_CLIENTS, "new": CLASS_CLIENTS, "classes": CLASSES, "target": "label",
-                    "features": [f"pixel {n}" for n in range(SIDE**2)],
-                    "samples": {"min": 20, "median": 20, "max": 20}},
-        "methods": {name: {"title": CLASS_TITLES[name], "seconds": 1.0} for name in methods},
+    results = {
+        name: MethodResult(
+            {"title": CLASS_TITLES[name], "seconds": 1.0}, {},
+            {group: answered(people[group], *skill[name], random) for group in groups},
+        )
+        for name in methods
     }  # fmt: skip
     if "pacpfl" in methods:
-        record["methods"]["pacpfl"] |= {  # type: ignore[index]
-            "particles": 3, "rounds": 600, "skipped_steps": 0,
-            "diversity": {"value": 0.2, "at_start": 0.1, "collapsed": False},
-        }  # fmt: skip
-    save_file(
-        {key: value for key, value in arrays.items() if not key.startswith(without)},
-        folder / "arrays.safetensors",
+        results["pacpfl"].about.update(
+            particles=3, rounds=600, skipped_steps=0,
+            diversity={"value": 0.2, "at_start": 0.1, "collapsed": False},
+        )  # fmt: skip
+    pixels = tuple(f"pixel {n}" for n in range(SIDE**2))
+    federation = Federation(
+        "digits", people["existing"], people["new"], pixels, "label", CLASSES, (SIDE, SIDE)
     )
-    with (folder / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    return folder
+    return written(folder, federation, results, without)
 
 
 def condition(name: str, status: str, reason: str, kind: str = "premise") -> dict[str, str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-
-import pytest
 
 
 @dataclass
@@ -72,7 +69,7 @@ class Reader(HTMLParser):
         self.open[-1].children.append(data)
 
 
-@pytest.fixture
-def read_page() -> Callable[[Path], Element]:
-    """The elements of a page."""
-    return lambda path: Reader(path.read_text(encoding="utf-8")).open[0]
+def read_page(page: Path | str) -> Element:
+    """The elements of a page: a file, or its text."""
+    text = page if isinstance(page, str) else page.read_text(encoding="utf-8")
+    return Reader(text).open[0]

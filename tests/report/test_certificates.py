@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from folders import certified_client, make_document
+from folders import certified_client, make_document, make_run
+from reading import read_page
 from rich.console import Console
 
 from pacpfl.errors import InputError
 from pacpfl.report import write_report
-from pacpfl.report.certificates import figure
+from pacpfl.report.figures import certificates as figure
 from pacpfl.report.sentences import certificates, conditions
 from pacpfl.report.style import drawing
 from pacpfl.report.terminal import print_certificates
 
-ReadPage = Callable[[Path], Any]
-
 
 @pytest.fixture
-def folder(build: Callable[..., Path], tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A small run folder with certificates, and little else to draw."""
-    without = ("bands/", "weights/", "diversity/", "curve/", "calibration/")
-    made = build(tmp_path / "run", clients=4, test=5, methods=("pacpfl", "pooled"), without=without)
+    without = ("panels/", "weights/", "diversity/", "curve/", "calibration/")
+    made = make_run(
+        tmp_path / "run", clients=4, test=5, methods=("pacpfl", "pooled"), without=without
+    )
     (made / "certificates.json").write_text(json.dumps(make_document()))
     return made
 
 
-def test_the_section_holds_the_numbers_and_the_words(folder: Path, read_page: ReadPage) -> None:
+def test_the_section_holds_the_numbers_and_the_words(folder: Path) -> None:
     page = read_page(write_report(folder))
     section = page.one("section", id="certificates")
     assert [link.text for link in page.one("nav").all("a")].count("Certificates") == 1
@@ -78,9 +78,7 @@ def test_the_figure_draws_bounds_up_to_the_largest_loss() -> None:
     ]
 
 
-def test_without_test_samples_nothing_is_claimed_about_them(
-    folder: Path, read_page: ReadPage
-) -> None:
+def test_without_test_samples_nothing_is_claimed_about_them(folder: Path) -> None:
     document = make_document()
     for row in document["clients"]:
         row["test_risk"] = None
@@ -93,9 +91,7 @@ def test_without_test_samples_nothing_is_claimed_about_them(
 
 
 @pytest.mark.parametrize("without", ["file", "run"])
-def test_certificates_of_another_run_are_not_shown(
-    folder: Path, read_page: ReadPage, without: str
-) -> None:
+def test_certificates_of_another_run_are_not_shown(folder: Path, without: str) -> None:
     if without == "file":
         (folder / "certificates.json").unlink()
     else:
@@ -113,7 +109,7 @@ def test_a_damaged_file_is_named(folder: Path, content: str) -> None:
         write_report(folder)
 
 
-def test_names_stay_text(folder: Path, read_page: ReadPage, capsys: Any) -> None:
+def test_names_stay_text(folder: Path, capsys: Any) -> None:
     document = make_document()
     nasty = "<script>alert(1)</script>[bold]"
     document["clients"][0] |= {"client": nasty, "subject": nasty}

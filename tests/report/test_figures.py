@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import make_run
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
@@ -75,8 +76,8 @@ def test_boxes_without_uncertainty_say_so(solar: Path) -> None:
     assert position == list(run.titles).index("fedavg")
 
 
-def test_boxes_leave_out_a_measure_nobody_has(tmp_path: Path, build: Callable[..., Path]) -> None:
-    run = read_run(build(tmp_path / "run", clients=3, methods=("fedavg",)))
+def test_boxes_leave_out_a_measure_nobody_has(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, methods=("fedavg",)))
     figure = made(figures.boxes(run))
     assert [axes.get_xlabel() for axes in figure.axes] == ["RSMSE (lower is better)"] * 2
 
@@ -133,56 +134,40 @@ def edges(axes: Axes, number: int, at: float) -> list[float]:
     return [here.min(), here.max()]
 
 
-def test_bands_with_one_feature_are_drawn_against_it(polynomial: Path) -> None:
+@pytest.mark.parametrize("group", ["existing", "new"])
+def test_bands_with_one_feature_are_drawn_against_it(polynomial: Path, group: str) -> None:
     run = read_run(polynomial)
-    for group in run.groups:
-        figure = made(figures.bands(run, group))
-        clients = run.names(group)[:4]
-        assert [axes.get_title(loc="left") for axes in figure.axes] == clients
-        for axes, client in zip(figure.axes, clients, strict=True):
-            part = {
-                name: run.arrays[f"bands/{group}/{client}/{name}"]
-                for name in ("x", "y", "mean", "quantiles", "train_x", "train_y", "vanilla/mean")
-            }
-            for number, (low, high) in enumerate(((0, 5), (1, 4), (2, 3))):
-                place = part["x"][17, 0]
-                expected = part["quantiles"][[low, high], 17]
-                np.testing.assert_allclose(edges(axes, number, place), expected, rtol=1e-5)
-            mean = line(axes, style.COLOURS[0])
-            np.testing.assert_allclose(mean, np.stack([part["x"][:, 0], part["mean"]], axis=1))
-            other = line(axes, style.COLOURS[1])
-            np.testing.assert_allclose(other[:, 1], part["vanilla/mean"])
-            rings, diamonds = (
-                np.asarray(drawn.get_xydata())
-                for marker in ("o", "D")
-                for drawn in axes.lines
-                if drawn.get_marker() == marker
-            )
-            np.testing.assert_allclose(rings[:, 1], part["y"])
-            np.testing.assert_allclose(diamonds[:, 0], part["train_x"][:, 0])
-            np.testing.assert_allclose(diamonds[:, 1], part["train_y"])
-
-
-def test_bands_sort_their_inputs(polynomial: Path) -> None:
-    run = read_run(polynomial)
-    key = "bands/existing/existing-01"
-    straight = line(made(figures.bands(run, "existing")).axes[0], style.COLOURS[0])
-    mixed = np.random.default_rng(1).permutation(len(run.arrays[f"{key}/y"]))
-    for name in ("x", "y", "mean", "vanilla/mean", "pooled/mean"):
-        run.arrays[f"{key}/{name}"] = run.arrays[f"{key}/{name}"][mixed]
-    run.arrays[f"{key}/quantiles"] = run.arrays[f"{key}/quantiles"][:, mixed]
-    np.testing.assert_array_equal(
-        line(made(figures.bands(run, "existing")).axes[0], style.COLOURS[0]), straight
-    )
+    figure = made(figures.bands(run, group))
+    ranked = run.rows("pacpfl", group).sort_values("rsmse")["client"].tolist()
+    clients = [axes.get_title(loc="left") for axes in figure.axes]
+    assert sorted(clients) == sorted(ranked[place] for place in (0, 8, 15, 23))
+    assert clients == sorted(clients), "in the order of the table"
+    for axes, client in zip(figure.axes, clients, strict=True):
+        part = run.predictions(group)[run.names(group).index(client)]
+        for number, (low, high) in enumerate(((0, 5), (1, 4), (2, 3))):
+            expected = part["quantiles"][[low, high], 17]
+            np.testing.assert_allclose(edges(axes, number, part["x"][17]), expected, rtol=1e-5)
+        mean = line(axes, style.COLOURS[0])
+        np.testing.assert_allclose(mean, np.stack([part["x"], part["mean"]], axis=1))
+        for colour, method in zip(style.COLOURS[1:3], ("vanilla", "pooled"), strict=True):
+            np.testing.assert_allclose(line(axes, colour)[:, 1], part[f"{method}/mean"])
+        rings, diamonds = (
+            np.asarray(drawn.get_xydata())
+            for marker in ("o", "D")
+            for drawn in axes.lines
+            if drawn.get_marker() == marker
+        )
+        np.testing.assert_allclose(rings[:, 1], part["y"])
+        np.testing.assert_allclose(diamonds, np.stack([part["train_x"], part["train_y"]], axis=1))
 
 
 def test_bands_with_several_features_are_drawn_against_the_index(solar: Path) -> None:
     run = read_run(solar)
     figure = made(figures.bands(run, "new"))
     mean = line(figure.axes[1], style.COLOURS[0])
-    client = run.names("new")[1]
+    client = run.names("new").index(figure.axes[1].get_title(loc="left"))
     np.testing.assert_array_equal(mean[:, 0], np.arange(100))
-    np.testing.assert_allclose(mean[:, 1], run.arrays[f"bands/new/{client}/mean"][:100])
+    np.testing.assert_allclose(mean[:, 1], run.predictions("new")[client]["mean"][:100])
     assert figure.axes[-1].get_xlabel() == "index of the test sample"
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[0] == "PAC-PFL"
@@ -259,10 +244,8 @@ def test_responsibilities_are_sorted_by_kind_and_name_it(mixture: Path) -> None:
         np.testing.assert_allclose(tiles(axes), np.clip(values.T, 0, 1), atol=1e-6)
 
 
-def test_many_clients_and_particles_still_make_a_figure(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    run = read_run(build(tmp_path / "run", clients=90, test=5, methods=("pacpfl",)))
+def test_many_clients_and_particles_still_make_a_figure(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=90, test=5, methods=("pacpfl",)))
     random = np.random.default_rng(2)
     for group in run.groups:
         run.arrays[f"weights/{group}"] = random.dirichlet(np.ones(32), size=90)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import make_run
 
 from pacpfl.errors import InputError
 from pacpfl.report import write_report
@@ -31,20 +31,16 @@ def test_a_folder_is_read_as_it_was_written(polynomial: Path) -> None:
         np.testing.assert_allclose(table["nll"], [float(row["nll"]) for row in expected])
 
 
-def test_names_that_look_like_numbers_or_gaps_stay_names(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
+def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path: Path) -> None:
     names = ("NA", "007", "nan", "1e3")
-    run = read_run(build(tmp_path / "run", clients=4, names=names, methods=("pacpfl",)))
+    run = read_run(make_run(tmp_path / "run", clients=4, names=names, methods=("pacpfl",)))
     assert run.names("existing") == list(names)
 
 
-def test_the_main_method_is_the_one_with_particles(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    folder = build(tmp_path / "run", clients=3, methods=("vanilla", "pacpfl"))
+def test_the_main_method_is_the_one_with_particles(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", clients=3, methods=("vanilla", "pacpfl"))
     assert read_run(folder).main == "pacpfl"
-    folder = build(tmp_path / "plain", clients=3, methods=("vanilla", "pooled"))
+    folder = make_run(tmp_path / "plain", clients=3, methods=("vanilla", "pooled"))
     assert read_run(folder).main == "vanilla"
 
 
@@ -73,9 +69,9 @@ def test_the_main_method_is_the_one_with_particles(
     ],
 )
 def test_what_is_broken_is_named_in_one_sentence_and_nothing_is_written(
-    tmp_path: Path, build: Callable[..., Path], name: str, content: str | None, words: str
+    tmp_path: Path, name: str, content: str | None, words: str
 ) -> None:
-    folder = build(tmp_path / "run", clients=3)
+    folder = make_run(tmp_path / "run", clients=3)
     if content is None:
         (folder / name).unlink()
     else:
@@ -93,18 +89,16 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
-def test_arrays_of_other_clients_are_refused(tmp_path: Path, build: Callable[..., Path]) -> None:
-    folder = build(tmp_path / "run", clients=4)
-    small = build(tmp_path / "small", clients=3)
+def test_arrays_of_other_clients_are_refused(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", clients=4)
+    small = make_run(tmp_path / "small", clients=3)
     (folder / "arrays.safetensors").write_bytes((small / "arrays.safetensors").read_bytes())
-    with pytest.raises(InputError, match=r"3 rows in weights/existing but .* lists 4"):
+    with pytest.raises(InputError, match=r"3 clients in weights/existing but .* lists 4"):
         read_run(folder).per_client("weights", "existing")
 
 
-def test_columns_that_were_not_written_are_unknown(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    folder = build(tmp_path / "run", clients=3, methods=("pacpfl",))
+def test_columns_that_were_not_written_are_unknown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", clients=3, methods=("pacpfl",))
     (folder / "clients.csv").write_text(
         "method,group,client,samples,test,rsmse\npacpfl,existing,a,10,60,0.5\n", encoding="utf-8"
     )

@@ -16,12 +16,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from folders import make_class_run, make_document, make_run
-from reading import Element, Reader
+from reading import Element, read_page
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
 from pacpfl.report import page, terminal
-from pacpfl.report.certificates import read_certificates
 from pacpfl.report.folder import read_run
 from pacpfl.report.sentences import diversity, privacy
 
@@ -130,15 +129,14 @@ def test_the_page_reads_as_it_was_reviewed(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     PAGES[name](folder)
     run = read_run(folder)
-    document = read_certificates(folder, run)
-    read = Reader(page.render(run, page.draw(run, document), document)).open[0]
+    read = read_page(page.render(run, page.draw(run)))
     (data,) = read.all("script", type="application/json")
     text = [f"The page of a run: {PAGES[name].__doc__}", *lines(read.one("body"))]
     text += [*panels(json.loads(str(data.children[0]))), "\n## Terminal\n"]
     text += [text for entry in run.methods.values() for text in (diversity(entry), privacy(entry))]
-    if document is not None:
+    if run.certificates is not None:
         console = Console(width=200, record=True, file=io.StringIO(), highlight=False)
-        terminal.print_certificates(document, console)
+        terminal.print_certificates(run.certificates, console)
         text += ["```text", *(line.rstrip() for line in console.export_text().splitlines()), "```"]
     written = "\n".join(text) + "\n"
     while "\n\n\n" in written:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from folders import make_run
 from scipy import stats
 
 from pacpfl.report.folder import Run, read_run
@@ -17,9 +17,9 @@ from pacpfl.report.sentences import cautions, gain_of_client, whom_it_helps
 
 
 @pytest.fixture
-def run(tmp_path: Path, build: Callable[..., Path]) -> Run:
+def run(tmp_path: Path) -> Run:
     """Four existing clients, with three methods."""
-    return read_run(build(tmp_path / "run", clients=4, groups=("existing",)))
+    return read_run(make_run(tmp_path / "run", clients=4, groups=("existing",)))
 
 
 def set_scores(run: Run, group: str, **scores: list[float]) -> None:
@@ -56,8 +56,8 @@ def test_the_comparison_pairs_by_name_and_not_by_row(run: Run) -> None:
     assert before == compare(turned, "pacpfl", "vanilla", "existing")
 
 
-def test_one_client_is_no_comparison(tmp_path: Path, build: Callable[..., Path]) -> None:
-    run = read_run(build(tmp_path / "run", clients=2))
+def test_one_client_is_no_comparison(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=2))
     run.clients.loc[run.clients["client"] == "new-02", "rsmse"] = np.nan
     assert compare(run, "pacpfl", "vanilla", "new") is None
 
@@ -77,10 +77,8 @@ def test_methods_are_ranked_and_the_first_two_compared(run: Run) -> None:
     assert found is not None and found.paired is not None and found.paired.clear
 
 
-def test_kinds_are_matched_as_well_as_any_naming_could(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    run = read_run(build(tmp_path / "run", clients=12, components=2, methods=("pacpfl",)))
+def test_kinds_are_matched_as_well_as_any_naming_could(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=12, components=2, methods=("pacpfl",)))
     assert recovered_kinds(run, "existing") == (12, 12)
     random = np.random.default_rng(4)
     values = random.dirichlet(np.ones(3), size=12).astype(np.float32)
@@ -153,10 +151,8 @@ def test_the_best_of_those_that_go_alone_is_the_one_to_compare_with(run: Run) ->
         assert going_alone(both) == expected
 
 
-def test_without_anybody_going_alone_it_says_how_to_get_one(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    run = read_run(build(tmp_path / "run", clients=3, methods=("pacpfl", "pooled")))
+def test_without_anybody_going_alone_it_says_how_to_get_one(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, methods=("pacpfl", "pooled")))
     assert going_alone(run) is None
     judged = judge(run)
     assert all(np.isnan(c.gain) for c in judged)
@@ -164,10 +160,8 @@ def test_without_anybody_going_alone_it_says_how_to_get_one(
     assert '--set \'methods=["pacpfl", "pooled", "vanilla"]\'' in told
 
 
-def test_the_main_method_is_not_compared_with_itself(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    run = read_run(build(tmp_path / "run", clients=3, methods=("vanilla", "pooled")))
+def test_the_main_method_is_not_compared_with_itself(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, methods=("vanilla", "pooled")))
     assert run.main == "vanilla"
     assert going_alone(run) is None
     assert whom_it_helps(run, judge(run)) == []
@@ -188,8 +182,6 @@ def test_every_verdict_on_a_client_is_told_differently(run: Run) -> None:
     set_errors(run, "pacpfl", [0.3, 0.5, 0.4, 0.4])
     set_errors(run, "vanilla", [0.4, 0.4, 0.4, np.nan])
     set_saved(run, [[2.0, 2.1] * 20, [-2.0, 2.1] * 20, [0.0] * 40, [1.0] * 40])
-    leads = [{"pacpfl": own, "vanilla": other} for own, other in
-             ((0.3, 0.4), (0.5, 0.4), (0.4, 0.4), (0.4, np.nan))]  # fmt: skip
-    told = [gain_of_client(run, c, v) for c, v in zip(judge(run), leads, strict=True)]
+    told = [gain_of_client(run, client) for client in judge(run)]
     assert len(set(told)) == 4
     assert "25%" in told[0] and "0.300" in told[0] and "0.400" in told[0]

@@ -8,14 +8,14 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from folders import make_run
 from matplotlib.colors import to_rgb
+from reading import read_page
 
 from pacpfl.errors import InputError
 from pacpfl.report import page as pages
@@ -23,7 +23,6 @@ from pacpfl.report import write_report
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.style import COLOURS, DARK_COLOURS, INK
 
-ReadPage = Callable[[Path], Any]
 NASTY = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(2)>',
@@ -33,23 +32,11 @@ NASTY = (
 )
 
 
-@pytest.fixture
-def without_figures(tmp_path: Path, read_page: ReadPage) -> ReadPage:
-    """The page of a run folder, for what does not depend on a figure: to draw them takes seconds."""
-
-    def read(folder: Path) -> Any:
-        path = tmp_path / "report.html"
-        path.write_text(pages.render(read_run(folder), []), encoding="utf-8")
-        return read_page(path)
-
-    return read
-
-
 def value(text: str) -> float:
     return float(text.replace("\N{MINUS SIGN}", "-"))
 
 
-def test_the_table_of_measures_is_metrics_json(polynomial_page: Path, read_page: ReadPage) -> None:
+def test_the_table_of_measures_is_metrics_json(polynomial_page: Path) -> None:
     metrics = json.loads((polynomial_page.parent / "metrics.json").read_text())
     titles = {"PAC-PFL": "pacpfl", "GP per client": "vanilla", "One GP on pooled data": "pooled"}
     table = read_page(polynomial_page).one("table", id="measures")
@@ -73,8 +60,8 @@ def test_the_table_of_measures_is_metrics_json(polynomial_page: Path, read_page:
                 assert marked == [number == int(np.argmin(gaps)) for number in range(3)]
 
 
-def test_the_table_of_clients_is_clients_csv(mixture: Path, without_figures: ReadPage) -> None:
-    table = without_figures(mixture).one("table", class_="sortable")
+def test_the_table_of_clients_is_clients_csv(mixture: Path) -> None:
+    table = read_page(pages.render(read_run(mixture), [])).one("table", class_="sortable")
     headers = [header.one("button").text for header in table.one("thead").all("th")]
     assert headers == [
         "Client", "Group", "Kind", "Samples", "Test points", "RSMSE", "RSMSE alone", "Gain", "CE",
@@ -105,9 +92,7 @@ def test_the_table_of_clients_is_clients_csv(mixture: Path, without_figures: Rea
                 assert value(cell.text) == pytest.approx(number, abs=0.000501)
 
 
-def test_every_figure_is_explained_and_beside_the_page_as_files(
-    polynomial_page: Path, read_page: ReadPage
-) -> None:
+def test_every_figure_is_explained_and_beside_the_page_as_files(polynomial_page: Path) -> None:
     names = [
         "boxes", "calibration", "bands_existing", "bands_new", "training", "diversity", "weights"
     ]  # fmt: skip
@@ -128,7 +113,7 @@ def test_every_figure_is_explained_and_beside_the_page_as_files(
         ElementTree.fromstring((folder / f"{name}.svg").read_text(encoding="utf-8"))
 
 
-def test_the_page_needs_nothing_from_outside(polynomial_page: Path, read_page: ReadPage) -> None:
+def test_the_page_needs_nothing_from_outside(polynomial_page: Path) -> None:
     text = polynomial_page.read_text(encoding="utf-8")
     page = read_page(polynomial_page)
     assert not re.search(r"https?:|//[a-z]|@import|@font-face", text.replace("// A click", ""))
@@ -140,9 +125,7 @@ def test_the_page_needs_nothing_from_outside(polynomial_page: Path, read_page: R
         assert target.startswith("#")
 
 
-def test_ids_occur_once_and_every_link_leads_somewhere(
-    polynomial_page: Path, read_page: ReadPage
-) -> None:
+def test_ids_occur_once_and_every_link_leads_somewhere(polynomial_page: Path) -> None:
     page = read_page(polynomial_page)
     ids = Counter(e.attributes["id"] for e in page.all() if "id" in e.attributes)
     assert not [name for name, times in ids.items() if times > 1]
@@ -156,7 +139,7 @@ def test_ids_occur_once_and_every_link_leads_somewhere(
             assert name in ids
 
 
-def test_the_page_can_be_found_ones_way_in(polynomial_page: Path, read_page: ReadPage) -> None:
+def test_the_page_can_be_found_ones_way_in(polynomial_page: Path) -> None:
     page = read_page(polynomial_page)
     assert page.one("html").attributes["lang"] == "en"
     assert page.one("title").text == "polynomial · pacpfl report"
@@ -216,9 +199,11 @@ def test_contrast_is_enough_in_both_themes(polynomial_page: Path, theme: str) ->
 
 
 def test_whatever_a_client_is_called_it_stays_text(
-    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = build(tmp_path / "run", clients=6, names=NASTY, components=2)
+    monkeypatch.setattr("pacpfl.report.figures.DRAWN_CLIENTS", 6)
+    folder = make_run(tmp_path / "run", clients=6, names=NASTY, components=2)
     record = json.loads((folder / "run.json").read_text())
     record["dataset"] = "<b>bold</b>"
     record["machine"] = "<script>alert(3)</script>"
@@ -252,18 +237,9 @@ def test_two_reports_of_one_run_are_the_same_bytes(polynomial_page: Path, tmp_pa
         assert (again.parent / "figures" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_no_new_clients(tmp_path: Path, build: Callable[..., Path], read_page: ReadPage) -> None:
-    page = read_page(write_report(build(tmp_path / "run", clients=4, groups=("existing",))))
-    assert "New clients" not in page.text
-    assert not page.all("figure", id="figure-bands_new")
-    assert len(page.one("table", id="measures").all("tbody")) == 1
-
-
-def test_sections_without_material_are_left_out(
-    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
-) -> None:
-    without = ("bands/", "weights/", "diversity/", "curve/")
-    page = read_page(write_report(build(tmp_path / "run", clients=4, without=without)))
+def test_sections_without_material_are_left_out(tmp_path: Path) -> None:
+    without = ("panels/", "weights/", "diversity/", "curve/")
+    page = read_page(write_report(make_run(tmp_path / "run", clients=4, without=without)))
     sections = [section.attributes["id"] for section in page.all("section")]
     assert sections == ["warnings", "results", "calibration", "clients", "details"]
     assert [link.text for link in page.one("nav").all("a")] == [
@@ -271,10 +247,8 @@ def test_sections_without_material_are_left_out(
     ]  # fmt: skip
 
 
-def test_the_least_a_run_can_hold(
-    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
-) -> None:
-    folder = build(tmp_path / "run", clients=2, methods=("fedavg",), groups=("existing",))
+def test_the_least_a_run_can_hold(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", clients=2, methods=("fedavg",), groups=("existing",))
     (folder / "arrays.safetensors").unlink()
     (folder / "config.toml").unlink()
     (folder / "run.json").write_text('{"methods": {"fedavg": {}}}')
@@ -286,33 +260,7 @@ def test_the_least_a_run_can_hold(
     assert [cell.text.split()[0] for cell in table.one("thead").all("th")] == ["Method", "RSMSE"]
 
 
-def test_a_method_without_uncertainty_has_dashes(
-    solar: Path, tmp_path: Path, read_page: ReadPage
-) -> None:
-    page = read_page(write_report(Path(shutil.copytree(solar, tmp_path / "run"))))
-    row = page.one("table", id="measures").all("tbody")[0].all("tr")[-1]
-    assert row.one("th").text == "FedAvg"
-    assert [cell.text for cell in row.all("td")][1:] == ["\N{EN DASH}"] * 4
-    assert "in the order of the data" in page.one("figure", id="figure-bands_new").text
-
-
-def test_a_flagged_client_is_marked_in_words(
-    tmp_path: Path, build: Callable[..., Path], without_figures: ReadPage
-) -> None:
-    folder = build(tmp_path / "run", clients=3)
-    table = (folder / "clients.csv").read_text().splitlines()
-    cells = table[1].split(",")
-    cells[table[0].split(",").index("coverage_90")] = "0.5"
-    (folder / "clients.csv").write_text("\n".join([table[0], ",".join(cells), *table[2:]]))
-    page = without_figures(folder)
-    body = page.one("table", class_="sortable").one("tbody")
-    assert [note.text for note in body.all("span")] == ["over-confident"]
-    noted = [row.all("th")[0].text for row in body.all("tr") if "data-noted" in row.attributes]
-    assert noted == ["existing-01"]
-    assert "existing-01 (50%)" in page.one("section", id="warnings").text
-
-
-def test_run_details_say_what_run_json_says(polynomial_page: Path, read_page: ReadPage) -> None:
+def test_run_details_say_what_run_json_says(polynomial_page: Path) -> None:
     details = read_page(polynomial_page).one("section", id="details")
     names = [element.text for element in details.all("dt")]
     pairs = dict(zip(names, [element.text for element in details.all("dd")], strict=True))
@@ -325,10 +273,10 @@ def test_run_details_say_what_run_json_says(polynomial_page: Path, read_page: Re
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(
-    tmp_path: Path, build: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without = ("bands/", "weights/", "diversity/", "calibration/")
-    folder = build(tmp_path / "run", clients=2, without=without)
+    without = ("panels/", "weights/", "diversity/", "calibration/")
+    folder = make_run(tmp_path / "run", clients=2, without=without)
     (folder / "report.html").write_text("the old page")
     replaced = os.replace
 
@@ -345,24 +293,20 @@ def test_a_page_is_replaced_whole_or_not_at_all(
 
 
 def test_so_many_clients_are_shown_and_the_rest_counted(
-    polynomial: Path, monkeypatch: pytest.MonkeyPatch, without_figures: ReadPage
+    polynomial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pacpfl.report.tables.CLIENTS_SHOWN", 30)
-    section = without_figures(polynomial).one("section", id="clients")
+    section = read_page(pages.render(read_run(polynomial), [])).one("section", id="clients")
     assert len(section.one("tbody").all("tr")) == 30
     assert "18 further clients are in clients.csv." in section.text
 
 
-def test_a_strictly_private_run_lists_only_new_clients(
-    tmp_path: Path, build: Callable[..., Path], read_page: ReadPage
-) -> None:
+def test_a_strictly_private_run_lists_only_new_clients(tmp_path: Path) -> None:
     """What was measured on the data it learned from is left out of the folder; the counts are not."""
-    run = read_run(build(tmp_path / "run", clients=3))
+    run = read_run(make_run(tmp_path / "run", clients=3))
     kept = run.clients[run.clients["group"] == "new"].reset_index(drop=True)
     strict = Run(run.name, run.record, run.metrics, kept, run.arrays, "")
-    path = tmp_path / "report.html"
-    path.write_text(pages.render(strict, []), encoding="utf-8")
-    page = read_page(path)
+    page = read_page(pages.render(strict, []))
     assert "learned from 3 clients" in page.one("dl", id="summary").text
     assert page.one("ul", class_="about").text.startswith("3 existing + 3 new clients")
     assert len(page.one("table", class_="sortable").one("tbody").all("tr")) == 3

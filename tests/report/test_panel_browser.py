@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from folders import make_run
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
 from browsing import open_browser, show, wait
@@ -70,9 +71,11 @@ def page_of(run: Run, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(build: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two groups of six, a mixture prior, one client over-confident and one better off alone."""
-    run = read_run(build(tmp_path_factory.mktemp("panel_pages") / "run", clients=6, components=2))
+    run = read_run(
+        make_run(tmp_path_factory.mktemp("panel_pages") / "run", clients=6, components=2)
+    )
     run.clients.loc[0, "coverage_90"] = 0.5
     run.arrays["gain/vanilla/existing"][1] = [60, -60, 61]
     for method, error in (("pacpfl", 0.6), ("vanilla", 0.5)):
@@ -390,10 +393,8 @@ def test_kept_panels_stand_on_the_page_and_are_printed(page: webdriver.Chrome) -
     assert page.execute_script(display, "#chosen") == "none"
 
 
-def test_names_stay_text_wherever_they_appear(
-    browser: webdriver.Chrome, build: Callable[..., Path], tmp_path: Path
-) -> None:
-    folder = build(tmp_path / "run", clients=4, names=NASTY[:3], groups=("existing",))
+def test_names_stay_text_wherever_they_appear(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", clients=4, names=NASTY[:3], groups=("existing",))
     record = json.loads((folder / "run.json").read_text())
     record["methods"]["vanilla"]["title"] = "<i>GP</i>"
     record["clients"]["target"] = "</script><b>y</b>"
@@ -423,11 +424,9 @@ def test_names_stay_text_wherever_they_appear(
 
 def test_five_hundred_clients_are_quick(
     browser: webdriver.Chrome,
-    build: Callable[..., Path],
-    enlarged: Callable[[Path, int], Path],
     tmp_path: Path,
 ) -> None:
-    run = read_run(enlarged(build(tmp_path / "run", clients=5), 50))
+    run = read_run(make_run(tmp_path / "run", clients=5, copies=50))
     load(browser, page_of(run, tmp_path).as_uri())
     assert len(names(browser)) == 500
     milliseconds = browser.execute_script(
@@ -445,17 +444,10 @@ def test_five_hundred_clients_are_quick(
     assert browser.get_log("browser") == []
 
 
-def test_an_older_run_says_what_it_did_not_keep(
-    browser: webdriver.Chrome, build: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_run_without_predictions_says_so(browser: webdriver.Chrome, tmp_path: Path) -> None:
     without = ("panels/", "gain/", "weights/", "calibration/")
-    folder = build(tmp_path / "run", clients=6, without=without, methods=("pacpfl", "pooled"))
-    address = page_of(read_run(folder), tmp_path).as_uri()
-    load(browser, f"{address}#client=existing-01")
-    assert opened(browser) == "existing-01"
-    titles = [t.text for t in browser.find_elements(By.CSS_SELECTOR, "#panel h4")]
-    assert titles == ["Predictions", "RSMSE with each method"]
-    load(browser, f"{address}#client=existing-06")
+    folder = make_run(tmp_path / "run", clients=2, without=without, methods=("pacpfl", "pooled"))
+    load(browser, page_of(read_run(folder), tmp_path).as_uri() + "#client=existing-01")
     text = browser.find_element(By.ID, "panel").text
     assert "This run kept no predictions of this client" in text
     assert "--set 'methods=[" in text
@@ -517,9 +509,9 @@ def test_classes_are_shown_with_their_accuracy_and_wrong_answers(
         "return [...arguments[0].getContext('2d').getImageData(0, 0, 2, 2).data]", images[0]
     )
     assert pixels[::4] == [255, 0, 0, 255]  # ink is dark on light paper
-    assert "Federating added 40.0 points of accuracy, more than chance" in panel.text
+    assert "40.0 points more accuracy, more than chance would explain" in panel.text
     panel.send_keys(Keys.ARROW_RIGHT)
     assert opened(browser) == "bob"
     assert not panel.find_elements(By.TAG_NAME, "canvas")
-    assert "It listens to one particle, number 1 (99%)." in panel.text
+    assert "It relies on one particle, number 1 (99% of the weight)." in panel.text
     assert browser.get_log("browser") == []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from folders import make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as any_array
@@ -56,9 +56,9 @@ def test_embedded_text_cannot_leave_its_element(name: str) -> None:
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one feature", "three features"])
-def run(request: Any, build: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("panel_runs") / "run"
-    return read_run(build(folder, features=request.param, clients=5, components=2))
+    return read_run(make_run(folder, features=request.param, clients=5, components=2))
 
 
 def test_every_client_has_what_its_panel_shows(run: Run) -> None:
@@ -129,30 +129,25 @@ def test_a_prediction_far_off_does_not_flatten_the_samples(run: Run) -> None:
     assert high - low < 5 * (np.ptp(y) + 2)
 
 
-def test_an_older_run_shows_the_clients_it_kept_and_says_what_it_lacks(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    old = read_run(build(tmp_path / "run", clients=6, without=("panels/", "gain/")))
-    clients = panel_data(old, judge(old))["clients"]
-    assert [client["bands"] is not None for client in clients] == ([True] * 4 + [False] * 2) * 2
-    bands = clients[0]["bands"]
-    y = old.arrays["bands/existing/existing-01/y"]
-    found = unpack(bands["y"], *bands["range"])
-    assert len(found) == 60
-    np.testing.assert_allclose(found, y, atol=1e-2)
-    assert "x" in bands and "train_x" in bands
-    assert pages.render(old, [])
+def test_a_client_of_which_nothing_was_kept_has_no_bands(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, without=("panels/existing/", "gain/")))
+    kept = [client["bands"] is not None for client in panel_data(run, judge(run))["clients"]]
+    assert kept == [False] * 3 + [True] * 3
+    run.arrays["panels/new/offsets"][2:] = run.arrays["panels/new/offsets"][2]
+    kept = [client["bands"] is not None for client in panel_data(run, judge(run))["clients"]]
+    assert kept == [False] * 3 + [True] * 2 + [False]
+    assert pages.render(run, [])
 
 
-def test_arrays_of_other_clients_are_refused(tmp_path: Path, build: Callable[..., Path]) -> None:
-    run = read_run(build(tmp_path / "run", clients=4))
+def test_arrays_of_other_clients_are_refused(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=4))
     run.arrays["panels/new/offsets"] = run.arrays["panels/new/offsets"][:-1]
     with pytest.raises(InputError, match=r"3 clients in panels/new/offsets but .* lists 4 new"):
         panel_data(run, judge(run))
 
 
-def test_warnings_of_a_client_are_in_words(tmp_path: Path, build: Callable[..., Path]) -> None:
-    run = read_run(build(tmp_path / "run", clients=3, groups=("existing",)))
+def test_warnings_of_a_client_are_in_words(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, groups=("existing",)))
     rows = run.rows("pacpfl", "existing").index
     run.clients.loc[rows, "coverage_90"] = [0.5, 0.9, 0.9]
     run.clients.loc[rows, "samples"] = [10.0, 3.0, 10.0]
@@ -166,11 +161,9 @@ def test_warnings_of_a_client_are_in_words(tmp_path: Path, build: Callable[..., 
     assert len(third) == 2 and "alone" in third[0] and "20 test samples" in third[1]
 
 
-def test_a_thousand_clients_fit_in_five_megabytes(
-    tmp_path: Path, build: Callable[..., Path], enlarged: Callable[[Path, int], Path]
-) -> None:
+def test_a_thousand_clients_fit_in_five_megabytes(tmp_path: Path) -> None:
     """The page without its figures, which do not grow with the clients, at the most points kept."""
-    run = read_run(enlarged(build(tmp_path / "run", clients=10, test=100, kept=100), 50))
+    run = read_run(make_run(tmp_path / "run", clients=10, copies=50, test=100, kept=100))
     assert len(judge(run)) == 1000
     page = pages.render(run, [])
     assert page.count("<tr data-group=") == 1000

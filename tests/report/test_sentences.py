@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from folders import make_run
 from scipy import stats
 
 from pacpfl.report import sentences
@@ -18,9 +18,9 @@ from pacpfl.report.sentences import Caution
 
 
 @pytest.fixture
-def small(tmp_path: Path, build: Callable[..., Path]) -> Run:
+def small(tmp_path: Path) -> Run:
     """Four existing clients, three methods."""
-    return read_run(build(tmp_path / "run", clients=4, groups=("existing",)))
+    return read_run(make_run(tmp_path / "run", clients=4, groups=("existing",)))
 
 
 def cautions(run: Run) -> list[Caution]:
@@ -32,10 +32,8 @@ def test_every_question_is_answered(small: Run) -> None:
     assert len(answers) == 4 and all(all(texts) for texts in answers.values())
 
 
-def test_a_method_without_uncertainty_and_particles(
-    tmp_path: Path, build: Callable[..., Path]
-) -> None:
-    run = read_run(build(tmp_path / "run", clients=3, methods=("fedavg",)))
+def test_a_method_without_uncertainty_and_particles(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, methods=("fedavg",)))
     answers = sentences.summary(run, judge(run))
     assert list(answers) == ["What was learned", "How good it is", "How sure it is"]
     assert not sentences.diversity(run.methods["fedavg"])

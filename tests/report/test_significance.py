@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pacpfl.report.significance import (
+from pacpfl.report.judge import (
     holm,
     paired_answers,
     paired_difference,

@@ -29,7 +29,7 @@ from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.methods.registry import temperatures
-from pacpfl.trained import Trained
+from pacpfl.run import Trained
 from pacpfl.types import Client, Federation
 
 # Each beta of the grid is the best one for that many nats of divergence and confidence together.

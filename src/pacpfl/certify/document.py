@@ -20,7 +20,7 @@ from pacpfl.certify.certificate import Certificate
 from pacpfl.certify.clients import ClientCertificate, Family, certify_clients
 from pacpfl.config import Config
 from pacpfl.errors import InputError
-from pacpfl.trained import Trained, load_run
+from pacpfl.run import Trained, load_run
 
 FILE = "certificates.json"
 # What of the records is written as it is.

@@ -49,7 +49,7 @@ from pacpfl.errors import InputError
 from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
-from pacpfl.trained import Trained
+from pacpfl.run import Trained
 from pacpfl.types import Data, Samples
 
 TEMPERATURES = 2.0 ** np.arange(-7, 2)

@@ -52,7 +52,7 @@ from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import affine, body_size, by_rows, features, has_features
-from pacpfl.trained import Trained
+from pacpfl.run import Trained
 from pacpfl.types import Data, Samples
 
 ClassLossKind = Literal["zero-one", "brier", "clipped-nll"]

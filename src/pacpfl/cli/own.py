@@ -183,8 +183,7 @@ def _train(config: Config, folder: Path, fresh: bool) -> None:
     from pacpfl.data.tables.read import load_own
     from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
-    from pacpfl.report.progress import watching
-    from pacpfl.report.terminal import print_results
+    from pacpfl.report.terminal import print_results, watching
 
     if fresh:
         RunFolder(folder).clear()

@@ -110,7 +110,7 @@ def run(
     from pacpfl import run as study
     from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
-    from pacpfl.report.progress import watching
+    from pacpfl.report.terminal import watching
     from pacpfl.report.track import tracked
 
     if fresh:

@@ -67,7 +67,7 @@ def tune(
     from pacpfl import config as configuration
     from pacpfl import files
     from pacpfl.engine import runtime
-    from pacpfl.report.progress import counting
+    from pacpfl.report.terminal import counting
 
     chosen = _configuration(config, settings or [])
     runtime.configure(chosen.run.precision)

@@ -34,7 +34,7 @@ from pacpfl.methods.registry import build_pacpfl, entry
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.report.measures import counted
-from pacpfl.report.progress import training_bar
+from pacpfl.report.terminal import training_bar
 from pacpfl.types import Form, Samples
 from pacpfl.version import __version__
 

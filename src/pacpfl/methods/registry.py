@@ -45,6 +45,7 @@ from pacpfl.methods.pacpfl import DEFAULT_TAU, PACPFL, TrainSettings, build_opti
 from pacpfl.methods.pfedbayes import PFedBayes, PFedBayesSettings
 from pacpfl.methods.pfedgp import PFedGP
 from pacpfl.methods.pfedgp_classes import PFedGPClassify, PFedGPSettings
+from pacpfl.methods.transforms import Private, protect
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.base import Prior
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
@@ -53,6 +54,7 @@ from pacpfl.priors.inference import Inference
 from pacpfl.priors.mixture import mixture
 from pacpfl.priors.networks import CNN, MLP, ROWS, NetworkSettings
 from pacpfl.priors.warped import WarpedPrior
+from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.settings import nearest
 from pacpfl.types import Federation, Form
 
@@ -90,6 +92,8 @@ class Sections(Protocol):
     def alone(self) -> AloneSettings: ...
     @property
     def posterior(self) -> Inference: ...
+    @property
+    def privacy(self) -> PrivacySettings: ...
     @property
     def personal(self) -> PersonalSettings: ...
 
@@ -226,6 +230,9 @@ class Entry:
         The sections of the configuration that its results depend on, beside those of the data.
     memory
         What one client's work holds at once.
+    particles
+        As `build`, of a method that learns particles of a prior: how far they are apart is told, noise
+        can make their training private, and they serve clients who come later.
     """
 
     name: str
@@ -237,6 +244,7 @@ class Entry:
     settings: tuple[str, ...] = ()
     class_title: str = ""
     memory: Callable[[Sections, Form], Memory] = lambda config, form: Memory()
+    particles: Callable[[Sections, Form], PACPFL] | None = None
 
     @property
     def in_rounds(self) -> bool:
@@ -297,6 +305,15 @@ def build_method(name: str, config: Sections, form: Form) -> Method:
             f"{', '.join(named(task))}."
         )
     return found.build(config, form)
+
+
+def build_private(name: str, config: Sections, form: Form) -> Private | None:
+    """Return the method of this name with noise; None where no privacy is asked for, or accounted."""
+    build, rounds = entry(name).particles, config.train.rounds
+    if build is None:
+        return None
+    plan = config.privacy.plan(rounds, form.clients, config.train.clients_per_round)
+    return None if plan is None else protect(build(config, form), plan, config.privacy, rounds)
 
 
 def task_of(form: Form) -> Task:
@@ -412,6 +429,7 @@ OURS = (
         releases="accounted",
         settings=("prior", "network", "train", "bnn", "posterior", "personal", "privacy"),
         memory=_pacpfl_memory,
+        particles=build_pacpfl,
     ),
     Entry(
         "pfedgp", "pFedGP", _pfedgp,

@@ -1,4 +1,4 @@
-"""Figures of what methods predict: box plots, calibration, bands, reliability, single samples.
+"""Figures of what methods predict: box plots, calibration, bands, single samples, certificates.
 
 Each function takes a run and returns a figure, or nothing where the run holds nothing to draw.
 """
@@ -6,41 +6,47 @@ Each function takes a run and returns a figure, or nothing where the run holds n
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import (
-    LogLocator,
-    NullFormatter,
-    StrMethodFormatter,
-    SymmetricalLogLocator,
-)
 
+from pacpfl.folder import thinned
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import ACCURACY, BOXED, CE, CLASS_BOXED, RSMSE, Measure
 from pacpfl.report.sentences import GROUP_TITLES
-from pacpfl.report.style import COLOURS, INK, WIDTH, Look, grid, looks, panels, short, wrapped
+from pacpfl.report.style import (
+    COLOURS,
+    INK,
+    WIDTH,
+    Look,
+    grid,
+    key,
+    legend,
+    logarithmic,
+    looks,
+    mark,
+    panels,
+    short,
+    wrapped,
+)
 
 DOTS = 150  # clients drawn as dots per box; more would only blacken the figure
-DRAWN_CLIENTS = 6
-BAND_POINTS = 300
+DRAWN_CLIENTS = 4  # of a group: the best, the worst, and two between
 SAMPLES_IN_A_ROW = 100  # with several features: test samples against their index
 LEAST_IN_A_BIN = 20  # fewer samples say nothing about how often an answer is right
 SHOWN_CLASSES = 3  # of a sample, the likeliest
 KINDS = ("right and confident", "right but in doubt", "wrong")  # of examples, by number
 LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-
-
-def thinned(count: int, at_most: int) -> np.ndarray:
-    """Return evenly spread indices: all of them when there are few, the first and the last always."""
-    if count <= at_most:
-        return np.arange(count)
-    return np.unique(np.linspace(0, count - 1, at_most).round().astype(int))
+SHADES = ((0, 5, 0.17), (1, 4, 0.2), (2, 3, 0.36))  # of bands: two quantiles, and how opaque
+CERTIFIED = 120  # clients of a group whose certificates are drawn
+RING: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 0.6}
+OWN_RISK = RING | {"markersize": 3.5, "markeredgewidth": 0.8}
 
 
 def finite(run: Run, method: str, group: str, measure: Measure) -> np.ndarray:
@@ -65,7 +71,7 @@ def boxes(run: Run) -> Figure | None:
         return None
     height = len(measures) * (0.75 + 0.34 * len(run.titles)) + 0.3
     figure, axes = panels(len(measures), len(run.groups), height, sharex="row", sharey=True)
-    styles = looks(list(run.titles))
+    styles = looks(run.titles)
     for row, measure in enumerate(measures):
         line = axes[row * len(run.groups) : (row + 1) * len(run.groups)]
         for axis, group in zip(line, run.groups, strict=True):
@@ -125,77 +131,93 @@ def _choose_scale(line: Sequence[Axes], run: Run, measure: Measure) -> None:
     if values.max() <= 20 * max(smallest, 0.0 if measure is RSMSE else 1.0):
         return
     for axis in line:
-        if measure is RSMSE and values.min() > 0:
-            axis.set_xscale("log")
-            axis.xaxis.set_major_locator(LogLocator(numticks=5))
-        else:
-            axis.set_xscale("symlog", linthresh=1)
-            locator = SymmetricalLogLocator(base=10, linthresh=1)
-            locator.set_params(numticks=5)
-            axis.xaxis.set_major_locator(locator)
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_xlabel(f"{axis.get_xlabel()[:-1]}, logarithmic)")
+        logarithmic(axis, symmetric=measure is not RSMSE or values.min() <= 0)
 
 
 def calibration(run: Run) -> Figure | None:
     """Draw observed frequency against level: mean over clients, and the middle half of them."""
-    levels = run.arrays.get("calibration/levels")
-    curves = {
+    levels = run.arrays.get("calibration/levels", np.zeros(0))
+
+    def curves(values: np.ndarray) -> np.ndarray:
+        return values[np.isfinite(values).all(axis=1)] if len(levels) else np.zeros(0)
+
+    def draw(axis: Axes, values: np.ndarray, look: Look) -> None:
+        low, high = np.quantile(values, [0.25, 0.75], axis=0)
+        axis.fill_between(levels, low, high, color=look.colour, alpha=0.14, linewidth=0)
+        axis.plot(
+            levels, values.mean(axis=0), color=look.colour, linestyle=look.dash,
+            marker=look.marker, markersize=3.2, markevery=3, linewidth=1.5,
+        )  # fmt: skip
+
+    return _by_the_diagonal(run, curves, draw, "level promised", "frequency observed")
+
+
+def reliability(run: Run) -> Figure | None:
+    """Draw how often answers are right against their confidence, all clients of a group together."""
+
+    def draw(axis: Axes, tables: np.ndarray, look: Look) -> None:
+        table = tables.sum(axis=0)
+        samples, right, sure = table[table[:, 0] >= LEAST_IN_A_BIN].T
+        x, y, share = sure / samples, right / samples, samples / table[:, 0].sum()
+        axis.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=1.3)
+        axis.scatter(
+            x, y, s=8 + 70 * np.sqrt(share), color=look.colour, marker=look.marker,
+            linewidths=0, alpha=0.8, zorder=3,
+        )  # fmt: skip
+
+    return _by_the_diagonal(run, lambda tables: tables, draw, "confidence", "share that is right")
+
+
+def _by_the_diagonal(
+    run: Run,
+    usable: Callable[[np.ndarray], np.ndarray],
+    draw: Callable[[Axes, np.ndarray, Look], None],
+    across: str,
+    upwards: str,
+) -> Figure | None:
+    """Draw a square for each group, with the `calibration` of each method beside what would be perfect."""
+    found = {
         group: {
             method: values
             for method in run.titles
-            if (values := run.arrays.get(f"calibration/{method}/{group}")) is not None
-            and (values := values[np.isfinite(values).all(axis=1)]).size
+            if (stored := run.per_client(f"calibration/{method}", group)) is not None
+            and (values := usable(stored)).size
         }
         for group in run.groups
     }
-    groups = [group for group in run.groups if curves[group]]
-    if levels is None or not groups:
+    groups = [group for group in run.groups if found[group]]
+    if not groups:
         return None
-    figure, axes = panels(1, len(groups), 3.9, sharex=True, sharey=True)
-    styles = looks(list(run.titles))
+    figure, axes = panels(1, len(groups), 4.0, sharex=True, sharey=True)
+    styles = looks(run.titles)
     for axis, group in zip(axes, groups, strict=True):
         axis.plot([0, 1], [0, 1], color=INK, alpha=0.6, linewidth=0.9)
-        for method, values in curves[group].items():
-            look = styles[method]
-            low, high = np.quantile(values, [0.25, 0.75], axis=0)
-            axis.fill_between(levels, low, high, color=look.colour, alpha=0.14, linewidth=0)
-            axis.plot(
-                levels, values.mean(axis=0), color=look.colour, linestyle=look.dash,
-                marker=look.marker, markersize=3.2, markevery=3, linewidth=1.5,
-            )  # fmt: skip
-        axis.set(title=GROUP_TITLES[group], xlabel="level promised", xlim=(0, 1), ylim=(0, 1))
+        for method, values in found[group].items():
+            draw(axis, values, styles[method])
+        axis.set(title=GROUP_TITLES[group], xlabel=across, xlim=(0, 1), ylim=(0, 1))
         axis.set_box_aspect(1)
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
         axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
         grid(axis)
-    axes[0].set_ylabel("frequency observed")
-    shown = [method for method in run.titles if any(method in curves[g] for g in groups)]
-    handles = [_line_handle(styles[method], run.titles[method], 1.5) for method in shown]
-    handles.append(Line2D([], [], color=INK, alpha=0.6, linewidth=0.9, label="perfect"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=3
-    )
+    axes[0].set_ylabel(upwards)
+    shown = [method for method in run.titles if any(method in found[g] for g in groups)]
+    handles = [key(run.titles[method], styles[method]) for method in shown]
+    legend(figure, [*handles, key("perfect", alpha=0.6, linewidth=0.9)], length=3)
     return figure
 
 
-def _line_handle(look: Look, title: str, width: float) -> Line2D:
-    return Line2D(
-        [], [], color=look.colour, linestyle=look.dash, marker=look.marker if width > 1 else "",
-        markersize=3.2, linewidth=width, label=short(title),
-    )  # fmt: skip
-
-
-def drawn_clients(run: Run, group: str) -> list[str]:
-    """Return the clients of a group whose predictions the run kept for drawing."""
-    return [name for name in run.names(group) if f"bands/{group}/{name}/quantiles" in run.arrays]
-
-
-def has_one_feature(run: Run, group: str, client: str) -> bool:
-    """Tell whether a drawn client can be drawn against its input."""
-    inputs = run.arrays[f"bands/{group}/{client}/x"]
-    return inputs.ndim == 1 or inputs.shape[1] == 1
+def drawn_clients(run: Run, group: str) -> dict[str, dict[str, np.ndarray]]:
+    """Return the clients of a group whose predictions are drawn, each with what was kept of it: by the
+    first measure the best, the worst and two between, in the order of the table."""
+    scores = run.rows(run.main, group).set_index("client")[run.measures[0].key]
+    kept = {
+        name: own
+        for name, own in zip(run.names(group), run.predictions(group), strict=True)
+        if own and name in scores
+    }
+    ranked = sorted(kept, key=lambda name: np.nan_to_num(scores[name], nan=np.inf))
+    chosen = {ranked[place] for place in thinned(len(ranked), DRAWN_CLIENTS)}
+    return {name: own for name, own in kept.items() if name in chosen}
 
 
 def bands(run: Run, group: str) -> Figure | None:
@@ -204,18 +226,17 @@ def bands(run: Run, group: str) -> Figure | None:
     With one feature they are drawn against it, two clients side by side; with several against
     the index of the test sample, which needs the whole width.
     """
-    clients = drawn_clients(run, group)[:DRAWN_CLIENTS]
+    clients = drawn_clients(run, group)
     if not clients:
         return None
-    one_feature = has_one_feature(run, group, clients[0])
+    one_feature = all("x" in own for own in clients.values())
     columns = min(len(clients), 2 if one_feature else 1)
     rows = -(-len(clients) // columns)
     height = (2.25 if one_feature else 1.45) * rows + 0.8
     figure, axes = panels(rows, columns, height, sharex=not one_feature)
-    styles = looks(list(run.titles))
-    others: dict[str, None] = {}
-    for axis, client in zip(axes, clients, strict=False):
-        others |= dict.fromkeys(_draw_bands(axis, run, f"bands/{group}/{client}", styles))
+    styles = looks(run.titles)
+    for axis, (client, own) in zip(axes, clients.items(), strict=False):
+        _draw_bands(axis, run, own, styles)
         axis.set_title(short(client))
         grid(axis)
     for axis in axes[len(clients) :]:
@@ -227,119 +248,53 @@ def bands(run: Run, group: str) -> Figure | None:
     for axis in axes[: len(clients) : columns]:
         axis.set_ylabel(short(str(facts.get("target", "y"))))
     look = styles[run.main]
-    handles: list[Line2D | Patch] = [
-        Line2D([], [], color=look.colour, linewidth=1.4, label=short(run.titles[run.main]))
-    ]
+    handles: list[Artist] = [key(run.titles[run.main], look, marker="", linestyle="-")]
     handles += [
         Patch(facecolor=to_rgba(look.colour, alpha), label=f"{level}% band")
         for alpha, level in ((0.58, 50), (0.34, 90), (0.17, 95))
     ]
-    handles.append(_dots("test point", hollow=True))
+    handles.append(mark("test point", "o", markersize=3, **RING))
     if one_feature:
-        handles.append(_dots("training point", hollow=False))
-    handles += [_line_handle(styles[method], run.titles[method], 0.9) for method in others]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, handlelength=2.5)
+        handles.append(mark("training point", "D", markersize=4, markeredgewidth=0))
+    handles += [
+        key(title, styles[method], marker="", linewidth=0.9)
+        for method, title in run.titles.items()
+        if any(f"{method}/mean" in own for own in clients.values())
+    ]
+    legend(figure, handles)
     return figure
 
 
-def _dots(label: str, hollow: bool) -> Line2D:
-    return Line2D(
-        [], [], linestyle="none", marker="o" if hollow else "D", markersize=3 if hollow else 4,
-        markerfacecolor="none" if hollow else INK, markeredgecolor=INK,
-        markeredgewidth=0.6 if hollow else 0, label=label,
-    )  # fmt: skip
-
-
-def _draw_bands(axis: Axes, run: Run, key: str, styles: dict[str, Look]) -> list[str]:
-    """Draw one client; returns the other methods drawn beside the main one."""
-    arrays = run.arrays
-    quantiles = arrays[f"{key}/quantiles"]
-    x = arrays[f"{key}/x"].reshape(quantiles.shape[1], -1)
-    one_feature = x.shape[1] == 1
-    if one_feature:
-        order = np.argsort(x[:, 0], kind="stable")
-        shown = order[thinned(len(order), BAND_POINTS)]
-        horizontal = x[shown, 0]
-    else:
-        shown = np.arange(min(len(x), SAMPLES_IN_A_ROW))
-        horizontal = shown.astype(float)
+def _draw_bands(axis: Axes, run: Run, own: dict[str, np.ndarray], styles: dict[str, Look]) -> None:
+    """Draw one client."""
+    one_feature = "x" in own
+    shown = slice(None if one_feature else SAMPLES_IN_A_ROW)
+    across = own["x"] if one_feature else np.arange(len(own["y"][shown]))
     # Neighbouring samples need not be alike: steps do not pretend a curve between them.
     step, style = (None, "default") if one_feature else ("mid", "steps-mid")
     look = styles[run.main]
-    for low, high, alpha in ((0, 5, 0.17), (1, 4, 0.2), (2, 3, 0.36)):
+    for low, high, alpha in SHADES:
         axis.fill_between(
-            horizontal, quantiles[low, shown], quantiles[high, shown],
+            across, own["quantiles"][low, shown], own["quantiles"][high, shown],
             color=look.colour, alpha=alpha, linewidth=0, step=step,  # type: ignore[arg-type]
         )  # fmt: skip
-    others = [
-        method for method in run.titles if method != run.main and f"{key}/{method}/mean" in arrays
-    ]
-    for method in others:
-        other = styles[method]
-        axis.plot(
-            horizontal, arrays[f"{key}/{method}/mean"][shown], drawstyle=style,
-            color=other.colour, linestyle=other.dash, linewidth=0.9,
-        )  # fmt: skip
-    mean = arrays[f"{key}/mean"][shown]
-    axis.plot(horizontal, mean, drawstyle=style, color=look.colour, linewidth=1.4)
+    for method in run.titles:
+        if f"{method}/mean" in own:
+            other = styles[method]
+            axis.plot(
+                across, own[f"{method}/mean"][shown], drawstyle=style,
+                color=other.colour, linestyle=other.dash, linewidth=0.9,
+            )  # fmt: skip
+    axis.plot(across, own["mean"][shown], drawstyle=style, color=look.colour, linewidth=1.4)
     axis.plot(
-        horizontal, arrays[f"{key}/y"][shown], linestyle="none", marker="o", markersize=3,
-        markerfacecolor="none", markeredgecolor=INK, markeredgewidth=0.6, alpha=0.7,
-    )  # fmt: skip
-    if one_feature and f"{key}/train_x" in arrays:
+        across, own["y"][shown], linestyle="none", marker="o", markersize=3, alpha=0.7, **RING
+    )
+    if one_feature:
         axis.plot(
-            arrays[f"{key}/train_x"].reshape(-1), arrays[f"{key}/train_y"], linestyle="none",
+            own["train_x"], own["train_y"], linestyle="none",
             marker="D", markersize=4, color=INK, markeredgewidth=0,
         )  # fmt: skip
     axis.margins(x=0.02)
-    return others
-
-
-def reliability(run: Run) -> Figure | None:
-    """Draw how often answers are right against their confidence, all clients of a group together."""
-    tables = {
-        group: {
-            method: table.sum(axis=0)
-            for method in run.titles
-            if (table := run.per_client(f"calibration/{method}", group)) is not None
-        }
-        for group in run.groups
-    }
-    groups = [group for group in run.groups if tables[group]]
-    if not groups:
-        return None
-    figure, axes = panels(1, len(groups), 4.2, sharex=True, sharey=True)
-    styles = looks(list(run.titles))
-    for axis, group in zip(axes, groups, strict=True):
-        axis.plot([0, 1], [0, 1], color=INK, alpha=0.6, linewidth=0.9)
-        for method, table in tables[group].items():
-            samples, right, sure = table[table[:, 0] >= LEAST_IN_A_BIN].T
-            look, share = styles[method], samples / table[:, 0].sum()
-            x, y = sure / samples, right / samples
-            axis.plot(x, y, color=look.colour, linestyle=look.dash, linewidth=1.3)
-            axis.scatter(
-                x, y, s=8 + 70 * np.sqrt(share), color=look.colour, marker=look.marker,
-                linewidths=0, alpha=0.8, zorder=3,
-            )  # fmt: skip
-        axis.set(title=GROUP_TITLES[group], xlabel="confidence", xlim=(0, 1), ylim=(0, 1.02))
-        axis.set_box_aspect(1)
-        axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
-        axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"])
-        grid(axis)
-    axes[0].set_ylabel("share that is right")
-    shown = [method for method in run.titles if any(method in tables[g] for g in groups)]
-    handles = [
-        Line2D(
-            [], [], color=styles[m].colour, linestyle=styles[m].dash, marker=styles[m].marker,
-            markersize=4, linewidth=1.3, label=short(run.titles[m]),
-        )
-        for m in shown
-    ]  # fmt: skip
-    handles.append(Line2D([], [], color=INK, alpha=0.6, linewidth=0.9, label="perfect"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=3
-    )
-    return figure
 
 
 def class_name(number: int, classes: int) -> str:
@@ -347,13 +302,11 @@ def class_name(number: int, classes: int) -> str:
     return LETTERS[number] if classes in (10, len(LETTERS)) else str(number)
 
 
-def examples_of(run: Run, group: str) -> list[list[int]]:
-    """Return places in the group's examples, one list for each of KINDS that has any."""
-    kinds = run.arrays.get(f"examples/{group}/kind")
-    if kinds is None:
-        return []
-    found = [[int(place) for place in np.flatnonzero(kinds == n)] for n in range(len(KINDS))]
-    return [places for places in found if places]
+def examples_of(run: Run, group: str) -> dict[str, list[int]]:
+    """Return the places of a group's examples, for each of KINDS that has any."""
+    kinds = run.arrays.get(f"examples/{group}/kind", np.zeros(0))
+    places = {kind: np.flatnonzero(kinds == number).tolist() for number, kind in enumerate(KINDS)}
+    return {kind: found for kind, found in places.items() if found}
 
 
 def examples(run: Run, group: str) -> Figure | None:
@@ -361,30 +314,25 @@ def examples(run: Run, group: str) -> Figure | None:
     rows = examples_of(run, group)
     if not rows:
         return None
-    columns = max(len(places) for places in rows)
+    columns = max(map(len, rows.values()))
     figure = Figure(figsize=(WIDTH, 1.55 * len(rows) + 0.2), layout="constrained")
-    kinds = run.arrays[f"examples/{group}/kind"]
     parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
-    for part, places in zip(parts, rows, strict=True):
-        part.suptitle(KINDS[int(kinds[places[0]])].capitalize(), x=0.01, ha="left", fontsize=9.5)
+    for part, (kind, places) in zip(parts, rows.items(), strict=True):
+        part.suptitle(kind.capitalize(), x=0.01, ha="left", fontsize=9.5)
         axes = part.subplots(
             1, 2 * columns, squeeze=False, gridspec_kw={"width_ratios": [1, 0.8] * columns}
         )[0]
-        for column in range(columns):
-            pair = axes[2 * column : 2 * column + 2]
-            if column < len(places):
-                _draw_example(run, group, places[column], pair)
-            else:
-                for axis in pair:
-                    axis.set_axis_off()
+        for place, picture, bars in zip(places, axes[::2], axes[1::2], strict=False):
+            _draw_example(run, group, place, picture, bars)
+        for axis in axes[2 * len(places) :]:
+            axis.set_axis_off()
     return figure
 
 
-def _draw_example(run: Run, group: str, place: int, pair: Sequence[Axes]) -> None:
+def _draw_example(run: Run, group: str, place: int, picture: Axes, bars: Axes) -> None:
     image = run.arrays[f"examples/{group}/images"][place]
     probabilities = run.arrays[f"examples/{group}/probabilities"][place]
     truth = int(run.arrays[f"examples/{group}/labels"][place])
-    picture, bars = pair
     # On paper of its own: a photograph of ink does not turn with the page's theme.
     picture.imshow(
         1 - image.astype(float) / max(float(image.max()), 1.0), cmap="gray", vmin=0, vmax=1,
@@ -414,3 +362,42 @@ def _draw_example(run: Run, group: str, place: int, pair: Sequence[Axes]) -> Non
     bars.tick_params(labelsize=7.5)
     for side in ("left", "bottom"):
         bars.spines[side].set_alpha(0.4)
+
+
+def certificates(document: Mapping[str, Any]) -> Figure:
+    """Draw empirical risk, bound and test risk client by client, a panel for each group."""
+    groups, clients = list(document["groups"]), document["clients"]
+    figure, axes = panels(len(groups), 1, 2.3 * len(groups) + 0.6, sharey=True)
+    a, b = document["loss"]["a"], document["loss"]["b"]
+    for axis, group in zip(axes, groups, strict=True):
+        rows = sorted((r for r in clients if r["group"] == group), key=lambda row: row["bound"])
+        _draw_certificates(axis, [rows[place] for place in thinned(len(rows), CERTIFIED)], b)
+        axis.set_title(GROUP_TITLES[group])
+        axis.set_ylabel("loss")
+    risks = [row[risk] for row in clients for risk in ("empirical_risk", "test_risk")]
+    low = min(risk for risk in risks if risk is not None)
+    axes[0].set_ylim(max(a, low) - 0.06 * (b - low), b + 0.1 * (b - low))
+    axes[-1].set_xlabel("clients, sorted by bound")
+    handles = [
+        key("bound", color=COLOURS[0], linewidth=2.4),
+        mark("on its own samples", "o", **OWN_RISK),
+    ]
+    if any(row["test_risk"] is not None for row in clients):
+        handles.append(mark("on test samples", "x", markersize=4.5, color=COLOURS[1]))
+    legend(figure, [*handles, key("largest loss", linewidth=0.9, linestyle="--")], length=2)
+    return figure
+
+
+def _draw_certificates(axis: Axes, rows: list[dict[str, Any]], largest: float) -> None:
+    place = np.arange(len(rows))
+    own = np.array([row["empirical_risk"] for row in rows])
+    test = np.array([row["test_risk"] for row in rows], float)  # NaN where there is none
+    bound = np.minimum([row["bound"] for row in rows], largest)
+    axis.axhline(largest, color=INK, linewidth=0.9, linestyle="--", alpha=0.7)
+    axis.vlines(place, own, bound, color=COLOURS[0], linewidth=0.8, alpha=0.45)
+    axis.hlines(bound, place - 0.38, place + 0.38, color=COLOURS[0], linewidth=2.4)
+    axis.plot(place, own, linestyle="none", marker="o", **OWN_RISK)
+    axis.plot(place, test, linestyle="none", marker="x", markersize=4.5, color=COLOURS[1])
+    axis.set_xticks([])
+    axis.set_xlim(-0.8, len(rows) - 0.2)
+    grid(axis, "y")

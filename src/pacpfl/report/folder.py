@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +13,13 @@ import pandas as pd
 
 from pacpfl import files
 from pacpfl.errors import InputError
-from pacpfl.folder import AGAIN, REMEDY, RunFolder
+from pacpfl.folder import AGAIN, CLASS_METRICS, METRICS, REMEDY, RunFolder, main_method
 from pacpfl.report.measures import CLASS_MEASURES, MEASURES, Measure
 
 GROUPS = ("existing", "new")
-TEXT_COLUMNS = ("method", "group", "client", "kind")
-REQUIRED_COLUMNS = ("method", "group", "client", "samples", "test")
-OPTIONAL_COLUMNS = (
-    "later", "rsmse", "ce", "nll", "coverage_50", "coverage_90", "coverage_95",
-    "width_50", "width_90", "width_95", "accuracy", "ce_own", "brier",
-)  # fmt: skip
+REQUIRED = ("method", "group", "client", "samples", "test")
+TEXTS = ("method", "group", "client", "kind")
+NUMBERS = tuple(dict.fromkeys(("samples", "later", "test", *METRICS, *CLASS_METRICS)))
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class Run:
     clients: pd.DataFrame
     arrays: dict[str, np.ndarray]
     config: str
+    certificates: dict[str, Any] | None = None
 
     @property
     def titles(self) -> dict[str, str]:
@@ -52,8 +51,7 @@ class Run:
     @property
     def main(self) -> str:
         """Return the method the run is about: the first that learned particles, else the first."""
-        with_particles = [name for name, entry in self.methods.items() if "particles" in entry]
-        return with_particles[0] if with_particles else next(iter(self.methods))
+        return main_method(self.methods)
 
     @cached_property
     def classification(self) -> bool:
@@ -81,6 +79,11 @@ class Run:
         table = self.clients
         return list(dict.fromkeys(table.loc[table["group"] == group, "client"]))
 
+    @cached_property
+    def places(self) -> dict[tuple[str, str], int]:
+        """Return the place of each client, known by group and name, in the arrays of its group."""
+        return {(group, n): i for group in self.groups for i, n in enumerate(self.names(group))}
+
     def count(self, group: str) -> int:
         """Count the clients of a group; a strictly private run lists none of those it learned from."""
         recorded = self.record.get("clients", {}).get(group)
@@ -94,15 +97,41 @@ class Run:
     def per_client(self, key: str, group: str) -> np.ndarray | None:
         """Return the array `key/group`, one row per client of the group; None where it was not written."""
         values = self.arrays.get(f"{key}/{group}")
-        if values is None:
-            return None
-        clients = len(self.names(group))
-        if len(values) != clients:
-            raise InputError(
-                f"{self.name}/arrays.safetensors has {len(values)} rows in {key}/{group} but "
-                f"clients.csv lists {clients} {group} clients; {AGAIN}."
-            )
+        if values is not None:
+            self._check(f"{key}/{group}", len(values), group)
         return values
+
+    def predictions(self, group: str) -> list[dict[str, np.ndarray]]:
+        """Return what was kept of each client's samples and predictions, by its name below `panels/GROUP`.
+
+        A client of which nothing was kept has an empty entry.
+        """
+        above = f"panels/{group}/"
+        kept = {k.removeprefix(above): v for k, v in self.arrays.items() if k.startswith(above)}
+        ends = {
+            key: kept.pop(key).astype(int) for key in ("offsets", "train_offsets") if key in kept
+        }
+        for key, values in ends.items():
+            self._check(above + key, len(values) - 1, group)
+        if "offsets" not in ends:
+            return [{} for _ in self.names(group)]
+        found = []
+        for place in range(len(ends["offsets"]) - 1):
+            parts = {key: slice(*values[place : place + 2]) for key, values in ends.items()}
+            own = {
+                key: values[..., parts["train_offsets" if key.startswith("train_") else "offsets"]]
+                for key, values in kept.items()
+            }
+            found.append(own if own["y"].size else {})
+        return found
+
+    def _check(self, key: str, clients: int, group: str) -> None:
+        listed = len(self.names(group))
+        if clients != listed:
+            raise InputError(
+                f"{self.name}/arrays.safetensors has {clients} clients in {key} but clients.csv lists "
+                f"{listed} {group} clients; {AGAIN}."
+            )
 
 
 def read_run(path: Path) -> Run:
@@ -126,7 +155,21 @@ def read_run(path: Path) -> Run:
         clients=clients,
         arrays=folder.arrays(),
         config=config.read_text(encoding="utf-8") if config.is_file() else "",
+        certificates=_read_certificates(path / "certificates.json", record.get("finished")),
     )
+
+
+def _read_certificates(path: Path, finished: str | None) -> dict[str, Any] | None:
+    """Read certificates.json; None where there is none, or one of an earlier run in this folder."""
+    if not path.is_file():
+        return None
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return document if document["finished"] == finished and document["clients"] else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); delete it, or certify the run again."
+        ) from error
 
 
 def _read_clients(path: Path) -> pd.DataFrame:
@@ -138,15 +181,11 @@ def _read_clients(path: Path) -> pd.DataFrame:
     except (ValueError, pd.errors.ParserError) as error:
         raise files.damaged(path, error, AGAIN) from None
     lead = "accuracy" if "accuracy" in table else "rsmse"
-    missing = [column for column in (*REQUIRED_COLUMNS, lead) if column not in table]
+    missing = [column for column in (*REQUIRED, lead) if column not in table]
     if missing:
         raise InputError(f"{path} has no column {missing[0]!r}; {AGAIN}.")
-    if "kind" not in table:
-        table["kind"] = ""
-    for column in OPTIONAL_COLUMNS:
-        if column not in table:
-            table[column] = ""
-    for column in [column for column in table if column not in TEXT_COLUMNS]:
+    table = table.reindex(columns=[*TEXTS, *NUMBERS], fill_value="")
+    for column in NUMBERS:
         try:
             table[column] = [float(cell) if cell else np.nan for cell in table[column]]
         except ValueError as error:

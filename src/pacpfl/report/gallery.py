@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from pacpfl.report import figures, particles
 from pacpfl.report.folder import Run
-from pacpfl.report.judge import recovered_kinds
+from pacpfl.report.judge import confidence_and_accuracy, recovered_kinds
 from pacpfl.report.measures import NLL, number, percent
-from pacpfl.report.sentences import diversity
+from pacpfl.report.sentences import GROUP_TITLES, diversity
 
 
 @dataclass(frozen=True)
@@ -27,61 +28,52 @@ class Exhibit:
     figure: Figure
 
 
+class Entry(NamedTuple):
+    """A figure that a run may have material for."""
+
+    name: str
+    section: str
+    title: str
+    draw: Callable[..., Figure | None]
+    words: Callable[..., tuple[str, str]]  # the caption, and what the figure shows
+    about: tuple[Any, ...]  # what both take
+
+
 def exhibits(run: Run) -> Iterator[Exhibit]:
     """Yield the figures this run has material for, in the order of the page."""
-    for name, section, title, draw, words in _catalogue(run):
-        figure = draw()
+    for name, section, title, draw, words, about in _catalogue(run):
+        figure = draw(*about)
         if figure is not None:
-            caption, alternative = words()
+            caption, alternative = words(*about)
             yield Exhibit(name, section, title, caption, alternative, figure)
 
 
-Entry = tuple[str, str, str, Callable[[], Figure | None], Callable[[], tuple[str, str]]]
-
-
-def _catalogue(run: Run) -> list[Entry]:
-    return [
-        ("boxes", "results", "Client by client", lambda: figures.boxes(run), lambda: _boxes(run)),
-        *(_of_classes(run) if run.classification else _of_numbers(run)),
-        ("training", "learning", "Training", lambda: particles.training(run),
-         lambda: _training(run)),
-        ("diversity", "learning", "How different the particles are",
-         lambda: particles.diversity(run), lambda: _diversity(run)),
-        ("weights", "learning", "Which particles each client relies on",
-         lambda: particles.weights(run), lambda: _weights(run)),
-        ("responsibilities", "learning", "Which component explains each client",
-         lambda: particles.responsibilities(run), lambda: _responsibilities(run)),
-    ]  # fmt: skip
-
-
-def _of_numbers(run: Run) -> list[Entry]:
-    """List the figures of a target that is a number: levels kept, and bands."""
-    entries: list[Entry] = [(
-        "calibration", "calibration", "Promised and observed frequencies",
-        lambda: figures.calibration(run), lambda: _calibration(run),
-    )]  # fmt: skip
+def _catalogue(run: Run) -> Iterator[Entry]:
+    drawn = (run,)
+    yield Entry("boxes", "results", "Client by client", figures.boxes, _boxes, drawn)
+    if run.classification:
+        title = "Confidence and accuracy"
+        yield Entry("reliability", "calibration", title, figures.reliability, _reliability, drawn)
+    else:
+        title = "Promised and observed frequencies"
+        yield Entry("calibration", "calibration", title, figures.calibration, _calibration, drawn)
     for group in run.groups:
-        entries.append((
-            f"bands_{group}", "predictions", f"Predictions for {group} clients",
-            lambda group=group: figures.bands(run, group),  # type: ignore[misc]
-            lambda group=group: _bands(run, group),  # type: ignore[misc]
-        ))  # fmt: skip
-    return entries
-
-
-def _of_classes(run: Run) -> list[Entry]:
-    """List the figures of a target that is a class: confidence, and single samples."""
-    entries: list[Entry] = [(
-        "reliability", "calibration", "Confidence and accuracy",
-        lambda: figures.reliability(run), lambda: _reliability(run),
-    )]  # fmt: skip
-    for group in run.groups:
-        entries.append((
-            f"examples_{group}", "predictions", f"Predictions for {group} clients",
-            lambda group=group: figures.examples(run, group),  # type: ignore[misc]
-            lambda group=group: _examples(run, group),  # type: ignore[misc]
-        ))  # fmt: skip
-    return entries
+        title, one = f"Predictions for {group} clients", (run, group)
+        if run.classification:
+            name = f"examples_{group}"
+            yield Entry(name, "predictions", title, figures.examples, _examples, one)
+        else:
+            yield Entry(f"bands_{group}", "predictions", title, figures.bands, _bands, one)
+    yield Entry("training", "learning", "Training", particles.training, _training, drawn)
+    title = "How different the particles are"
+    yield Entry("diversity", "learning", title, particles.diversity, _diversity, drawn)
+    title = "Which particles each client relies on"
+    yield Entry("weights", "learning", title, particles.weights, _weights, drawn)
+    name, title = "responsibilities", "Which component explains each client"
+    yield Entry(name, "learning", title, particles.responsibilities, _responsibilities, drawn)
+    if run.certificates is not None:
+        name, title, about = "certificates", "Promised and measured risk", (run.certificates,)
+        yield Entry(name, name, title, figures.certificates, _certificates, about)
 
 
 def _boxes(run: Run) -> tuple[str, str]:
@@ -131,11 +123,10 @@ def _calibration(run: Run) -> tuple[str, str]:
 
 
 def _bands(run: Run, group: str) -> tuple[str, str]:
-    available = figures.drawn_clients(run, group)
-    clients = available[: figures.DRAWN_CLIENTS]
+    clients = figures.drawn_clients(run, group)
     against = (
         "The solid diamonds are the samples the client learned from. "
-        if figures.has_one_feature(run, group, clients[0])
+        if all("x" in own for own in clients.values())
         else "There are several features, so the test samples are drawn side by side in the order of "
         f"the data (the first {figures.SAMPLES_IN_A_ROW} at most). "
     )
@@ -145,14 +136,10 @@ def _bands(run: Run, group: str) -> tuple[str, str]:
         "in ten should lie inside the 90% band, and the band should be wide where data is scarce. "
         "Thin lines are the means of the other methods."
     )
-    if len(available) > len(clients):
-        caption += f" {len(clients)} of the {len(available)} clients kept for drawing are shown."
     shares = []
-    for client in clients:
-        key = f"bands/{group}/{client}"
-        y, quantiles = run.arrays[f"{key}/y"], run.arrays[f"{key}/quantiles"]
-        inside = float(((y >= quantiles[1]) & (y <= quantiles[4])).mean())
-        shares.append(f"{client} {percent(inside)}")
+    for client, own in clients.items():
+        inside = (own["y"] >= own["quantiles"][1]) & (own["y"] <= own["quantiles"][4])
+        shares.append(f"{client} {percent(float(inside.mean()))}")
     return caption, (
         f"Prediction bands of {len(clients)} {group} clients. Test points inside the 90% band: "
         f"{', '.join(shares)}."
@@ -227,7 +214,6 @@ def _responsibilities(run: Run) -> tuple[str, str]:
 
 
 def _reliability(run: Run) -> tuple[str, str]:
-    """Return the caption, and what the figure shows for those who cannot see it."""
     caption = (
         "Answers are grouped by the probability of the class they name. On the diagonal, answers given "
         "with 80% confidence are right eight times in ten; below it the method is over-confident, "
@@ -237,12 +223,11 @@ def _reliability(run: Run) -> tuple[str, str]:
     parts = []
     for group in run.groups:
         for method, title in run.titles.items():
-            tables = run.per_client(f"calibration/{method}", group)
-            if tables is not None:
-                samples, right, sure = tables.sum(axis=(0, 1))
+            if (found := confidence_and_accuracy(run, method, group)) is not None:
+                sure, right = found
                 parts.append(
-                    f"{title}, {group} clients: {percent(sure / samples, 1)} confident on "
-                    f"average, {percent(right / samples, 1)} right."
+                    f"{title}, {group} clients: {percent(sure, 1)} confident on average, "
+                    f"{percent(right, 1)} right."
                 )
     return caption, "Reliability diagram of the methods. " + " ".join(parts)
 
@@ -258,16 +243,38 @@ def _examples(run: Run, group: str) -> tuple[str, str]:
     labels = run.arrays[f"examples/{group}/labels"]
     probabilities = run.arrays[f"examples/{group}/probabilities"]
     parts = []
-    for places in figures.examples_of(run, group):
-        kind = figures.KINDS[int(run.arrays[f"examples/{group}/kind"][places[0]])]
+    for kind, places in figures.examples_of(run, group).items():
         told = []
         for place in places:
             chances = probabilities[place]
-            first = int(np.argmax(chances))
-            count = len(chances)
+            names = [figures.class_name(number, len(chances)) for number in range(len(chances))]
             told.append(
-                f"a {figures.class_name(int(labels[place]), count)} taken for "
-                f"{figures.class_name(first, count)} ({percent(float(chances[first]))})"
+                f"a {names[labels[place]]} taken for {names[chances.argmax()]} "
+                f"({percent(float(chances.max()))})"
             )
         parts.append(f"{kind.capitalize()}: {', '.join(told)}.")
     return caption, f"Images of {len(labels)} test samples. " + " ".join(parts)
+
+
+def _certificates(document: Mapping[str, Any]) -> tuple[str, str]:
+    caption = (
+        "One column per client, sorted by its bound. The ring is the average loss on the client's "
+        "own samples, the bar is what is guaranteed for all samples to come, and the cross is the "
+        "average loss on test samples: a cross above its bar would be a broken promise. A bar at the "
+        "dashed line, the largest possible loss, guarantees nothing."
+    )
+    if len(document["clients"]) > figures.CERTIFIED:
+        caption += f" At most {figures.CERTIFIED} clients of each group are drawn."
+    parts = []
+    for group, facts in document["groups"].items():
+        text = (
+            f"{GROUP_TITLES[group]}: median empirical risk {number(facts['empirical_risk'])}, "
+            f"median bound {number(facts['bound'])}"
+        )
+        if facts["tested"]:
+            text += (
+                f", median test risk {number(facts['test_risk'])}; the bound holds against the "
+                f"test samples for {facts['covered']} of {facts['tested']} clients"
+            )
+        parts.append(text + ".")
+    return caption, "Empirical risk, bound and test risk of each client. " + " ".join(parts)

@@ -7,18 +7,12 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit  # scipy.stats takes half a second to import
+from scipy import special  # scipy.stats takes half a second to import
 
 from pacpfl.methods.registry import named
 from pacpfl.report.folder import Run
-from pacpfl.report.significance import (
-    holm,
-    paired_answers,
-    paired_difference,
-    surer_than_right,
-    too_few_inside,
-)
 
+LEVEL = 0.05  # chance that any client at all is named wrongly, all tests of one kind together
 PROMISED = 0.9  # of the band whose coverage is tested
 FEW_SAMPLES = 8  # fewer leave nearly everything to the prior
 FEW_TESTS = 20  # fewer leave the client's own measures to chance
@@ -50,21 +44,15 @@ def compare(run: Run, first: str, second: str, group: str) -> Comparison | None:
     samples classified wrongly. None for fewer than two clients.
     """
     lead = run.measures[0]
-    pairs = pd.merge(
-        run.rows(first, group)[["client", lead.key]],
-        run.rows(second, group)[["client", lead.key]],
-        on="client",
-        suffixes=("_first", "_second"),
-    )
     errors = [
-        np.array([lead.distance(value) for value in pairs[f"{lead.key}_{which}"]], dtype=float)
-        for which in ("first", "second")
+        lead.distance(run.rows(method, group).set_index("client")[lead.key])
+        for method in (first, second)
     ]
-    gaps = errors[1] - errors[0]
+    gaps = (errors[1].reindex(errors[0].index) - errors[0]).to_numpy(dtype=float)
     gaps = gaps[np.isfinite(gaps)]
     if len(gaps) < 2:
         return None
-    half = stdtrit(len(gaps) - 1, 0.975) * gaps.std(ddof=1) / np.sqrt(len(gaps))
+    half = special.stdtrit(len(gaps) - 1, 0.975) * gaps.std(ddof=1) / np.sqrt(len(gaps))
     middle = gaps.mean()
     return Comparison(len(gaps), int((gaps > 0).sum()), middle - half, middle + half)
 
@@ -135,8 +123,9 @@ def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
 class Judgement:
     """What is known of one client under the main method; `place` is its row in its group's arrays.
 
-    `gain` is what federating saves against going alone: the share of the RSMSE, or of classes the
-    accuracy that is added. `verdict` says whether that is more than chance.
+    `own` and `alone` are the first measure with the main method and with the one that goes alone;
+    `gain` is what federating saves: the share of the RSMSE, or of classes the accuracy that is added.
+    `verdict` says whether that is more than chance.
     """
 
     group: str
@@ -146,6 +135,8 @@ class Judgement:
     samples: int
     later: int
     test: int
+    own: float
+    alone: float
     gain: float
     verdict: Verdict
     overconfident: bool
@@ -169,14 +160,14 @@ def going_alone(run: Run) -> str | None:
     The best on average, not the best for each client: that would compare with a choice nobody can
     make beforehand.
     """
-    lead = run.measures[0]
-    means, alone = {}, named(learns="alone")
+    lead, means = run.measures[0], {}
     for method in run.titles:
-        if method in alone and method != run.main:
-            values = run.clients.loc[run.clients["method"] == method, lead.key]
-            distances = [lead.distance(value) for value in values if np.isfinite(value)]
-            if distances:
-                means[method] = float(np.mean(distances))
+        if method in named(learns="alone") and method != run.main:
+            values = run.clients.loc[run.clients["method"] == method, lead.key].to_numpy(
+                dtype=float
+            )
+            if np.isfinite(values).any():
+                means[method] = float(lead.distance(values[np.isfinite(values)]).mean())
     return min(means, key=lambda name: means[name]) if means else None
 
 
@@ -190,87 +181,155 @@ def overconfident(run: Run, method: str) -> pd.Series:
     if not run.classification:
         p_values = too_few_inside(rows["coverage_90"], rows["test"], PROMISED)
     else:
-        p_values = np.full(len(rows), np.nan)
-        for group in run.groups:
-            tables = run.per_client(f"calibration/{method}", group)
-            places = {name: place for place, name in enumerate(run.names(group))}
-            for row, (where, name) in enumerate(zip(rows["group"], rows["client"], strict=True)):
-                if tables is not None and where == group:
-                    p_values[row] = surer_than_right(tables[places[name]])
+        tables = {group: run.per_client(f"calibration/{method}", group) for group in run.groups}
+        p_values = np.array([
+            np.nan if (table := tables[group]) is None
+            else surer_than_right(table[run.places[group, name]])
+            for group, name in zip(rows["group"], rows["client"], strict=True)
+        ])  # fmt: skip
     return pd.Series(holm(p_values), index=rows.index)
 
 
 def judge(run: Run) -> list[Judgement]:
     """Judge every client that the main method served, in the order of clients.csv."""
-    rows = run.clients[run.clients["method"] == run.main]
-    lead = run.measures[0]
-    alone = going_alone(run)
-    others = {
-        (group, name): value
-        for group, name, value in run.clients.loc[
-            run.clients["method"] == alone, ["group", "client", lead.key]
-        ].itertuples(index=False)
-    }
-    places = {
-        (group, name): place for group in run.groups for place, name in enumerate(run.names(group))
-    }
+    lead, alone = run.measures[0], going_alone(run)
+    rows = run.clients[run.clients["method"] == run.main].reset_index(drop=True)
+    others = run.clients.loc[run.clients["method"] == alone, ["group", "client", lead.key]]
+    scores = {(group, name): score for group, name, score in others.itertuples(index=False)}
     keys = list(zip(rows["group"], rows["client"], strict=True))
-    gains = [
-        lead.gain(own, others.get(key, float("nan")))
-        for key, own in zip(keys, rows[lead.key], strict=True)
-    ]
-    verdicts = _verdicts(run, alone, keys, places, gains)
-    flagged = overconfident(run, run.main)
+    reached = [scores.get(key, float("nan")) for key in keys]
+    gains = [lead.gain(own, other) for own, other in zip(rows[lead.key], reached, strict=True)]
+    verdicts = _verdicts(
+        run, alone, [(group, run.places[group, name]) for group, name in keys], gains
+    )
+    flagged = overconfident(run, run.main).to_numpy()
     return [
         Judgement(
             group=row["group"],
             name=row["client"],
             kind=row["kind"],
-            place=places[row["group"], row["client"]],
+            place=run.places[keys[number]],
             samples=_whole(row["samples"]),
             later=_whole(row["later"]),
             test=_whole(row["test"]),
+            own=row[lead.key],
+            alone=reached[number],
             gain=gains[number],
             verdict=verdicts[number],
-            overconfident=bool(flagged[index]),
+            overconfident=bool(flagged[number]),
         )
-        for number, (index, row) in enumerate(rows.iterrows())
+        for number, row in rows.iterrows()
     ]
 
 
 def _verdicts(
-    run: Run,
-    alone: str | None,
-    keys: list[tuple[str, str]],
-    places: dict[tuple[str, str], int],
-    gains: list[float],
+    run: Run, alone: str | None, places: list[tuple[str, int]], gains: list[float]
 ) -> list[Verdict]:
     """Test the paired test samples of each client, corrected for the number of clients."""
     tables = {group: run.per_client(f"gain/{alone}", group) for group in run.groups}
-    p_values = np.full(len(keys), np.nan)
-    sums = np.full(len(keys), np.nan)
-    for number, key in enumerate(keys):
-        table = tables[key[0]]
-        if table is None or not np.isfinite(gains[number]):
-            continue
-        count, total, squares = (float(value) for value in table[places[key]])
-        sums[number] = total
-        p_values[number] = (
-            paired_answers(total, squares)
-            if run.classification
-            else paired_difference(count, total, squares)
-        )
-    clear = holm(p_values)
+    p_values = np.full(len(places), np.nan)
+    sums = np.full(len(places), np.nan)
+    for number, (group, place) in enumerate(places):
+        table = tables[group]
+        if table is not None and np.isfinite(gains[number]):
+            count, sums[number], squares = map(float, table[place])
+            p_values[number] = (
+                paired_answers(sums[number], squares)
+                if run.classification
+                else paired_difference(count, sums[number], squares)
+            )
     found: list[Verdict] = []
-    for number, value in enumerate(p_values):
-        if np.isnan(value):
+    for p_value, clear, total in zip(p_values, holm(p_values), sums, strict=True):
+        if np.isnan(p_value):
             found.append("unknown")
-        elif not clear[number]:
+        elif not clear:
             found.append("chance")
         else:
-            found.append("helped" if sums[number] > 0 else "hurt")
+            found.append("helped" if total > 0 else "hurt")
     return found
 
 
 def _whole(value: float) -> int:
     return 0 if np.isnan(value) else int(value)
+
+
+# ---- Tests: when a number of a single client is more than chance. They are exact and corrected for how
+# many are made. Every test treats a client's test samples as independent draws: where they are neighbours
+# in time they tell less than they count, and the tests say "more than chance" too easily.
+
+
+def holm(p_values: np.ndarray, level: float = LEVEL) -> np.ndarray:
+    """Return which hypotheses fall when `level` holds for all of them together (Holm's procedure).
+
+    Sorted, the i-th smallest of n is compared with level / (n - i + 1), until one stands. NaN: not
+    tested, and not counted.
+    """
+    p_values = np.asarray(p_values, float)
+    tested = np.flatnonzero(np.isfinite(p_values))
+    order = tested[np.argsort(p_values[tested], kind="stable")]
+    bounds = level / np.arange(len(order), 0, -1)
+    standing = np.flatnonzero(p_values[order] > bounds)
+    falls = np.zeros(len(p_values), bool)
+    falls[order[: standing[0] if len(standing) else len(order)]] = True
+    return falls
+
+
+def too_few_inside(shares: np.ndarray, counts: np.ndarray, promised: float) -> np.ndarray:
+    """Return P(at most so many of n test points lie inside | each does with probability `promised`).
+
+    The binomial distribution, exactly; NaN where the share is not known.
+    """
+    shares, counts = np.asarray(shares, float), np.asarray(counts, float)
+    known = np.isfinite(shares) & np.isfinite(counts) & (counts > 0)
+    inside = np.rint(np.where(known, shares * counts, 0))
+    values = special.bdtr(inside, np.where(known, counts, 1).astype(int), promised)
+    return np.where(known, values, np.nan)
+
+
+def surer_than_right(table: np.ndarray) -> float:
+    """Return P(at most so many answers are right | each is right as often as its confidence says).
+
+    `table` is [bins, 3]: answers, right ones, sum of confidences. The number of right answers is a
+    sum of binomials, one for each bin with its mean confidence: spread over a bin the confidences
+    would make the probability smaller, so the test errs on the careful side.
+    """
+    table = table[table[:, 0] > 0]
+    if not len(table):
+        return float("nan")
+    chances = np.ones(1)
+    for count, _, sure in table:
+        share = min(1.0, sure / count)
+        chances = np.convolve(chances, binomial(int(count), share))
+    return float(min(1.0, chances[: int(np.rint(table[:, 1].sum())) + 1].sum()))
+
+
+def binomial(count: int, share: float) -> np.ndarray:
+    """Return P(k of n), k = 0..n."""
+    k = np.arange(count + 1)
+    ways = special.gammaln(count + 1) - special.gammaln(k + 1) - special.gammaln(count - k + 1)
+    return np.exp(ways + special.xlogy(k, share) + special.xlog1py(count - k, -share))
+
+
+def paired_difference(count: float, total: float, squares: float) -> float:
+    """Return the two-sided p-value of Student's paired test, from n, sum and sum of squares."""
+    if not np.isfinite([count, total, squares]).all() or count < 2:
+        return float("nan")
+    mean = total / count
+    variance = max(squares - count * mean**2, 0.0) / (count - 1)
+    if variance <= 1e-14 * squares / count:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * special.stdtr(count - 1, -abs(mean) / np.sqrt(variance / count)))
+
+
+def paired_answers(total: float, squares: float) -> float:
+    """Return the two-sided p-value of the exact sign test of differences -1, 0 or 1 (McNemar's).
+
+    `squares` is how often the two methods disagree, `total` how often more the one is right.
+    """
+    if not np.isfinite([total, squares]).all():
+        return float("nan")
+    disagree = round(squares)
+    if not disagree:
+        return 1.0
+    fewer = round((squares - abs(total)) / 2)
+    return float(min(1.0, 2 * special.bdtr(fewer, disagree, 0.5)))

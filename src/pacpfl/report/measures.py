@@ -5,6 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+Value = TypeVar("Value", float, "np.ndarray", "pd.Series")
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,8 @@ class Measure:
     share: bool = False
     gained: tuple[str, str] = ("", "")  # what one has who gains, and who loses
 
-    def distance(self, value: float) -> float:
-        """Return how far a value is from the best one could ask for."""
+    def distance(self, value: Value) -> Value:
+        """Return how far a value, or each of many, is from the best one could ask for."""
         return value if self.ideal is None else abs(value - self.ideal)
 
     def gain(self, own: float, other: float) -> float:
@@ -138,6 +145,10 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
-def counted(amount: int, thing: str) -> str:
-    """Return "1 client" or "2 clients"."""
-    return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"
+VERBS = {"has": "have", "is": "are", "does": "do", "was": "were", "gets": "get"}
+
+
+def counted(amount: int, thing: str, verb: str = "") -> str:
+    """Return "1 client" or "2 clients"; with a verb "1 client has" or "2 clients have"."""
+    things = thing if amount == 1 else f"{thing}s"
+    return f"{amount} {things} {verb if amount == 1 else VERBS.get(verb, '')}".rstrip()

@@ -7,7 +7,6 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ from markupsafe import Markup
 
 from pacpfl import files
 from pacpfl.report import sentences
-from pacpfl.report.certificates import certificate_exhibits, page_part, read_certificates
 from pacpfl.report.folder import GROUPS, Run, read_run
 from pacpfl.report.gallery import exhibits
 from pacpfl.report.judge import going_alone, judge
 from pacpfl.report.panels import embedded, panel_data
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
-from pacpfl.report.tables import client_table, method_table, shown_measures
+from pacpfl.report.tables import certificate_table, client_table, method_table, shown_measures
 
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
 SCRIPTS = ("table", "draw", "figures", "panels")  # one after the other they are the page's script
@@ -61,9 +59,8 @@ def write_report(run_dir: Path) -> Path:
     not at all. The same run gives the same bytes.
     """
     run = read_run(run_dir)
-    certificates = read_certificates(run_dir, run)
-    drawn = draw(run, certificates)
-    page = render(run, drawn, certificates)
+    drawn = draw(run)
+    page = render(run, drawn)
     target = run_dir / "report.html"
     for figure in drawn:
         files.write(run_dir / "figures" / f"{figure.name}.png", figure.png)
@@ -72,18 +69,18 @@ def write_report(run_dir: Path) -> Path:
     return target
 
 
-def draw(run: Run, certificates: dict[str, Any] | None = None) -> list[Drawn]:
+def draw(run: Run) -> list[Drawn]:
     with drawing():
         return [
             Drawn(
                 exhibit.name, exhibit.section, exhibit.title, exhibit.caption,
                 exhibit.alternative, as_png(exhibit.figure), as_svg(exhibit.figure),
             )
-            for exhibit in chain(exhibits(run), certificate_exhibits(certificates))
+            for exhibit in exhibits(run)
         ]  # fmt: skip
 
 
-def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = None) -> str:
+def render(run: Run, drawn: list[Drawn]) -> str:
     """Return the page as text; everything that comes from the run is escaped."""
     script = "".join(packaged(f"{name}.js") for name in SCRIPTS)
     judged = judge(run)
@@ -103,7 +100,7 @@ def render(run: Run, drawn: list[Drawn], certificates: dict[str, Any] | None = N
         methods=method_table(run),
         group_titles=GROUP_TITLES,
         figures=drawn,
-        certificates=page_part(certificates),
+        certificates=run.certificates and certificate_table(run.certificates),
         columns=columns,
         rows=rows,
         left_out=left_out,

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from pacpfl.errors import InputError
-from pacpfl.folder import AGAIN
-from pacpfl.report.figures import class_name, thinned
+from pacpfl.report.figures import class_name
 from pacpfl.report.folder import Run
 from pacpfl.report.judge import Judgement, going_alone
 from pacpfl.report.measures import (
@@ -38,7 +35,6 @@ DASHES = {"-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 2.5"}
 BANDS = (1, 2, 3, 4)  # of the six stored quantiles: 5, 25, 75 and 95%
 BINS = 5  # of confidence, for one client: its few answers would leave twenty nearly empty
 FAR = 1.5  # predictions further from the samples than this, in ranges of the samples, are cut off
-POINTS = 120  # of a client of an older run, which kept all of them for the few it drew
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 MISSING = 64 * 64 - 1
 STEPS = MISSING - 1
@@ -49,13 +45,13 @@ LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
 class Sources:
     """What the clients of one group are looked up in, gathered once."""
 
-    scores: dict[tuple[str, str], pd.Series]  # (method, client) -> its row of clients.csv
+    scores: dict[str, dict[str, dict[str, float]]]  # method -> client -> measure
     calibration: dict[str, np.ndarray]  # method -> one row per client
     weights: np.ndarray | None
     members: np.ndarray | None
     classes: np.ndarray | None
     errors: dict[int, list[dict[str, Any]]]
-    offsets: dict[str, np.ndarray]  # where each client begins in the arrays of its group
+    predictions: list[dict[str, np.ndarray]]  # of each client
 
 
 def panel_measures(run: Run) -> tuple[Measure, ...]:
@@ -94,29 +90,28 @@ def panel_data(run: Run, judged: list[Judgement]) -> dict[str, Any]:
 
 
 def _sources(run: Run, group: str, alone: str | None) -> Sources:
-    rows = run.clients[run.clients["group"] == group]
+    keys = [measure.key for measure in panel_measures(run)]
     shown = [run.main] + ([alone] if alone else [])
     tables = {name: run.per_client(f"calibration/{name}", group) for name in shown}
     return Sources(
-        scores={(row["method"], row["client"]): row for _, row in rows.iterrows()},
+        scores={
+            method: run.rows(method, group).set_index("client")[keys].to_dict("index")
+            for method in run.titles
+        },
         calibration={name: table for name, table in tables.items() if table is not None},
         weights=run.per_client("weights", group),
         members=run.per_client("responsibilities", group),
         classes=run.per_client("classes", group),
         errors=wrong_answers(run, group),
-        offsets=offsets(run, group),
+        predictions=run.predictions(group),
     )
 
 
 def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) -> dict[str, Any]:
-    lead = panel_measures(run)[0].key
-    values = {method: sources.scores.get((method, client.name)) for method in run.titles}
-    leads = {
-        method: float("nan") if row is None else float(row[lead]) for method, row in values.items()
-    }
-    own, place = values[run.main], client.place
-    assert own is not None  # it is judged because the main method served it
-    coverage = float(own[COVERAGE_90.key])
+    measures, place = panel_measures(run), client.place
+    rows = [scores.get(client.name, {}) for scores in sources.scores.values()]
+    scores = [[row.get(measure.key, math.nan) for measure in measures] for row in rows]
+    coverage = sources.scores[run.main][client.name].get(COVERAGE_90.key, math.nan)
     table = sources.calibration.get(run.main)
     answers = table[place] if run.classification and table is not None else None
     weights = None if sources.weights is None else sources.weights[place]
@@ -125,13 +120,10 @@ def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) ->
         "name": client.name,
         "group": client.group,
         "kind": client.kind,
-        "words": about_client(run, client, leads, answers, coverage, weights),
+        "words": about_client(run, client, answers, coverage, weights),
         "warnings": client_warnings(run, client, coverage),
-        "leads": [round(value, 5) if math.isfinite(value) else None for value in leads.values()],
-        "scores": [
-            ["\N{EN DASH}" if row is None else number(row[m.key]) for m in panel_measures(run)]
-            for row in values.values()
-        ],
+        "leads": [round(lead, 5) if math.isfinite(lead) else None for lead, *_ in scores],
+        "scores": [[number(value) for value in own] for own in scores],
     }
     if weights is not None:
         data["weights"] = [round(float(w), 4) for w in weights]
@@ -146,40 +138,21 @@ def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) ->
         return data
     if table is not None:
         data["calibration"] = calibration(client, sources.calibration)
-    data["bands"] = bands(run, client, alone, sources.offsets)
+    data["bands"] = bands(sources.predictions[place], client.test, alone)
     return data
 
 
-def offsets(run: Run, group: str) -> dict[str, np.ndarray]:
-    """Return where each client begins in the arrays of test samples and of training samples."""
-    found = {}
-    clients = len(run.names(group))
-    for key in ("offsets", "train_offsets"):
-        values = run.arrays.get(f"panels/{group}/{key}")
-        if values is None:
-            continue
-        if len(values) != clients + 1:
-            raise InputError(
-                f"{run.name}/arrays.safetensors has {len(values) - 1} clients in panels/{group}/{key} "
-                f"but clients.csv lists {clients} {group} clients; {AGAIN}."
-            )
-        found[key] = values.astype(int)
-    return found
-
-
-def bands(
-    run: Run, client: Judgement, alone: str | None, places: dict[str, np.ndarray]
-) -> dict[str, Any] | None:
+def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> dict[str, Any] | None:
     """Pack what was predicted, what came true, and what it was learned from, on one pair of axes."""
-    found = _stored(run, client, alone, places) or _drawn(run, client, alone)
-    if found is None:
+    if not kept:
         return None
+    found = kept | ({"alone": kept[f"{alone}/mean"]} if f"{alone}/mean" in kept else {})
     low, high = _heights(found)
     inside = (found["y"] >= found["quantiles"][BANDS[0]]) & (
         found["y"] <= found["quantiles"][BANDS[-1]]
     )
     packed: dict[str, Any] = {
-        "of": client.test,
+        "of": tested,
         "inside": int(inside.sum()),
         "range": [low, high],
         "y": pack(found["y"], low, high),
@@ -207,51 +180,6 @@ def _heights(found: dict[str, np.ndarray]) -> tuple[float, float]:
     room = FAR * (highest - lowest)
     low, high = limits(*seen, *told, found["quantiles"][list(BANDS)])
     return (max(low, lowest - room), min(high, highest + room)) if room > 0 else (low, high)
-
-
-def _stored(
-    run: Run, client: Judgement, alone: str | None, places: dict[str, np.ndarray]
-) -> dict[str, np.ndarray] | None:
-    """Look up a client in `panels/GROUP`, which has every client."""
-    parts = {key: slice(*values[client.place : client.place + 2]) for key, values in places.items()}
-    if "offsets" not in parts or parts["offsets"].start == parts["offsets"].stop:
-        return None
-    place = f"panels/{client.group}"
-    keys = ("x", "y", "mean", "quantiles", "spread_y", "spread_mean")
-    names = {key: f"{place}/{key}" for key in keys} | {"alone": f"{place}/{alone}/mean"}
-    found = {
-        key: run.arrays[name][..., parts["offsets"]]
-        for key, name in names.items()
-        if name in run.arrays
-    }
-    if "train_offsets" in parts:
-        for key in ("train_x", "train_y"):
-            found[key] = run.arrays[f"{place}/{key}"][parts["train_offsets"]]
-    return found
-
-
-def _drawn(run: Run, client: Judgement, alone: str | None) -> dict[str, np.ndarray] | None:
-    """Look up a client in `bands/GROUP/CLIENT`: older runs kept a few, with all their test samples."""
-    key = f"bands/{client.group}/{client.name}"
-    if f"{key}/quantiles" not in run.arrays:
-        return None
-    quantiles = run.arrays[f"{key}/quantiles"]
-    x = run.arrays[f"{key}/x"].reshape(quantiles.shape[1], -1)
-    even = thinned(len(x), POINTS)
-    one_feature = x.shape[1] == 1
-    shown = np.argsort(x[:, 0], kind="stable")[even] if one_feature else np.arange(len(even))
-    y, mean = run.arrays[f"{key}/y"], run.arrays[f"{key}/mean"]
-    found = {"y": y[shown], "mean": mean[shown], "quantiles": quantiles[:, shown]}
-    if f"{key}/{alone}/mean" in run.arrays:
-        found["alone"] = run.arrays[f"{key}/{alone}/mean"][shown]
-    if one_feature:
-        found["x"] = x[shown, 0]
-        if f"{key}/train_x" in run.arrays:
-            found["train_x"] = run.arrays[f"{key}/train_x"].reshape(-1)
-            found["train_y"] = run.arrays[f"{key}/train_y"]
-    else:
-        found |= {"spread_y": y[even], "spread_mean": mean[even]}
-    return found
 
 
 def calibration(client: Judgement, tables: dict[str, np.ndarray]) -> list[str] | None:

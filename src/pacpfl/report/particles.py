@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from pacpfl.folder import thinned
 from pacpfl.report import sentences
-from pacpfl.report.figures import thinned
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import number
 from pacpfl.report.sentences import GROUP_TITLES
@@ -44,7 +44,7 @@ def training(run: Run) -> Figure | None:
         len(parts), 1, 1.1 + 1.35 * len(parts), sharex=True,
         gridspec_kw={"height_ratios": [3, 2][: len(parts)]},
     )  # fmt: skip
-    colour = looks(list(run.titles))[run.main].colour
+    colour = looks(run.titles)[run.main].colour
     for axis, (key, label) in zip(axes, parts, strict=True):
         _draw_curve(axis, run.arrays[key], colour)
         axis.set_ylabel(label)

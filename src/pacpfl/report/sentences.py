@@ -17,6 +17,7 @@ from pacpfl.report.folder import Run
 from pacpfl.report.judge import (
     FEW_SAMPLES,
     FEW_TESTS,
+    LEVEL,
     PROMISED,
     Comparison,
     Judgement,
@@ -28,7 +29,6 @@ from pacpfl.report.judge import (
     overconfident,
 )
 from pacpfl.report.measures import ACCURACY, COVERAGE_90, RSMSE, counted, number, percent
-from pacpfl.report.significance import LEVEL
 
 GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
 CALIBRATED_WITHIN = 0.05  # coverage, or confidence less accuracy, this close counts as calibrated
@@ -133,7 +133,7 @@ def skipped(entry: Mapping[str, Any]) -> str:
         return "No training step was skipped."
     steps = int(entry.get("rounds", 0)) * int(entry.get("particles", 1))
     of_all = f" of {steps} ({percent(count / steps, 2)})" if steps else ""
-    return f"{counted(count, 'training step')}{of_all} {_were(count)} skipped."
+    return f"{counted(count, 'training step')}{of_all} {'was' if count == 1 else 'were'} skipped."
 
 
 def privacy(entry: Mapping[str, Any]) -> str:
@@ -157,8 +157,9 @@ def privacy(entry: Mapping[str, Any]) -> str:
         rounds, released = entry["rounds"], facts["rounds_released"]
         text += (
             f" The budget ran out after round {rounds} of {facts['rounds_planned']}: "
-            f"{counted(released - rounds, 'round')} had been released but {_were(released - rounds)} "
-            "lost when the run was interrupted, and still count."
+            f"{counted(released - rounds, 'round')} had been released but "
+            f"{'was' if released - rounds == 1 else 'were'} lost when the run was interrupted, and "
+            "still count."
         )
     return text
 
@@ -244,11 +245,8 @@ def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
     flagged = sum(client.overconfident for client in judged)
     if not flagged:
         return ""
-    what = (
-        "probabilities that are too confident"
-        if run.classification
-        else "bands that are too narrow"
-    )
+    narrow = "bands that are too narrow"
+    what = "probabilities that are too confident" if run.classification else narrow
     return (
         f"{flagged} of {counted(len(judged), 'client')} {'gets' if flagged == 1 else 'get'} {what}, "
         "by more than chance would explain (see the warnings)."
@@ -272,9 +270,11 @@ def whom_it_helps(run: Run, judged: list[Judgement]) -> list[str]:
     ]
     if worse:
         worst = min(known, key=lambda client: client.gain)
-        does = "1 client does better alone" if worse == 1 else f"{worse} clients do better alone"
         named = f": {worst.name}" if worse == 1 else f", {worst.name} by the most"
-        told.append(f"{does}{named} (federating leaves it with {lead.say_gain(worst.gain)}).")
+        told.append(
+            f"{counted(worse, 'client', 'does')} better alone{named} (federating leaves it with "
+            f"{lead.say_gain(worst.gain)})."
+        )
     else:
         told.append("No client does better alone.")
     tested = [client for client in known if client.verdict != "unknown"]
@@ -404,9 +404,8 @@ def _confident_clients(run: Run, method: str) -> Iterator[Caution]:
             "Do not rely on these bands. Compare with uniform or stacking mixture weights, let these "
             "clients condition on more data, or raise the noise level of the hyper-prior."
         )
-    count = len(flagged)
-    title = f"{run.titles[method]}: {counted(count, 'client')} {'is' if count == 1 else 'are'}"
-    yield Caution(f"{title} over-confident", text, advice)
+    title = f"{run.titles[method]}: {counted(len(flagged), 'client', 'is')} over-confident"
+    yield Caution(title, text, advice)
 
 
 def _better_alone(run: Run, judged: list[Judgement]) -> Iterator[Caution]:
@@ -429,7 +428,7 @@ def _better_alone(run: Run, judged: list[Judgement]) -> Iterator[Caution]:
     if hurt:
         what = "more wrong answers" if run.classification else "a larger error"
         yield Caution(
-            f"{counted(len(hurt), 'client')} {'does' if len(hurt) == 1 else 'do'} better alone",
+            f"{counted(len(hurt), 'client', 'does')} better alone",
             f"With federating they have {what} than with {run.titles[alone]}, by more than chance "
             f"would explain ({TOGETHER.format(len(judged))}): "
             f"{_named([client.name for client in hurt])}.",
@@ -442,7 +441,7 @@ def _little_data(judged: list[Judgement]) -> Iterator[Caution]:
     poor = [client.name for client in judged if client.few_samples]
     if poor:
         yield Caution(
-            f"{counted(len(poor), 'client')} {_have(len(poor))} very little data",
+            f"{counted(len(poor), 'client', 'has')} very little data",
             f"Fewer than {FEW_SAMPLES} samples: {_named(poor)}. Their predictions are mostly the "
             "prior, which the data of the others shaped.",
             "Look at their bands rather than their means, and add samples as soon as there are any.",
@@ -450,8 +449,7 @@ def _little_data(judged: list[Judgement]) -> Iterator[Caution]:
     unsure = [client for client in judged if client.few_tests]
     if unsure:
         yield Caution(
-            f"{counted(len(unsure), 'client')} {_have(len(unsure))} too few test samples to be judged "
-            "individually",
+            f"{counted(len(unsure), 'client', 'has')} too few test samples to be judged individually",
             f"Fewer than {FEW_TESTS} (the fewest: {min(client.test for client in unsure)}): "
             f"{_named([client.name for client in unsure])}. Their own coverage, calibration and gain "
             "are rough; the means over clients are not affected.",
@@ -465,15 +463,14 @@ def _little_data(judged: list[Judgement]) -> Iterator[Caution]:
 def about_client(
     run: Run,
     client: Judgement,
-    leads: Mapping[str, float],
     answers: np.ndarray | None,
     coverage: float,
     weights: np.ndarray | None,
 ) -> list[str]:
     """Say what one would say about a client in passing.
 
-    `leads` has the first measure of every method; `answers` is the client's table of confidences,
-    `coverage` that of its 90% band, and `weights` are those of its particles.
+    `answers` is its table of confidences, `coverage` that of its 90% band, and `weights` are those of
+    its particles.
     """
     data = counted(client.samples, "sample") + (
         f" and {client.later} later ones" * (client.later > 0)
@@ -481,7 +478,7 @@ def about_client(
     told = [
         f"It has {data} of its own, and was tested on {counted(client.test, 'sample')} that nobody "
         "learned from.",
-        gain_of_client(run, client, leads),
+        gain_of_client(run, client),
     ]
     if answers is not None:
         count, right, sure = answers.sum(axis=0)
@@ -505,7 +502,7 @@ def about_client(
     return told
 
 
-def gain_of_client(run: Run, client: Judgement, leads: Mapping[str, float]) -> str:
+def gain_of_client(run: Run, client: Judgement) -> str:
     """Say what federating did for one client."""
     alone, lead = going_alone(run), run.measures[0]
     if alone is None:
@@ -513,8 +510,8 @@ def gain_of_client(run: Run, client: Judgement, leads: Mapping[str, float]) -> s
     if not math.isfinite(client.gain):
         return f"There is no {lead.title} of {run.titles[alone]} to compare this client with."
     values = (
-        f"{lead.title} {number(leads[run.main])} with {run.titles[run.main]}, {number(leads[alone])} "
-        f"with {run.titles[alone]}"
+        f"{lead.title} {number(client.own)} with {run.titles[run.main]}, {number(client.alone)} with "
+        f"{run.titles[alone]}"
     )
     if client.gain == 0:
         return f"Federating makes no difference for this client: {values}."
@@ -663,11 +660,3 @@ def _named(names: list[str]) -> str:
 
 def _ordinal(place: int) -> str:
     return f"{place}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(place, 'th') }"
-
-
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
-
-
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"

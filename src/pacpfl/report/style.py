@@ -11,15 +11,18 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter, SymmetricalLogLocator
 
 INK = "#20262e"
 WIDTH = 6.6  # inches; at 600 pixels the 9 point text is still 11 pixels high
@@ -77,7 +80,7 @@ class Look:
     dash: Dash
 
 
-def looks(methods: Sequence[str]) -> dict[str, Look]:
+def looks(methods: Collection[str]) -> dict[str, Look]:
     """Give each method a look: the known ones have their own, others take what is left."""
     taken = {name: KNOWN_METHODS.index(name) for name in methods if name in KNOWN_METHODS}
     free = iter(
@@ -115,6 +118,47 @@ def panels(rows: int, columns: int, height: float, **options: object) -> tuple[F
 def grid(axes: Axes, axis: str = "both") -> None:
     """Draw faint lines that guide the eye and survive both themes."""
     axes.grid(True, axis=axis, color=INK, alpha=0.12, linewidth=0.6)  # type: ignore[arg-type]
+
+
+def logarithmic(axes: Axes, symmetric: bool = False) -> None:
+    """Make the horizontal axis logarithmic, with few and plain labels; its label says so.
+
+    A symmetric axis is straight between -1 and 1.
+    """
+    if symmetric:
+        axes.set_xscale("symlog", linthresh=1)
+        locator: Any = SymmetricalLogLocator(base=10, linthresh=1)
+        locator.set_params(numticks=5)
+    else:
+        axes.set_xscale("log")
+        locator = LogLocator(numticks=5)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    label = axes.get_xlabel()
+    axes.set_xlabel(
+        f"{label[:-1]}, logarithmic)" if label.endswith(")") else f"{label}, logarithmic"
+    )
+
+
+def legend(figure: Figure, handles: Sequence[Artist], length: float = 2.5) -> None:
+    """Explain what is drawn, below the panels."""
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(4, len(handles)), handlelength=length
+    )
+
+
+def key(label: str, look: Look | None = None, **changes: Any) -> Line2D:
+    """Make a line for the legend: a method's, or one in ink."""
+    style: dict[str, Any] = {"color": INK, "markersize": 3.2, "linewidth": 1.5}
+    if look is not None:
+        style |= {"color": look.colour, "linestyle": look.dash, "marker": look.marker}
+    return Line2D([], [], label=short(label), **(style | changes))
+
+
+def mark(label: str, marker: str, **changes: Any) -> Line2D:
+    """Make a mark for the legend, in ink where nothing else is said."""
+    return key(label, marker=marker, linestyle="none", **changes)
 
 
 def short(name: str, length: int = 28) -> str:

@@ -1,23 +1,23 @@
-"""The two tables of the page: measures per method and group, and one row per client."""
+"""The tables of the page: measures per method and group, one row per client, and certificates."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import numpy as np
+import pandas as pd
 
+from pacpfl.report import sentences
 from pacpfl.report.folder import Run
-from pacpfl.report.judge import Judgement, going_alone, judge, mean_of
+from pacpfl.report.judge import Judgement, going_alone, mean_of
 from pacpfl.report.measures import OF_A_CLASS_CLIENT, Measure, best, number, plus_minus
-from pacpfl.report.sentences import notes
 
 CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read by nobody
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """What stands in a cell; `value` is what it is sorted by (empty: not known, sorts last)."""
 
     text: str
@@ -25,15 +25,13 @@ class Cell:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     title: str
-    numeric: bool
+    numeric: bool = True
     note: str = ""
 
 
-@dataclass(frozen=True)
-class ClientRow:
+class ClientRow(NamedTuple):
     """A row of the table of clients; `link` opens its panel."""
 
     link: str
@@ -41,8 +39,7 @@ class ClientRow:
     cells: list[Cell]
 
 
-@dataclass(frozen=True)
-class MethodRow:
+class MethodRow(NamedTuple):
     title: str
     cells: list[Cell]
 
@@ -89,59 +86,50 @@ def best_methods(run: Run, group: str, measure: Measure) -> set[str]:
     return best({m: mean_of(run, m, group, measure.key) for m in run.titles}, measure)
 
 
-def client_table(
-    run: Run, judged: list[Judgement] | None = None
-) -> tuple[list[Column], list[ClientRow], int]:
+def client_table(run: Run, judged: list[Judgement]) -> tuple[list[Column], list[ClientRow], int]:
     """Return columns, rows, and how many clients were left out because there are too many.
 
     One row per client: who it is, what it reached with the main method and alone, what federating
     gained it, and what the main method says about its own doubt. Other methods are in its panel.
     """
-    judged = judge(run) if judged is None else judged
+    main = run.clients[run.clients["method"] == run.main]
+    columns = _columns(run, judged, main)
+    rows = [
+        ClientRow(client_link(client), client, [cell(client, row) for cell in columns.values()])
+        for client, (_, row) in zip(judged[:CLIENTS_SHOWN], main.iterrows(), strict=False)
+    ]
+    return list(columns), rows, len(judged) - len(rows)
+
+
+def _columns(
+    run: Run, judged: list[Judgement], main: pd.DataFrame
+) -> dict[Column, Callable[[Judgement, pd.Series], Cell]]:
+    """Return the columns that hold anything, each with what makes a client's cell of it."""
     lead, *others = run.measures
-    if run.classification:
-        others = list(OF_A_CLASS_CLIENT)
-    main = run.clients[run.clients["method"] == run.main].reset_index(drop=True)
     alone = going_alone(run)
-    kinds, later = any(c.kind for c in judged), any(c.later for c in judged)
-    noted = any(notes(client) for client in judged)
-    measures = [m for m in others if main[m.key].notna().any()]
-
-    columns = [Column("Client", False), Column("Group", False)]
-    columns += [Column("Kind", False)] * kinds
-    columns += [Column("Samples", True)]
-    columns += [Column("Later", True)] * later
-    columns += [Column("Test points", True), Column(lead.title, True, run.titles[run.main])]
-    if alone is not None:
-        columns += [Column(f"{lead.title} alone", True, run.titles[alone])]
-        columns += [Column("Gain", True, "points" if run.classification else "error saved")]
-    columns += [Column(measure.title, True) for measure in measures]
-    columns += [Column("Notes", False)] * noted
-
-    selected = run.clients[run.clients["method"] == alone]
-    scores = {
-        (group, name): score
-        for group, name, score in zip(
-            selected["group"], selected["client"], selected[lead.key], strict=True
-        )
+    columns: dict[Column, Callable[[Judgement, pd.Series], Cell]] = {
+        Column("Client", False): lambda client, row: _text(client.name),
+        Column("Group", False): lambda client, row: _text(client.group),
     }
-    rows = []
-    for client, (_, values) in zip(
-        judged[:CLIENTS_SHOWN], main.head(CLIENTS_SHOWN).iterrows(), strict=True
-    ):
-        cells = [_text(client.name), _text(client.group)]
-        cells += [_text(client.kind)] * kinds
-        cells += [_whole(values["samples"])]
-        cells += [_whole(values["later"])] * later
-        cells += [_whole(values["test"]), _decimal(values[lead.key])]
-        if alone is not None:
-            cells += [_decimal(scores.get((client.group, client.name), math.nan))]
-            cells += [_gain(run, client.gain)]
-        cells += [_decimal(values[measure.key]) for measure in measures]
-        said = notes(client)
-        cells += [Cell("", ", ".join(said), said)] * noted
-        rows.append(ClientRow(client_link(client), client, cells))
-    return columns, rows, max(0, len(main) - CLIENTS_SHOWN)
+    if any(client.kind for client in judged):
+        columns[Column("Kind", False)] = lambda client, row: _text(client.kind)
+    columns[Column("Samples")] = lambda client, row: _number(row["samples"], 0)
+    if any(client.later for client in judged):
+        columns[Column("Later")] = lambda client, row: _number(row["later"], 0)
+    columns[Column("Test points")] = lambda client, row: _number(row["test"], 0)
+    title = Column(lead.title, note=run.titles[run.main])
+    columns[title] = lambda client, row: _number(row[lead.key])
+    if alone is not None:
+        title = Column(f"{lead.title} alone", note=run.titles[alone])
+        columns[title] = lambda client, row: _number(client.alone)
+        title = Column("Gain", note="points" if run.classification else "error saved")
+        columns[title] = lambda client, row: _gain(run, client.gain)
+    for measure in OF_A_CLASS_CLIENT if run.classification else others:
+        if main[measure.key].notna().any():
+            columns[Column(measure.title)] = lambda client, row, key=measure.key: _number(row[key])  # type: ignore[misc]
+    if any(map(sentences.notes, judged)):
+        columns[Column("Notes", False)] = lambda client, row: _notes(sentences.notes(client))
+    return columns
 
 
 def client_link(client: Judgement) -> str:
@@ -149,17 +137,16 @@ def client_link(client: Judgement) -> str:
     return f"#client={quote(client.group, safe='')}/{quote(client.name, safe='')}"
 
 
-def _text(value: object) -> Cell:
-    text = str(value)
+def _text(text: str) -> Cell:
     return Cell(text if text else "\N{EN DASH}", text)
 
 
-def _whole(value: float) -> Cell:
-    return Cell(number(value, 0), "" if np.isnan(value) else repr(float(value)))
+def _notes(notes: tuple[str, ...]) -> Cell:
+    return Cell("", ", ".join(notes), notes)
 
 
-def _decimal(value: float) -> Cell:
-    return Cell(number(value), "" if np.isnan(value) else repr(float(value)))
+def _number(value: float, digits: int = 3) -> Cell:
+    return Cell(number(value, digits), "" if math.isnan(value) else repr(float(value)))
 
 
 def _gain(run: Run, value: float) -> Cell:
@@ -169,3 +156,40 @@ def _gain(run: Run, value: float) -> Cell:
     text = number(100 * abs(value), 1 if run.classification else 0)
     sign = "" if float(text) == 0 else "+" if value > 0 else "\N{MINUS SIGN}"
     return Cell(sign + text + ("" if run.classification else "%"), repr(float(value)))
+
+
+class CertificateTable(NamedTuple):
+    """What the page says of certificates, above their figure."""
+
+    sentences: list[str]
+    loss: str
+    delta: str
+    titles: tuple[str, ...]
+    rows: list[tuple[str, list[str]]]  # of a group of clients
+    conditions: list[dict[str, str]]
+
+
+def certificate_table(document: Mapping[str, Any]) -> CertificateTable:
+    """Return medians over the clients of each group, and how many certificates say and prove something."""
+    medians = {
+        "own risk": "empirical_risk", "bound": "bound", "in use": "bound_in_use",
+        "test risk": "test_risk",
+    }  # fmt: skip
+    counts = {"below b": "below", "proved": "proved", "helped by the federation": "helped"}
+    rows = [
+        (
+            sentences.GROUP_TITLES[group],
+            [number(facts[name]) for name in medians.values()]
+            + [f"{facts[name]} of {facts['clients']}" for name in counts.values()],
+        )
+        for group, facts in document["groups"].items()
+    ]
+    loss = document["loss"]
+    return CertificateTable(
+        sentences.certificates(document),
+        f"{loss['name']}, b = {loss['b']:g}",
+        f"{document['delta']:g}",
+        (*medians, *counts),
+        rows,
+        sentences.conditions(document),
+    )

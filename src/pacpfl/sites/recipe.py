@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
@@ -21,9 +20,7 @@ from pacpfl.engine.keys import Keys
 from pacpfl.engine.training import Secrecy, keep_secret
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
-from pacpfl.methods.pacpfl import PACPFL
-from pacpfl.methods.registry import build_method, named
-from pacpfl.methods.transforms import protect
+from pacpfl.methods.registry import build_method, build_private, named
 from pacpfl.privacy.accounting import Plan
 from pacpfl.sites import wire
 from pacpfl.types import Data, Federation, Form
@@ -93,11 +90,7 @@ def recipe_of(config: Config, method: str) -> Recipe:
         )
 
     def build(form: Form) -> Method:
-        made = build_method(method, config, form)
-        plan = plan_for(form.clients)
-        if plan is not None and isinstance(made, PACPFL):
-            return protect(made, plan, config.privacy, config.train.rounds)
-        return made
+        return build_private(method, config, form) or build_method(method, config, form)
 
     @contextmanager
     def secret(clients: int, folder: Path) -> Iterator[Secrecy | None]:
@@ -112,7 +105,7 @@ def recipe_of(config: Config, method: str) -> Recipe:
     return Recipe(
         method,
         config.seed,
-        np.float64 if config.run.precision == "float64" else np.float32,
+        config.run.dtype,
         config.train.rounds,
         config.train.clients_per_round,
         config.privacy.mode if private else "none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pacpfl import excerpts
+from pacpfl import folder
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.folder import MethodResult, figure_arrays, main_method
 from pacpfl.types import Client, Federation, Samples
@@ -38,8 +38,8 @@ def evaluation(people: tuple[Client, ...]) -> Evaluation:
 def test_every_client_is_kept_and_found_again(features: int) -> None:
     people = clients(features)
     main, alone = evaluation(people), evaluation(people)
-    arrays = excerpts.number_panels("new", people, main, {"ridge": alone}, 40)
-    offsets = arrays["panels/new/offsets"]
+    arrays = folder.number_panels(people, main, {"ridge": alone}, 40)
+    offsets = arrays["offsets"]
     assert offsets.tolist() == [0, 5, 45, 57]
     for index, client in enumerate(people):
         assert client.test is not None
@@ -47,56 +47,52 @@ def test_every_client_is_kept_and_found_again(features: int) -> None:
         y = client.test.y
         if features == 1:
             # Rows are recognised by their input, which no two share.
-            x = arrays["panels/new/x"][part]
+            x = arrays["x"][part]
             assert (np.diff(x) >= 0).all()
             chosen = [int(np.abs(client.test.x[:, 0] - value).argmin()) for value in x]
             assert {client.test.x.min(), client.test.x.max()} == {
                 client.test.x[chosen[0], 0], client.test.x[chosen[-1], 0]
             }  # fmt: skip
-            learned = arrays["panels/new/train_offsets"]
+            learned = arrays["train_offsets"]
             own = slice(learned[index], learned[index + 1])
-            np.testing.assert_allclose(
-                arrays["panels/new/train_y"][own], client.personal.y, rtol=1e-6
-            )
+            np.testing.assert_allclose(arrays["train_y"][own], client.personal.y, rtol=1e-6)
         else:
             chosen = list(range(min(len(y), 40)))
-            spread = np.abs(arrays["panels/new/spread_y"][part][:, None] - y[None, :]).argmin(1)
+            spread = np.abs(arrays["spread_y"][part][:, None] - y[None, :]).argmin(1)
             assert spread[0] == 0 and spread[-1] == len(y) - 1
             assert np.diff(spread).min() >= 1 and np.diff(spread).max() <= 6
             np.testing.assert_allclose(
-                arrays["panels/new/spread_mean"][part], main.means[index][spread], rtol=1e-6
+                arrays["spread_mean"][part], main.means[index][spread], rtol=1e-6
             )
-            assert "panels/new/x" not in arrays and "panels/new/train_y" not in arrays
-        np.testing.assert_allclose(arrays["panels/new/y"][part], y[chosen], rtol=1e-6)
+            assert "x" not in arrays and "train_y" not in arrays
+        np.testing.assert_allclose(arrays["y"][part], y[chosen], rtol=1e-6)
+        np.testing.assert_allclose(arrays["mean"][part], main.means[index][chosen], rtol=1e-6)
         np.testing.assert_allclose(
-            arrays["panels/new/mean"][part], main.means[index][chosen], rtol=1e-6
+            arrays["ridge/mean"][part], alone.means[index][chosen], rtol=1e-6
         )
         np.testing.assert_allclose(
-            arrays["panels/new/ridge/mean"][part], alone.means[index][chosen], rtol=1e-6
-        )
-        np.testing.assert_allclose(
-            arrays["panels/new/quantiles"][:, part], main.quantiles[index][:, chosen], rtol=1e-6
+            arrays["quantiles"][:, part], main.quantiles[index][:, chosen], rtol=1e-6
         )
 
 
 @pytest.mark.parametrize(("count", "points"), [(1, 120), (833, 120), (1000, 100), (100_000, 16)])
 def test_many_clients_keep_fewer_points(count: int, points: int) -> None:
-    assert excerpts.points_each(count) == points
+    assert folder.points_each(count) == points
 
 
 def test_clients_beyond_the_limit_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excerpts, "CLIENTS", 2)
+    monkeypatch.setattr(folder, "CLIENTS", 2)
     people = clients(1)
-    arrays = excerpts.number_panels("new", people, evaluation(people), {}, 40)
-    assert arrays["panels/new/offsets"].tolist() == [0, 5, 45, 45]
-    assert arrays["panels/new/train_offsets"].tolist() == [0, 4, 11, 11]
-    assert len(arrays["panels/new/y"]) == 45
+    arrays = folder.number_panels(people, evaluation(people), {}, 40)
+    assert arrays["offsets"].tolist() == [0, 5, 45, 45]
+    assert arrays["train_offsets"].tolist() == [0, 4, 11, 11]
+    assert len(arrays["y"]) == 45
 
 
 def test_what_is_saved_is_the_other_methods_loss_less_ones_own() -> None:
     people = clients(1)
     main, alone = evaluation(people), evaluation(people)
-    table = excerpts.gains(people, main, {"ridge": alone})["ridge"]
+    table = folder.gains(people, main, {"ridge": alone})["ridge"]
     for index, client in enumerate(people):
         assert client.test is not None
         saved = [
@@ -124,26 +120,25 @@ def test_classes_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) 
     chances = [answers(own, said, 0.6) for own, said in zip(labels, named, strict=True)]
     chances[0][3] = np.log([0.05, 0.9, 0.05])  # the surest mistake
     main = Evaluation([{}, {}], np.zeros((2, 20, 3)), log_probabilities=chances)
-    arrays = excerpts.class_panels("new", people, main, (2, 2), 2)
-    assert arrays["classes/new"].tolist() == [
+    assert folder.class_counts(people, main).tolist() == [
         [[2, 1], [1, 1], [1, 0]], [[0, 0], [0, 0], [2, 2]]
     ]  # fmt: skip
-    place = "panels/new/errors"
-    assert arrays[f"{place}/client"].tolist() == [0, 0]
-    assert arrays[f"{place}/labels"].tolist() == [2, 0]
-    assert arrays[f"{place}/answers"].tolist() == [1, 1]
-    np.testing.assert_allclose(arrays[f"{place}/confidence"], [0.9, 0.6], rtol=1e-6)
+    wrong = folder.wrong_answers(people, main, (2, 2), 2)
+    assert wrong["client"].tolist() == [0, 0]
+    assert wrong["labels"].tolist() == [2, 0]
+    assert wrong["answers"].tolist() == [1, 1]
+    np.testing.assert_allclose(wrong["confidence"], [0.9, 0.6], rtol=1e-6)
     np.testing.assert_array_equal(
-        arrays[f"{place}/images"], np.rint(255 * images[0][[3, 1]]).reshape(2, 2, 2)
+        wrong["images"], np.rint(255 * images[0][[3, 1]]).reshape(2, 2, 2)
     )
-    monkeypatch.setattr(excerpts, "PIXELS", 9)  # room for one image of each of two clients
-    assert len(excerpts.class_panels("new", people, main, (2, 2), 2)[f"{place}/images"]) == 1
-    monkeypatch.setattr(excerpts, "PIXELS", 7)
-    assert set(excerpts.class_panels("new", people, main, (2, 2), 2)) == {"classes/new"}
+    monkeypatch.setattr(folder, "PIXELS", 9)  # room for one image of each of two clients
+    assert len(folder.wrong_answers(people, main, (2, 2), 2)["images"]) == 1
+    monkeypatch.setattr(folder, "PIXELS", 7)
+    assert folder.wrong_answers(people, main, (2, 2), 2) == {}
     other = Evaluation([{}, {}], main.calibration, log_probabilities=[
         answers(labels[0], [0, 0, 1, 1], 0.6), answers(labels[1], [0, 2], 0.6)
     ])  # fmt: skip
-    saved = excerpts.gains(people, main, {"vanilla": other})["vanilla"]
+    saved = folder.gains(people, main, {"vanilla": other})["vanilla"]
     assert saved.tolist() == [[4, -1, 1], [2, 1, 1]]
 
 
@@ -160,7 +155,6 @@ def test_the_page_draws_the_method_it_is_about() -> None:
         ),
         "vanilla": MethodResult({"title": "GP"}, {}, {"existing": first}),
     }
-    assert main_method(results) is results["pacpfl"]
     arrays = figure_arrays(Federation("f", people), results)
     assert arrays["curve/log_evidence"].shape == (4,)
     place = np.argsort(people[0].test.x[:, 0])  # type: ignore[union-attr]
@@ -171,5 +165,5 @@ def test_the_page_draws_the_method_it_is_about() -> None:
         arrays["panels/existing/vanilla/mean"][:5], first.means[0][place], rtol=1e-6
     )
     assert "gain/vanilla/existing" in arrays and "gain/fedavg/existing" not in arrays
-    del results["pacpfl"]
-    assert main_method(results) is results["fedavg"]
+    assert main_method({"fedavg": {}, "pacpfl": {"particles": 2}}) == "pacpfl"
+    assert main_method({"fedavg": {}, "maml": {}}) == "fedavg"

@@ -1,1 +1,0 @@
-"""Untouched settings on public tables and on peers' benchmarks, beside simple methods."""

@@ -1,1 +1,0 @@
-"""The tests: a package by name, because a table package brings one of the same name."""
