@@ -12,6 +12,7 @@ import typer
 
 from pacpfl.cli.common import console
 from pacpfl.errors import InputError
+from reproduction.battery.command import peers, tables
 from reproduction.cli_audit import audit
 from reproduction.search import search
 
@@ -161,6 +162,8 @@ def without_folders(arguments: list[str]) -> str:
 
 for name, words in STUDIES.items():
     app.command(name, short_help=words)(reproduce)
+app.command()(tables)
+app.command()(peers)
 app.command()(audit)
 app.command()(search)
 

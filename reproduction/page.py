@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS
 from reproduction.figures import draw
 from reproduction.sentences import summary
+from reproduction.study import Outcome
 from reproduction.table import Entry, Table, measure
 
 TEMPLATE = Path(__file__).with_name("study.html.j2")
@@ -67,7 +68,9 @@ def write_page(folder: Path, table: Table, command: str, notes: list[str]) -> Pa
 
     Everything is computed before the first byte is written, and each file appears whole or not at all.
     """
-    page = Page(table.study.title, summary(table), command, notes, facts(table))
+    page = Page(
+        table.study.title, summary(table), command, notes, facts(table.outcomes, table.seeds)
+    )
     drawn = draw(table)
     beside = [f for f in drawn if f.name in table.study.readme] or drawn[:IN_README]
     files = {"table.csv": table.as_csv(), "README.md": markdown(page, table, beside)}
@@ -93,10 +96,10 @@ def on_white(svg: str) -> str:
     return svg.replace("fill: none", "fill: white", 1)
 
 
-def facts(table: Table) -> dict[str, str]:
+def facts(outcomes: Sequence[Outcome], seeds: Sequence[int]) -> dict[str, str]:
     """Return how the study was run: it may begin on one machine and end on another."""
-    machines = dict.fromkeys(o.machine or runtime.machine() for o in table.outcomes)
-    each = [o.versions or runtime.versions() for o in table.outcomes]
+    machines = dict.fromkeys(o.machine or runtime.machine() for o in outcomes)
+    each = [o.versions or runtime.versions() for o in outcomes]
     versions = {
         name: " and ".join(dict.fromkeys(one.get(name, "?") for one in each))
         for name in runtime.versions()
@@ -104,7 +107,7 @@ def facts(table: Table) -> dict[str, str]:
     return {
         "Date": moment(datetime.now(UTC).isoformat(timespec="minutes")),
         "Machine": "; ".join(machines),
-        "Seeds": ", ".join(map(str, table.seeds)),
+        "Seeds": ", ".join(map(str, seeds)),
         "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from pacpfl.errors import InputError
 from pacpfl.files import append_line, read_lines
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher, run_method
-from pacpfl.tune.workers import work
+from pacpfl.tune.workers import Job, work
 from pacpfl.types import Federation
 
 FOLDER = Path(__file__).parent
@@ -141,6 +141,10 @@ class Cell:
     @property
     def place(self) -> Place:
         return self.dataset, self.name, self.config.seed
+
+    @property
+    def precision(self) -> str:
+        return self.config.run.precision
 
     @property
     def classes(self) -> bool:
@@ -322,6 +326,17 @@ def recovered_kinds(evaluation: Evaluation, kinds: np.ndarray) -> float | None:
     return max(agreement, 1 - agreement)
 
 
+class Work(Protocol):
+    """One run of any study, as it is kept and found again."""
+
+    @property
+    def place(self) -> Place: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def precision(self) -> str: ...
+
+
 class Progress(NamedTuple):
     done: int
     total: int
@@ -329,26 +344,27 @@ class Progress(NamedTuple):
 
 
 def run_cells(
-    cells: Sequence[Cell],
+    cells: Sequence[Work],
     path: Path,
     workers: int = 1,
     seconds: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[Progress], None] = lambda now: None,
+    job: Job | None = None,
 ) -> list[str]:
     """Run the cells that are not kept yet, and return what failed. Stops like `workers.work`."""
     kept = read_outcomes(path, cells)
     missing = [cell for cell in cells if cell.place not in kept]
     done, failures = len(cells) - len(missing), []
-    precision = cells[0].config.run.precision if cells else "float32"
+    precision = cells[0].precision if cells else "float32"
     progress(Progress(done, len(cells), "starting"))
-    for ended in work(run_cell, iter(missing), workers, stop, seconds, precision):
-        cell: Cell = ended.task
-        where = f"{cell.name} on {cell.dataset}, seed {cell.config.seed}"
+    for ended in work(job or run_cell, iter(missing), workers, stop, seconds, precision):
+        dataset, name, seed = ended.task.place
+        where = f"{name} on {dataset}, seed {seed}"
         if ended.failure is not None:
             failures.append(f"{where}: {ended.failure}")
         if ended.result is not None:
-            append_outcome(path, cell, ended.result)
+            append_outcome(path, ended.task, ended.result)
             done += 1
             progress(Progress(done, len(cells), where))
     return failures
@@ -357,7 +373,7 @@ def run_cells(
 # ---------------------------------------------------------------------------------------- outcomes
 
 
-def append_outcome(path: Path, cell: Cell, outcome: Outcome) -> None:
+def append_outcome(path: Path, cell: Work, outcome: Outcome) -> None:
     """Write one more line, on the disk before the next run starts."""
     here = {
         "identity": cell.identity,
@@ -367,7 +383,7 @@ def append_outcome(path: Path, cell: Cell, outcome: Outcome) -> None:
     append_line(path, {**outcome._asdict(), **here})
 
 
-def read_outcomes(path: Path, cells: Sequence[Cell]) -> dict[Place, Outcome]:
+def read_outcomes(path: Path, cells: Sequence[Work]) -> dict[Place, Outcome]:
     """Return what is kept of these cells, in their order; of two lines on one run the later counts."""
     wanted = {cell.place: cell.identity for cell in cells}
     found: dict[Place, Outcome] = {}

@@ -43,26 +43,33 @@ def polynomial(
     opposite: bool = False,
     seed: int = 0,
 ) -> Federation:
-    """Half of the clients of each group is of kind 0, half of kind 1 (in turn)."""
-    existing_seed, new_seed = np.random.SeedSequence([20250, seed]).spawn(2)
+    """Draw clients; half of each group is of kind 0, half of kind 1 (in turn)."""
+
+    def client(name: str, kind: int, seed: np.random.SeedSequence) -> Client:
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(-HALF_WIDTH, HALF_WIDTH, samples + test_samples)
+        factor = np.linalg.cholesky(_covariance(kind, x, x) + 1e-8 * np.eye(len(x)))
+        h = kind_mean(kind, x, opposite) + factor @ rng.normal(size=len(x))
+        y = h + noise * rng.normal(size=len(x))
+        rows = x[:, None]
+        train, test = Samples(rows[:samples], y[:samples]), Samples(rows[samples:], y[samples:])
+        return Client(name, train, None, test, kind)
 
     def group(prefix: str, count: int, seeds: np.random.SeedSequence) -> tuple[Client, ...]:
         return tuple(
-            _client(f"{prefix}-{i:02d}", i % 2, samples, test_samples, noise, opposite, child)
-            for i, child in enumerate(seeds.spawn(count))
+            client(f"{prefix}-{i:02d}", i % 2, s) for i, s in enumerate(seeds.spawn(count))
         )
 
+    existing, new = np.random.SeedSequence([20250, seed]).spawn(2)
     return Federation(
-        "polynomial",
-        group("existing", clients, existing_seed),
-        group("new", new_clients, new_seed),
+        "polynomial", group("existing", clients, existing), group("new", new_clients, new)
     )
 
 
 def true_predictive(
     client: Client, noise: float = 0.15, opposite: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of a client's test targets for who knows the process it is drawn
+    """Return mean and standard deviation of a client's test targets for who knows the process it is drawn
     from and its training samples: no method can expect smaller errors."""
     if client.kind is None or client.test is None:
         raise ValueError(f"client {client.name!r} has no kind or no test samples")
@@ -80,26 +87,3 @@ def true_predictive(
 def _covariance(kind: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     distance = (left[:, None] - right[None, :]) / LENGTHS[kind]
     return np.asarray(AMPLITUDE**2 * np.exp(-0.5 * distance**2))
-
-
-def _client(
-    name: str,
-    kind: int,
-    samples: int,
-    test_samples: int,
-    noise: float,
-    opposite: bool,
-    seed: np.random.SeedSequence,
-) -> Client:
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-HALF_WIDTH, HALF_WIDTH, samples + test_samples)
-    factor = np.linalg.cholesky(_covariance(kind, x, x) + 1e-8 * np.eye(len(x)))
-    h = kind_mean(kind, x, opposite) + factor @ rng.normal(size=len(x))
-    y = h + noise * rng.normal(size=len(x))
-    rows = x[:, None]
-    return Client(
-        name,
-        train=Samples(rows[:samples], y[:samples]),
-        test=Samples(rows[samples:], y[samples:]),
-        kind=kind,
-    )

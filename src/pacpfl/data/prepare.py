@@ -185,7 +185,7 @@ def _scaled(clients: Sequence[Client], scalers: dict[str, Scaler]) -> tuple[Clie
         for part in ("train", "later", "test")
     )
     return tuple(
-        replace(client, train=train, later=later, test=test)  # type: ignore[arg-type]
+        replace(client, train=train, later=later, test=test)
         for client, train, later, test in zip(clients, *parts, strict=True)
     )
 

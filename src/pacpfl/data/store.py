@@ -103,25 +103,21 @@ def from_clients(clients: Sequence[Client], roomy: bool = False) -> ClientStore:
 def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
     """Stream samples to disk, one client at a time; `store.json` is written last and atomically."""
     what = f"The client store {folder} could not be written"
-    with explained(what, "make room or choose another folder, and write it again", OSError):
-        _write_parts(folder, parts, features)
-
-
-def _write_parts(folder: Path, parts: Iterable[Samples], features: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "store.json").unlink(missing_ok=True)  # from here on the old store is no more
     offsets, longest = [0], 0
-    with open(folder / "x.f32", "wb") as xs, open(folder / "y.f32", "wb") as ys:
-        for number, part in enumerate(parts):
-            if part.x.shape != (len(part), features) or not len(part):
-                raise InputError(
-                    f"Client {number} has samples of shape {part.x.shape}, not (m, {features}) with "
-                    "m > 0; give every client the same features."
-                )
-            xs.write(np.ascontiguousarray(part.x, "<f4").tobytes())
-            ys.write(np.ascontiguousarray(part.y, "<f4").tobytes())
-            offsets.append(offsets[-1] + len(part))
-            longest = max(longest, len(part))
+    with explained(what, "make room or choose another folder, and write it again", OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "store.json").unlink(missing_ok=True)  # from here on the old store is no more
+        with open(folder / "x.f32", "wb") as xs, open(folder / "y.f32", "wb") as ys:
+            for number, part in enumerate(parts):
+                if part.x.shape != (len(part), features) or not len(part):
+                    raise InputError(
+                        f"Client {number} has samples of shape {part.x.shape}, not (m, {features}) with "
+                        "m > 0; give every client the same features."
+                    )
+                xs.write(np.ascontiguousarray(part.x, "<f4").tobytes())
+                ys.write(np.ascontiguousarray(part.y, "<f4").tobytes())
+                offsets.append(offsets[-1] + len(part))
+                longest = max(longest, len(part))
     files.write(folder / "offsets.i64", np.asarray(offsets, "<i8").tobytes())
     about = {"features": features, "longest": longest, "clients": len(offsets) - 1, "version": 1}
     files.write_json(folder / "store.json", about)

@@ -227,29 +227,21 @@ class Evidence:
             self.many_words = len(self.words) > MOST_CATEGORIES
 
     @property
-    def present(self) -> int:
-        return self.rows - self.missing
-
-    @property
     def kind(self) -> str:
-        """number, boolean, date, unclear (dates written in other ways), category, text (too many
+        """Return number, boolean, date, unclear (dates written in other ways), category, text (too many
         different words), mixed, foreign (neither of these) or empty."""
-        if self.foreign:
-            return "foreign"
-        others = self.present - self.numeric
-        if not self.present:
-            return "empty"
-        if not others:
-            return "number"
-        if self.boolean == self.present:
-            return "boolean"
-        if self.dated == self.present:
-            return "date"
-        if self.unclear and self.dated + self.unclear >= self.present:
-            return "unclear"
-        if 2 * self.numeric >= self.present:
-            return "mixed"
-        return "text" if self.many_words else "category"
+        present = self.rows - self.missing
+        rules = {
+            "foreign": bool(self.foreign),
+            "empty": not present,
+            "number": self.numeric == present,
+            "boolean": self.boolean == present,
+            "date": self.dated == present,
+            "unclear": bool(self.unclear) and self.dated + self.unclear >= present,
+            "mixed": 2 * self.numeric >= present,
+            "text": self.many_words,
+        }
+        return next((kind for kind, applies in rules.items() if applies), "category")
 
     @property
     def constant(self) -> bool:

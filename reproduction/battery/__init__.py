@@ -1,0 +1,1 @@
+"""Untouched settings on public tables and on peers' benchmarks, beside simple methods."""

@@ -1,0 +1,1 @@
+"""The tests: a package by name, because a table package brings one of the same name."""
