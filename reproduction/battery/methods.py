@@ -504,7 +504,7 @@ class Method:
 
 OURS = "pacpfl"
 METHODS = {
-    OURS: Method("PAC-PFL, no argument", pacpfl, pacpfl),
+    OURS: Method("PAC-PFL", pacpfl, pacpfl),
     "mixed": Method("mixed model", mixed, mixed_classes, "statsmodels"),
     "lightgbm": Method("LightGBM", boosted, boosted_classes, "lightgbm"),
     "ridge": Method("ridge per client", ridge, ridge_classes),

@@ -23,7 +23,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from pacpfl.errors import InputError
 from pacpfl.files import read_lines
-from pacpfl.types import Prediction
+from pacpfl.types import Prediction, WarpedPrediction
 from reproduction.__main__ import main
 from reproduction.battery import methods, peers, report, score, tables
 from reproduction.battery.methods import METHODS, OURS, Learned, OfFeatures, TwoPieces
@@ -125,9 +125,14 @@ def test_mixtures_of_pacpfl_are_mixtures() -> None:
         np.log((weights * each.pdf(y[:, None])).sum(1)), rel=1e-4
     )
     assert said.cdf(y) == pytest.approx((weights * each.cdf(y[:, None])).sum(1), rel=1e-4)
-    low, high = said.ppf(np.array([[0.1], [0.9]]))
-    assert said.cdf(low) == pytest.approx(np.full(5, 0.1), abs=1e-4)
-    assert said.cdf(high) == pytest.approx(np.full(5, 0.9), abs=1e-4)
+    bent = np.broadcast_to([0.3, 0.2, 0.5, -0.1], (5, 3, 4))  # of warped targets
+    warped = Learned(WarpedPrediction(*said.mixture, jnp.asarray(bent)))
+    for one in (said, warped):
+        low, high = one.ppf(np.array([[0.1], [0.9]]))
+        assert one.cdf(low) == pytest.approx(np.full(5, 0.1), abs=1e-4)
+        assert one.cdf(high) == pytest.approx(np.full(5, 0.9), abs=1e-4)
+    slope = (warped.cdf(y + 1e-3) - warped.cdf(y - 1e-3)) / 2e-3
+    assert np.exp(warped.logpdf(y)) == pytest.approx(slope, rel=1e-2)
 
 
 # ------------------------------------------------------------------------------------------ splits
@@ -464,7 +469,7 @@ def test_losses_are_told_by_name() -> None:
     ours = [outcome(OURS, seed, 0.5 + 0.01 * seed, 1.2, 0.8) for seed in range(3)]
     theirs = [outcome("ridge", seed, 0.3 + 0.01 * seed, 1.0, 0.9) for seed in range(3)]
     said = " ".join(report.summary(report.Results("tables", ours + theirs)))
-    assert "ridge per client 1, PAC-PFL, no argument 0" in said
+    assert "ridge per client 1, PAC-PFL 0" in said
     assert "NLL is behind the best other method in 1 of 1 cells: cows new (0.510 against" in said
     assert "RMSE is behind the best other method by more than 3% in 1 of 1 cells" in said
     assert "in 1 of the 1 cells with at least 200 tests: cows new (0.80)" in said
