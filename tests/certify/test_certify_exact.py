@@ -119,22 +119,6 @@ def test_one_decomposition_gives_the_textbook_posterior_at_every_temperature() -
             assert kls[i, c] == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_divergence_is_that_of_two_gaussians_at_the_training_inputs() -> None:
-    """KL as the mean log ratio of scipy's densities under scipy's draws."""
-    rng = np.random.default_rng(1)
-    x = np.linspace(-2, 2, 5)[:, None]
-    kernel = np.exp(-0.5 * (x - x.T) ** 2 / 0.3)
-    y = rng.normal(size=5)
-    noise = np.array([0.5, 0.3, 0.9, 0.4, 0.6])
-    spectrum = tempered.decompose(kernel[None], np.zeros((1, 5)), y, noise[None])
-    gain = np.linalg.solve(kernel + np.diag(noise**2 / 0.5), kernel).T  # at temperature 1/2
-    posterior = stats.multivariate_normal(gain @ y, kernel - gain @ kernel)
-    draws = posterior.rvs(200_000, random_state=2)
-    ratio = posterior.logpdf(draws) - stats.multivariate_normal(np.zeros(5), kernel).logpdf(draws)
-    value = tempered.divergence(spectrum, np.array([0.5]))[0, 0]
-    assert abs(value - ratio.mean()) < 5 * ratio.std() / math.sqrt(len(ratio))
-
-
 def test_the_tightest_posterior_cannot_be_improved() -> None:
     rng = np.random.default_rng(4)
     prior, risk, kl = rng.dirichlet(np.ones(3)), rng.uniform(0, 1, (5, 3)), rng.gamma(2, 2, (5, 3))

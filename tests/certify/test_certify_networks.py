@@ -181,27 +181,6 @@ def test_losses_are_those_of_the_library(kind: str) -> None:
     ).training_range.width == (pytest.approx(width))
 
 
-def test_the_divergence_is_that_of_the_networks_weights() -> None:
-    """In z and in w, where weights that do not adapt are the prior's; and as a mean log ratio."""
-    rng = np.random.default_rng(1)
-    mean, log_std = rng.normal(size=3), rng.normal(-0.5, 0.3, size=3)
-    value = float(Gaussian(jnp.asarray(mean), jnp.asarray(log_std)).divergence())
-    mu, sigma = rng.normal(size=5), np.exp(rng.normal(size=5))
-    centre = np.concatenate([mu[:2], mu[2:] + sigma[2:] * mean])
-    spread = np.concatenate([sigma[:2], sigma[2:] * np.exp(log_std)])
-    draws = centre + spread * rng.normal(size=(200_000, 5))
-    ratio = np.sum(
-        stats.norm.logpdf(draws, centre, spread) - stats.norm.logpdf(draws, mu, sigma), axis=1
-    )
-    assert abs(value - ratio.mean()) < 5 * ratio.std() / math.sqrt(len(ratio))
-    prior, zero = stats.norm(0, 1), np.linspace(-9, 9, 4001)
-    each = [
-        np.trapezoid(q.pdf(zero) * (q.logpdf(zero) - prior.logpdf(zero)), zero)
-        for q in map(stats.norm, mean, np.exp(log_std))
-    ]
-    assert value == pytest.approx(sum(each), rel=1e-6)
-
-
 def test_drawn_risks_are_right_on_average_and_their_upper_bound_as_often_as_stated() -> None:
     clients = (make_client("a", 7, 1), make_client("b", 11, 2))
     data = batch(clients)

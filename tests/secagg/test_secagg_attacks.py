@@ -50,33 +50,63 @@ def edited(envelope: Envelope, party: Any, payload: bytes) -> bytes:
 # A server that swaps keys, invents clients or replays.
 
 
-@pytest.mark.parametrize("which", ["mask_key", "share_key", "seed_commitment"])
-def test_a_swapped_key_is_noticed(which: str, make_round: Make) -> None:
-    party = make_round()
-    envelopes = list(KeyList.decode(party.keys()).envelopes)
-    own = exchange_public(secrets.token_bytes(32))
-    changed = replace(Advertisement.decode(envelopes[1].payload), **{which: own})
-    envelopes[1] = replace(envelopes[1], payload=changed.encode())
-    with refused("signature of 'c1' is not valid"):
-        party.clients["c0"].share(KeyList(tuple(envelopes)).encode())
-    assert gone(party.clients["c0"])
+Keys = list[Envelope]  # of everybody, as the server shows them
 
 
-def test_keys_under_another_name_are_noticed(make_round: Make) -> None:
-    party = make_round()
-    envelopes = list(KeyList.decode(party.keys()).envelopes)
-    envelopes[1] = replace(envelopes[2], sender="c1")
-    with refused("signature of 'c1' is not valid"):
-        party.clients["c0"].share(KeyList(tuple(envelopes)).encode())
+def swapped(which: str) -> Callable[[Keys, Any], Keys]:
+    """A key of the server's own in place of one of c1's."""
+
+    def change(keys: Keys, party: Any) -> Keys:
+        own = {which: exchange_public(secrets.token_bytes(32))}
+        payload = replace(Advertisement.decode(keys[1].payload), **own).encode()
+        return [keys[0], replace(keys[1], payload=payload), *keys[2:]]
+
+    return change
 
 
-def test_an_invented_client_is_noticed(make_round: Make) -> None:
-    party = make_round()
+def invented(keys: Keys, party: Any) -> Keys:
     identity = secrets.token_bytes(32)
-    invented = Envelope.of(party.settings, Step.ADVERTISE, "c9", bytes(96), identity)
-    envelopes = (*KeyList.decode(party.keys()).envelopes, invented)
-    with refused("'c9' is not invited"):
-        party.clients["c0"].share(KeyList(envelopes).encode())
+    return [*keys, Envelope.of(party.settings, Step.ADVERTISE, "c9", bytes(96), identity)]
+
+
+def colluding(payload: Callable[[Keys], bytes]) -> Callable[[Keys, Any], Keys]:
+    """c2 plots with the server and signs whatever it likes."""
+    return lambda keys, party: [
+        *keys[:2], Envelope.decode(edited(keys[2], party, payload(keys))), *keys[3:]
+    ]  # fmt: skip
+
+
+KEY_LIES: dict[str, tuple[Callable[[Keys, Any], Keys], str]] = {
+    "mask key": (swapped("mask_key"), "signature of 'c1' is not valid"),
+    "share key": (swapped("share_key"), "signature of 'c1' is not valid"),
+    "seed": (swapped("seed_commitment"), "signature of 'c1' is not valid"),
+    "other name": (
+        lambda keys, party: [keys[0], replace(keys[2], sender="c1"), *keys[2:]],
+        "signature of 'c1' is not valid",
+    ),
+    "invented": (invented, "'c9' is not invited"),
+    "left out": (lambda keys, party: keys[1:], "left out or changed the keys of 'c0'"),
+    # So that masks of two pairs coincide.
+    "copied": (colluding(lambda keys: keys[1].payload), "public keys are the same"),
+    "small order": (
+        colluding(
+            lambda keys: replace(
+                Advertisement.decode(keys[2].payload), share_key=bytes(32)
+            ).encode()
+        ),
+        "not a usable X25519 key",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", KEY_LIES)
+def test_a_lie_about_keys_is_noticed(lie: str, make_round: Make) -> None:
+    party = make_round(clients=6)
+    change, words = KEY_LIES[lie]
+    keys = change(list(KeyList.decode(party.keys()).envelopes), party)
+    with refused(words):
+        party.clients["c0"].share(KeyList(tuple(keys)).encode())
+    assert gone(party.clients["c0"])
 
 
 def test_a_made_up_identity_is_noticed(make_round: Make) -> None:
@@ -87,32 +117,6 @@ def test_a_made_up_identity_is_noticed(make_round: Make) -> None:
         party.members["c0"].join(replace(party.settings, cohort=cohort, round=4))
     with refused("does not invite 'c1' by its identity"):
         party.members["c1"].join(replace(party.settings, cohort=cohort, round=4))
-
-
-def test_two_clients_with_the_same_keys_are_noticed(make_round: Make) -> None:
-    """A colluding client copies another's keys, so that masks of two pairs coincide."""
-    party = make_round()
-    envelopes = list(KeyList.decode(party.keys()).envelopes)
-    copied = edited(envelopes[2], party, envelopes[1].payload)
-    envelopes[2] = Envelope.decode(copied)
-    with refused("public keys are the same"):
-        party.clients["c0"].share(KeyList(tuple(envelopes)).encode())
-
-
-def test_a_public_key_of_small_order_is_noticed(make_round: Make) -> None:
-    party = make_round()
-    envelopes = list(KeyList.decode(party.keys()).envelopes)
-    weak = replace(Advertisement.decode(envelopes[2].payload), share_key=bytes(32))
-    envelopes[2] = Envelope.decode(edited(envelopes[2], party, weak.encode()))
-    with refused("not a usable X25519 key"):
-        party.clients["c0"].share(KeyList(tuple(envelopes)).encode())
-
-
-def test_a_client_whose_keys_are_left_out_leaves(make_round: Make) -> None:
-    party = make_round(clients=6)
-    envelopes = KeyList.decode(party.keys()).envelopes[1:]
-    with refused("left out or changed the keys of 'c0'"):
-        party.clients["c0"].share(KeyList(envelopes).encode())
 
 
 def test_keys_of_an_earlier_round_are_refused(make_round: Make) -> None:
