@@ -72,7 +72,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise InputError(
             f"{path} could not be written ({error.strerror or error}); make room or choose another "
@@ -204,7 +204,7 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         if new:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except OSError as error:
         raise InputError(
             f"{path} could not be written ({error.strerror or error}); make room or choose another "
@@ -262,7 +262,7 @@ def _remove_leftovers(path: Path) -> None:
                 leftover.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make sure that a new name in a folder outlives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

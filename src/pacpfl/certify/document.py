@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -58,8 +57,7 @@ def certify(
     averages = certify_average(family, delta)
     clients, averages = with_scaling(clients, averages, trained.config)
     document = describe(trained, clients, averages)
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    files.write(folder / FILE, text.encode())
+    files.write_json(folder / FILE, document)
     return document
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pacpfl.errors import InputError
+from pacpfl.files import sync_folder
 from pacpfl.privacy.accounting import Plan, PrivacySettings, Spent, epsilon_spent, together
 
 FILE = "privacy.jsonl"
@@ -100,7 +101,7 @@ def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
     try:
         _lock(file, path)
         if new:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         ledger = _recover(file, path)
         known = records(ledger._entries)
         begun_anew = bool(known) and ledger._entries[-1]["kind"] == "fresh"
@@ -266,11 +267,3 @@ def _check(path: Path, entries: list[dict[str, Any]], position: str) -> None:
 
 def _chain(before: str, content: dict[str, Any]) -> str:
     return hashlib.sha256((before + json.dumps(content, sort_keys=True)).encode()).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
