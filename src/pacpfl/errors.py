@@ -21,10 +21,15 @@ class SecureAggregationError(Exception):
 
 @contextmanager
 def explained(what: str, remedy: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn an exception of one of these kinds into the sentence "what (reason); remedy."."""
+    """Turn an exception of one of these kinds into the sentence "what (reason); remedy.".
+
+    An InputError, which is a ValueError, is a sentence already: it passes unless it is named.
+    """
     try:
         yield
     except kinds as error:
+        if isinstance(error, InputError) and InputError not in kinds:
+            raise
         raise InputError(f"{what} ({reason(error)}); {remedy}.") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sys
 import tomllib
 import unicodedata
 from decimal import Decimal
@@ -137,6 +138,16 @@ def test_settings_that_do_not_fit_the_tables(
     more: dict[str, Any], words: str, folder: Path
 ) -> None:
     refused(lambda: load(folder, **more), words)
+
+
+def test_without_pyarrow_parquet_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "c.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    refused(
+        lambda: load(folder), r"c\.parquet is Parquet", r"run `pip install 'pacpfl\[tables\]'`\.$"
+    )
 
 
 def test_what_is_no_table(folder: Path, tmp_path: Path) -> None:
