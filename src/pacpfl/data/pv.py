@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Sky, Weather, require_pvlib, sky
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
@@ -314,10 +315,7 @@ def _check_choices(
     window: str,
     lags: Sequence[int],
 ) -> None:
-    if panels not in KINDS:
-        raise InputError(f"panels = {panels!r} is not known; take one of {', '.join(KINDS)}.")
-    if window not in ("first", "random"):
-        raise InputError(f"window = {window!r} is not known; take first or random.")
+    PVSettings(panels=panels, window=window)  # raises where they are not known
     if not 1 <= samples <= SAMPLES:
         raise InputError(
             f"samples = {samples} is not possible; take 1 to {SAMPLES} for each house."
