@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Table
+from pacpfl import files
 
 Value = str | int | float
 
@@ -112,27 +111,10 @@ def write_results(
 ) -> tuple[Path, Path]:
     """Write `results.md` and `results.json`, each wholly or not at all."""
     moment = datetime.now(UTC) if date is None else date.astimezone(UTC)
-    folder.mkdir(parents=True, exist_ok=True)
     markdown, data = folder / "results.md", folder / "results.json"
-    _write_atomically(markdown, to_markdown(sheets, machine, command, moment))
-    _write_atomically(data, to_json(sheets, machine, command, moment))
+    files.write(markdown, to_markdown(sheets, machine, command, moment).encode())
+    files.write(data, to_json(sheets, machine, command, moment).encode())
     return markdown, data
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part: rename is one operation."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)  # temporary files are private, results are not
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
 
 
 def _text(value: Value) -> str:

@@ -13,10 +13,3 @@ def test_the_python_example_runs_and_its_interval_covers_most_points(capsys):
     exec(compile(block, "README.md", "exec"), {})
     share = int(re.fullmatch(r"(\d+)% inside the 90% interval\n", capsys.readouterr().out)[1])
     assert 60 <= share <= 100
-
-
-def test_links_lead_to_files():
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text(encoding="utf-8"))
-    assert links
-    missing = [link for link in links if not (README.parent / link).exists()]
-    assert not missing

@@ -14,7 +14,6 @@ from scipy.stats import multivariate_normal
 
 from benchmarks import harness
 from benchmarks.problem import (
-    TABLE,
     Problem,
     Sizes,
     log_evidence_and_gradient,
@@ -130,13 +129,6 @@ def test_take_apart_covers_the_particle_once() -> None:
     np.testing.assert_array_equal(np.concatenate([b.reshape(2, -1) for b in blocks], axis=1), flat)
 
 
-def test_main_size_is_the_documented_one() -> None:
-    # 15 -> 32 -> 32 -> 1 or 2, and the noise
-    networks = sum(15 * 32 + 32 + 32 * 32 + 32 + 33 * outputs for outputs in (1, 2))
-    assert TABLE[0].dimension == networks + 1
-    assert make_problem(TABLE[2]).particles.shape == (4, TABLE[2].dimension)
-
-
 # --- the peers
 
 
@@ -204,18 +196,6 @@ def test_peer_takes_the_oracles_steps(peers: tuple[Any, Any], peer: str, problem
 
 
 @pytest.mark.parametrize("peer", PEERS)
-@pytest.mark.parametrize("count", [1, 3])
-def test_peer_takes_the_oracles_step_with_odd_numbers(
-    peers: tuple[Any, Any], peer: str, count: int
-) -> None:
-    """A lone particle has no median distance; one client cannot be shared by two workers."""
-    small = make_problem(replace(SIZES, particles=count, clients=1), seed=4)
-    expected = reference_round(small).particles
-    stepped = round_of(peers, peer, small)(small.particles).numpy()
-    np.testing.assert_allclose(stepped, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("peer", PEERS)
 def test_peer_is_accurate_enough_in_float32(peers: tuple[Any, Any], peer: str) -> None:
     """What is timed is float32: a fast wrong answer would not count."""
     sizes = Sizes(particles=2, clients=3, samples=60)
@@ -229,13 +209,20 @@ def test_peer_is_accurate_enough_in_float32(peers: tuple[Any, Any], peer: str) -
     assert error < 1e-3 * np.linalg.norm(expected.gradient)
 
 
+ODD = {
+    "a lone particle has no median distance": make_problem(replace(SIZES, particles=1, clients=1)),
+    "one client cannot be shared by two workers": make_problem(replace(SIZES, clients=1), seed=4),
+    "equal particles": replace(make_problem(SIZES), particles=np.ones((4, SIZES.dimension))),
+}
+
+
 @pytest.mark.parametrize("peer", PEERS)
-def test_peer_moves_equal_particles_as_the_oracle(
-    peers: tuple[Any, Any], peer: str, problem: Problem
+@pytest.mark.parametrize("odd", ODD)
+def test_peer_takes_the_oracles_step_where_something_is_odd(
+    peers: tuple[Any, Any], peer: str, odd: str
 ) -> None:
-    equal = replace(problem, particles=np.tile(problem.particles[:1], (SIZES.particles, 1)))
-    expected = reference_round(equal).particles
-    stepped = round_of(peers, peer, equal)(equal.particles).numpy()
+    stepped = round_of(peers, peer, ODD[odd])(ODD[odd].particles).numpy()
+    expected = reference_round(ODD[odd]).particles
     np.testing.assert_allclose(stepped, expected, rtol=0, atol=1e-6)
 
 

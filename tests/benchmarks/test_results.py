@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,20 +60,3 @@ def test_results_are_written_whole_with_date_machine_and_command(tmp_path: Path)
     assert read["command"] == "make bench"
     assert read["tables"][0]["rows"][1]["times faster than peer"] == pytest.approx(120.0)
     assert {path.name for path in markdown.parent.iterdir()} == {"results.json", "results.md"}
-
-
-def test_a_failed_write_leaves_the_old_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = harness.describe_machine()
-    markdown, _ = write_results(tmp_path, [SHEET], machine, "make bench")
-    before = markdown.read_text(encoding="utf-8")
-
-    def full(_: int) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
-        write_results(tmp_path, [SHEET, SHEET], machine, "make bench")
-    assert markdown.read_text(encoding="utf-8") == before
-    assert len(list(tmp_path.iterdir())) == 2

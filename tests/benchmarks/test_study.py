@@ -72,16 +72,6 @@ def tables_with(medians: dict[Sizes, dict[str, float]]) -> dict[Sizes, harness.T
     }
 
 
-def test_all_sizes_of_the_issue_are_planned() -> None:
-    plan = study.Plan()
-    assert plan.table == TABLE
-    assert plan.samples == (150, 300, 610, 1200, 2400)
-    assert plan.particles == (1, 2, 4, 8, 16, 32)
-    assert plan.clients == (1, 6, 24, 96)
-    assert plan.populations == (100, 1_000, 10_000, 100_000)
-    assert (plan.compiled, plan.personal_samples, plan.personal_rows) == ((150, 610), 150, 10_000)
-
-
 def test_the_progress_bar_ends_full(asked: list[Any], tmp_path: Path) -> None:
     report = Steps()
     study.measure_ceiling(tmp_path, report)
