@@ -83,13 +83,15 @@ def cross_validate(
     """
     every = folds(federation, count)
     numbers = chosen_folds(count, count if used is None else used)
+    hold_out = hold_out_numbers if federation.classes is None else hold_out_classes
+    answers = [
+        hold_out(config, every[n], _evaluate(method, config, every[n], stop)) for n in numbers
+    ]
+    found = list(zip(*answers, strict=True))  # of each client, in every fold
     if federation.classes is not None:
-        answers = [classify_fold(method, config, every[number], stop) for number in numbers]
-        return pooled_classes(list(zip(*answers, strict=True)))
-    measured = [measure_fold(method, config, every[number], stop) for number in numbers]
-    clients = zip(federation.existing, zip(*measured, strict=True), strict=True)
-    scores = [pooled(found, float(np.std(client.train.y))) for client, found in clients]
-    return Score(*np.mean(scores, axis=0).tolist())
+        return pooled_classes(found)
+    spreads = [float(np.std(client.train.y)) for client in federation.existing]
+    return Score(*np.mean(list(map(pooled, found, spreads)), axis=0).tolist())
 
 
 def folds(federation: Federation, count: int) -> list[Federation]:
@@ -153,34 +155,30 @@ def _without(client: Client, part: np.ndarray) -> Client:
     )
 
 
-def measure_fold(
-    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
-) -> list[HeldOut]:
-    """Train on the fold and predict what it holds out, client by client."""
-    found = _evaluate(method, config, fold, stop)
+def hold_out_numbers(config: Config, fold: Federation, found: Evaluation) -> list[HeldOut]:
+    """Return what the fold says about each client's held-out numbers, in the target's own units."""
     scalers = fit_scalers(fold, config.data.standardize)
     return [
         HeldOut(
-            client.test.y,
-            scalers[client.name].target(found.means[index]),
-            found.calibration[index],
-            found.rows[index]["nll"] + float(np.log(scalers[client.name].y_std)),
+            y,
+            scalers[client.name].target(mean),
+            curve,
+            row["nll"] + float(np.log(scalers[client.name].y_std)),
         )
-        for index, client in enumerate(fold.existing)
-        if client.test is not None
+        for client, y, mean, curve, row in zip(
+            fold.existing, _asked(fold), found.means, found.calibration, found.rows, strict=True
+        )
     ]
 
 
-def classify_fold(
-    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
-) -> list[HeldOutClasses]:
-    """The same for classes."""
-    found = _evaluate(method, config, fold, stop)
-    return [
-        HeldOutClasses(client.test.y.astype(int), np.asarray(found.log_probabilities[index]))
-        for index, client in enumerate(fold.existing)
-        if client.test is not None
-    ]
+def hold_out_classes(config: Config, fold: Federation, found: Evaluation) -> list[HeldOutClasses]:
+    """Return what the fold says about each client's held-out classes."""
+    asked = zip(_asked(fold), found.log_probabilities, strict=True)
+    return [HeldOutClasses(y.astype(int), np.asarray(logs)) for y, logs in asked]
+
+
+def _asked(fold: Federation) -> list[np.ndarray]:
+    return [client.test.y for client in fold.existing if client.test is not None]
 
 
 def _evaluate(
