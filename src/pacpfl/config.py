@@ -85,8 +85,10 @@ SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)
 
 
 def load(text: str, origin: str, base: Config | None = None) -> Config:
-    """A configuration from TOML; `origin` (a file name) is named in errors. What the text does not
-    say is as in `base`, or else the default."""
+    """Read a configuration from TOML.
+
+    Errors name `origin`, a file. What the text does not say is as in `base`, or else the default.
+    """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -76,7 +76,7 @@ def whiten_transposed(low: Tiles, x: Float[Array, "*b m n"]) -> Float[Array, "*b
 
 
 def inverse(low: Tiles) -> Tiles:
-    """A^-1 = X, from the last column to the first.
+    """Return A^-1 = X, from the last column to the first.
 
     With Y_pj = -L_pj L_jj^-1, X_ij = sum_{p>j} X_ip Y_pj below the diagonal, and
     X_jj = L_jj^-T L_jj^-1 + sum_{p>j} Y_pj^T X_pj: a sixth fewer products than by L^-1.
@@ -113,7 +113,7 @@ def _library(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 
 
 def _halve(a: Float[Array, "*b m m"], leaf: int) -> Float[Array, "*b m m"]:
-    """One tile, in halves; products with its zeros cost less than to avoid them."""
+    """Factorise one tile in halves; products with its zeros cost less than to avoid them."""
     if a.shape[-1] <= leaf:
         return _panels(a)
     half = (a.shape[-1] + 1) // 2
@@ -154,7 +154,7 @@ def _panels(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 
 
 def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
-    """The same without panels: two rows at a time, in one pass over [A | I].
+    """Do the same without panels: two rows at a time, in one pass over [A | I].
 
     LAPACK is not called: its kernels in jaxlib wait for tasks on the pool of threads that they occupy
     themselves, and two of them at once stop a machine with two cores for good.
@@ -187,7 +187,7 @@ def _eliminate(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 
 
 def _bordered(a: Float[Array, "*b m m"], size: int) -> Float[Array, "*b size size"]:
-    """A in the upper left corner of an identity with `size` rows."""
+    """Return A in the upper left corner of an identity with `size` rows."""
     missing = size - a.shape[-1]
     if not missing:
         return a
@@ -250,7 +250,7 @@ def factorise_tiles(a: Tiles) -> TileFactor:
 def _factorise_batched(
     axis_size: int, batched: list[Any], a: Tiles
 ) -> tuple[TileFactor, TileFactor]:
-    """What is the same along the new axis, where other tiles are not, is repeated."""
+    """Repeat what is the same along the new axis, where other tiles are not."""
     whole = jax.tree.map(
         lambda part, along: part if along else jnp.broadcast_to(part, (axis_size, *part.shape)),
         a,

@@ -1,4 +1,4 @@
-"""How good and how honest predictions are (paper, section on metrics and appendix on calibration)."""
+"""Measures of how good and how honest predictions are (paper, section and appendix on calibration)."""
 
 from __future__ import annotations
 

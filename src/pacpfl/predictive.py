@@ -1,4 +1,4 @@
-r"""What a client asks of its prediction: the MIXTURE's mean, std, quantiles, CDF, density, samples.
+r"""A predictive MIXTURE answers with its mean, std, quantiles, CDF, density and samples.
 
 With weights w_c and components N(mu_c, sigma_c^2). None of these treat the mixture as one
 moment-matched Gaussian: two particles that disagree give two bumps, and the quantiles know it. Of a

@@ -1,4 +1,4 @@
-"""How a knob is declared and checked: once, in the frozen record of what it sets.
+"""A knob is declared and checked once, in the frozen record of what it sets.
 
 A record of settings stands beside what it sets and is its argument; `config.Config` lists the records,
 reads them from TOML and writes them. A key needs no more than one line:

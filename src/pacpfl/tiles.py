@@ -33,14 +33,14 @@ def transpose(a: Float[Array, "*b n m"]) -> Float[Array, "*b m n"]:
 
 
 def edges(size: int) -> list[slice]:
-    """The rows of each tile; one tile on accelerators, whose libraries want whole matrices."""
+    """Return the rows of each tile; one tile on accelerators, whose libraries want whole matrices."""
     parts = min(MOST_TILES, -(-size // TILE)) if jax.default_backend() == "cpu" else 1
     step = size if parts == 1 else -(-size // (parts * ROWS)) * ROWS
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
 def build(size: int, block: Callable[[slice, slice], Array]) -> Tiles:
-    """A matrix of `size` rows from `block(rows, columns)`."""
+    """Make a matrix of `size` rows from `block(rows, columns)`."""
     cuts = edges(size)
     return tuple(
         tuple(block(rows, columns) for columns in cuts[: index + 1])
@@ -53,7 +53,7 @@ def split(a: Float[Array, "*b m m"]) -> Tiles:
 
 
 def join(w: Tiles) -> Float[Array, "*b m m"]:
-    """The lower triangular matrix as one array, with zeros in its upper right."""
+    """Return the lower triangular matrix as one array, with zeros in its upper right."""
     size = rows(w)
 
     def whole(row: tuple[Array, ...]) -> Array:
@@ -80,7 +80,7 @@ def add_to_diagonal(a: Tiles, value: Float[Array, "*b"]) -> Tiles:
 
 
 def cut(x: Float[Array, "*b m n"], like: Tiles) -> list[Array]:
-    """The rows of x that belong to each tile."""
+    """Return the rows of x that belong to each tile."""
     ends = [0]
     for row in like:
         ends.append(ends[-1] + row[-1].shape[-1])

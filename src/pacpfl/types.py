@@ -62,12 +62,12 @@ class Client:
 
     @property
     def personal(self) -> Samples:
-        """What the client conditions on when it personalises: S_i and S~_i together."""
+        """Return S_i and S~_i together: the client conditions on both when it personalises."""
         return self.train if self.later is None else self.train + self.later
 
 
 class Form(NamedTuple):
-    """What a federation looks like, without anybody's samples: all that a method is built from."""
+    """The outline of a federation without anybody's samples: all that a method is built from."""
 
     features: tuple[str, ...]
     target: str = "y"
@@ -109,7 +109,7 @@ class Federation:
 
     @property
     def form(self) -> Form:
-        """What it looks like, with the number of each client's training rows."""
+        """Return its outline, with the number of each client's training rows."""
         return Form(
             self.features,
             self.target,
@@ -150,7 +150,7 @@ Mixture = Prediction | WarpedPrediction
 
 
 def flattened(mixtures: Mixture) -> Mixture:
-    """Mixtures of mixtures (two leading axes) as one."""
+    """Return mixtures of mixtures (two leading axes) as one."""
     return type(mixtures)(*(part.reshape(-1, *part.shape[2:]) for part in mixtures))
 
 

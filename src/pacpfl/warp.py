@@ -28,19 +28,19 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 
 
 def forward(warp: Warp, y: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
-    """z = g(y)."""
+    """Return z = g(y)."""
     return jnp.sinh(_bent(warp, y))
 
 
 def log_slope(warp: Warp, y: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
-    """ln g'(y)."""
+    """Return ln g'(y)."""
     bent = jnp.abs(_bent(warp, y))
     log_cosh = bent + jnp.log1p(jnp.exp(-2 * bent)) - math.log(2)
     return log_cosh - 0.5 * jnp.log1p(_standard(warp, y) ** 2) + warp[..., 3] - warp[..., 1]
 
 
 def backward(warp: Warp, z: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
-    """y = g^-1(z)."""
+    """Return y = g^-1(z)."""
     bent = (jnp.arcsinh(z) + warp[..., 2]) * jnp.exp(-warp[..., 3])
     return warp[..., 0] + jnp.exp(warp[..., 1]) * jnp.sinh(bent)
 
@@ -48,7 +48,7 @@ def backward(warp: Warp, z: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
 def moments(
     warp: Warp, mean: Float[Array, " *shape"], std: Float[Array, " *shape"]
 ) -> tuple[Float[Array, " *shape"], Float[Array, " *shape"]]:
-    """Mean and variance of y where z is N(mean, std^2)."""
+    """Return mean and variance of y where z is N(mean, std^2)."""
     middle = backward(warp, mean)  # sums of what is left keep their digits
 
     def add(number: int, sums: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -62,7 +62,7 @@ def moments(
 
 
 def in_units(warp: Warp, shift: float | Array, scale: float | Array) -> Warp:
-    """The warp of shift + scale y that gives the same z."""
+    """Return the warp of shift + scale y that gives the same z."""
     moved = shift + scale * warp[..., :1]
     return jnp.concatenate([moved, warp[..., 1:2] + jnp.log(scale), warp[..., 2:]], axis=-1)
 

@@ -50,7 +50,7 @@ class ClassScore(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What one fold says about one client, in the target's own units."""
+    """One client's held-out samples and what a fold predicts for them, in the target's own units."""
 
     y: np.ndarray
     mean: np.ndarray
@@ -76,7 +76,7 @@ def cross_validate(
     used: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Score | ClassScore:
-    """The score of `used` (default: all) of `count` folds of a federation in its own units.
+    """Return the score of `used` (default: all) of `count` folds of a federation in its own units.
 
     Folds of equal shape compile once: the second takes the program from the cache of
     `runtime.configure`.
@@ -95,7 +95,7 @@ def cross_validate(
 
 
 def folds(federation: Federation, count: int) -> list[Federation]:
-    """`count` federations, whose clients are tested on one part of their training samples each."""
+    """Return `count` federations, whose clients are tested on one part of their training samples each."""
     fewest = min(federation.existing, key=lambda client: len(client.train))
     if not 2 <= count <= len(fewest.train) // 2:
         raise InputError(
@@ -111,7 +111,7 @@ def folds(federation: Federation, count: int) -> list[Federation]:
 
 
 def moments(clients: Sequence[Client], count: int) -> np.ndarray | None:
-    """When one part ends and the next begins, so that parts hold equally many of all samples."""
+    """Return the times between parts, so that parts hold equally many of all samples."""
     times = [client.times for client in clients if client.times is not None]
     if len(times) < len(clients):
         return None
@@ -120,7 +120,7 @@ def moments(clients: Sequence[Client], count: int) -> np.ndarray | None:
 
 
 def parts(client: Client, count: int, edges: np.ndarray | None, seed: int) -> list[np.ndarray]:
-    """The samples' numbers in `count` parts: between the edges, or at random and equally many."""
+    """Cut the samples' numbers into `count` parts: between the edges, or at random and equally many."""
     samples = len(client.train)
     if edges is None or client.times is None:
         order = np.random.default_rng([20240, seed]).permutation(samples)
@@ -136,14 +136,14 @@ def parts(client: Client, count: int, edges: np.ndarray | None, seed: int) -> li
 
 
 def chosen_folds(count: int, used: int) -> list[int]:
-    """`used` numbers below `count`, evenly spread: all of them, or 1 and 3 of 5."""
+    """Return `used` numbers below `count`, evenly spread: all of them, or 1 and 3 of 5."""
     if not 1 <= used <= count:
         raise InputError(f"{used} of {count} folds cannot be used; use 1 to {count}.")
     return [int((number + 0.5) * count / used) for number in range(used)]
 
 
 def _without(client: Client, part: np.ndarray) -> Client:
-    """The client without a part of its samples, which it will be tested on instead."""
+    """Return the client without a part of its samples, which it will be tested on instead."""
     kept = np.setdiff1d(np.arange(len(client.train)), part)
     x, y = client.train.x, client.train.y
     return replace(
@@ -192,7 +192,7 @@ def _evaluate(
 
 
 def pooled(found: Sequence[HeldOut], spread: float) -> Score:
-    """One client's score over all the samples that any fold held out.
+    """Return one client's score over all the samples that any fold held out.
 
     `spread` is the standard deviation of all its training targets: where some folds are left out,
     the few held-out targets may happen to be alike.
@@ -208,7 +208,7 @@ def pooled(found: Sequence[HeldOut], spread: float) -> Score:
 
 
 def pooled_classes(found: Sequence[Sequence[HeldOutClasses]]) -> ClassScore:
-    """The score of all clients, each with what every fold held out of it."""
+    """Return the score of all clients, each with what every fold held out of it."""
     labels = [np.concatenate([part.labels for part in parts]) for parts in found]
     logs = [np.concatenate([part.log_probabilities for part in parts]) for parts in found]
     each = [

@@ -68,7 +68,7 @@ class Found(NamedTuple):
 
 
 def measure(task: Task, stop: Callable[[], bool]) -> Score | ClassScore:
-    """The job of a worker: the score of one proposal."""
+    """Return the score of one proposal: the job of a worker."""
     config = task.config
     federation = _federation(
         Config(
@@ -84,7 +84,7 @@ def measure(task: Task, stop: Callable[[], bool]) -> Score | ClassScore:
 
 @cache
 def _federation(config: Config) -> Federation:
-    """All trials of a search have the same data."""
+    """Load the data once: all trials of a search have the same."""
     return raw_federation(config)
 
 
@@ -133,7 +133,7 @@ def tune(
 
 
 def open_study(search: Search, journal: Path) -> Any:
-    """The search's study in the journal, new or as it was left; what was under way is given up."""
+    """Open the search's study in the journal, new or as it was left, and give up what was under way."""
     optuna = require_optuna()
     state = optuna.trial.TrialState
     try:
@@ -165,7 +165,7 @@ def open_study(search: Search, journal: Path) -> Any:
 
 
 def tell(study: Any, trial: Any, ended: Ended) -> None:
-    """A trial that was stopped carries no reason, and does not count."""
+    """Keep how a trial ended; one that was stopped carries no reason, and does not count."""
     state = require_optuna().trial.TrialState
     score: Score | ClassScore | None = ended.result
     if score is not None and math.isfinite(score[0]):
@@ -180,12 +180,12 @@ def tell(study: Any, trial: Any, ended: Ended) -> None:
 
 
 def decides(score: Score | ClassScore) -> str:
-    """The name of the number that settings are chosen by."""
+    """Return the name of the number that settings are chosen by."""
     return score._fields[0].upper()
 
 
 def ended_trials(study: Any) -> list[Any]:
-    """Those that count: with a score, or with a reason for having none."""
+    """Return the trials that count: with a score, or with a reason for having none."""
     trials = study.get_trials(deepcopy=False)
     return [trial for trial in trials if trial.value is not None or "failure" in trial.user_attrs]
 
@@ -226,7 +226,7 @@ def tuned_toml(search: Search, found: Found, command: str) -> str:
 
 
 def require_optuna() -> Any:
-    """Optuna, silent; it is needed here only, and comes with an extra."""
+    """Return Optuna, silenced; it is needed here only, and comes with an extra."""
     try:
         import optuna
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What is searched for each method: keys of the configuration, and what they may be.
+"""Search spaces: for each method the keys of the configuration, and what they may be.
 
 The paper's: networks with the same number of neurons, 2 to 64, in each of 2 or 4 hidden layers; tau
 above the limit of the server-level theorem; spread of the hyper-prior; learning rate. PAC-PFL may also
@@ -132,7 +132,7 @@ NEEDS = {"prior.mean_widths": ("mean", "mlp"), "prior.kernel_widths": ("kernel",
 
 
 class Suggester(Protocol):
-    """What proposes values: a trial of Optuna has these."""
+    """Proposes values, as a trial of Optuna does."""
 
     def suggest_categorical(self, name: str, choices: Any) -> Any: ...
 
@@ -149,7 +149,7 @@ def tunable(name: str) -> str:
 
 
 def has_classes(config: Config) -> bool:
-    """Whether the target is a class; tables that do not say are looked at."""
+    """Tell whether the target is a class; tables that do not say are looked at."""
     if config.data.name != "tables":
         return config.data.name in CLASSIFICATION
     if config.tables.task != "auto":
@@ -194,7 +194,7 @@ def _within_limits(key: str, dimension: Dimension, config: Config) -> Dimension:
 
 
 def tau_limit(config: Config) -> float:
-    """1 / (1 + n beta), beta = t m_i: above it lambda > n_2 + upsilon (server bound)."""
+    """Return 1 / (1 + n beta), beta = t m_i: above it lambda > n_2 + upsilon (server bound)."""
     clients, samples = config.data.clients, float(config.data.samples)
     if config.data.name == "tables":  # whose sizes nobody has to write down
         rows = [
@@ -218,7 +218,7 @@ def _suggest(trial: Suggester, key: str, dimension: Dimension) -> Any:
 
 
 def start(space: Space, config: Config) -> dict[str, Any]:
-    """The proposal that changes nothing, as far as the space holds what the configuration says."""
+    """Return the proposal that changes nothing, as far as the space holds what the configuration says."""
     values: dict[str, Any] = {}
     for key, dimension in space.items():
         section, name = key.split(".")

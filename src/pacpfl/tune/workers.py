@@ -58,7 +58,7 @@ def work(
 
 
 def attempt(job: Job, task: Any, stop: Callable[[], bool]) -> Ended:
-    """Whatever goes wrong in a job is told, and the other jobs go on."""
+    """Do a task; whatever goes wrong is told, and the other jobs go on."""
     try:
         return Ended(task, job(task, stop))
     except InputError as error:
@@ -108,7 +108,7 @@ def _together(
 
 
 def shares(workers: int) -> list[list[int]]:
-    """The cores of each worker: as equal as it goes, and one where there are more workers."""
+    """Share out the cores: as equal as it goes, and one where there are more workers."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < workers:
         return [cores[i % len(cores) :][:1] if cores else [] for i in range(workers)]
@@ -140,7 +140,7 @@ class _Worker:
 
 
 def _serve(job: Job, line: Connection, cores: list[int], precision: str) -> None:
-    """A worker's life: one task after the other, until nobody is on the line."""
+    """Do one task after the other, until nobody is on the line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started the workers also ends them
     if cores:
         os.sched_setaffinity(0, cores)  # JAX takes as many devices and threads as it may use
