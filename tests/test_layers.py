@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from patience import patience
 
 from scripts import import_graph
 from scripts.import_graph import Module, imports, modules
@@ -127,6 +131,7 @@ REACHES_OUTSIDE = frozenset(
 )
 # Modules that nobody imports: what `python -m` runs, and a round of the protocol to try out.
 BEGINNINGS = {"__main__", "secagg.simulate"}
+MODULES_OF_A_RUN = 100
 PRINTS = frozenset({"cli", "report"})
 
 
@@ -208,6 +213,59 @@ def test_every_module_is_imported_by_somebody() -> None:
         and not re.search(rf'"pacpfl\.{re.escape(module.name)}\b', texts)
     }
     assert alone == set()
+
+
+# Whether a method is wrapped is asked where its sums are protected; Together is an offer, no kind.
+MAY_BE_ASKED = {"Private", "Together"}
+
+
+def kinds(every: list[Module]) -> set[str]:
+    """Return the names of all classes of priors and methods."""
+    found = set()
+    for module in every:
+        for node in ast.walk(ast.parse(module.text)) if module.part in PROTOCOLS else ():
+            if isinstance(node, ast.ClassDef):
+                made = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+                found |= {node.name} if PROTOCOLS[module.part] & made else set()
+    return found
+
+
+PROTOCOLS = {"priors": {"log_evidence"}, "methods": {"client_update", "personalize"}}
+
+
+def test_no_prior_and_no_method_is_asked_what_it_is() -> None:
+    every = list(modules())
+    forbidden = kinds(every) - MAY_BE_ASKED
+    assert {"GPPrior", "BNNPrior", "PACPFL", "Ridge", "FedAvg"} <= forbidden
+    asked = [
+        f"{module.name}:{line} asks {ast.unparse(node)}"
+        for module in every
+        if module.name != "methods.registry"
+        for line, name, node in calls(module)
+        if name == "isinstance" and forbidden & set(re.findall(r"\w+", ast.unparse(node.args[1])))
+    ]
+    assert asked == []
+
+
+def test_a_run_loads_what_it_needs(tmp_path: Path) -> None:
+    """Of the package's modules: no site, no secure sum, no table, no other data set."""
+    script = (
+        "import sys; from pacpfl import cli; sys.argv[0] = 'pacpfl'\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('pacpfl')))"
+    )
+    settings = ["rounds=1", "clients=2", "new_clients=1", "samples=4", "test_samples=4",
+                "prior.kernel=ard", "prior.mean=zero", 'methods=["pacpfl"]']  # fmt: skip
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", "polynomial", "--out", str(tmp_path / "run"), *words],
+        capture_output=True, text=True, timeout=patience(100),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "pacpfl.run" in loaded and len(loaded) < MODULES_OF_A_RUN, loaded
+    for part in ("secagg", "data.tables.read", "data.digits", "tune", "certify", "estimators"):
+        assert f"pacpfl.{part}" not in loaded
 
 
 def test_the_page_on_architecture_has_every_part() -> None:
