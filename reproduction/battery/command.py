@@ -103,7 +103,7 @@ class Options(NamedTuple):
 def run(battery: str, known: list[str], asked: Options, folder: str = "") -> None:
     """Run the cells that are missing, and write what there is of all."""
     from pacpfl.engine import runtime
-    from pacpfl.report.progress import counting
+    from pacpfl.report.terminal import counting
     from reproduction.battery import cells, report
     from reproduction.battery.methods import METHODS
     from reproduction.battery.tables import need
