@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.data.store import ClientStore, from_samples
+from pacpfl.methods.base import Federated
 from pacpfl.types import Data, Prediction, Samples
 
 
@@ -26,11 +27,8 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(Federated):
     """Every function uses its key, the data and the state, so a mistake in any of them shows."""
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
 
     def init(self, key: jax.Array, example: Data) -> ToyState:
         value = jax.random.normal(key, (example.x.shape[-1],), example.x.dtype)
@@ -84,7 +82,6 @@ class StatelessToy(Toy):
 @dataclass(frozen=True)
 class CentralToy(Toy):
     central: ClassVar[bool] = True
-    averages: ClassVar[bool] = False
 
 
 class TwoGaussians(NamedTuple):

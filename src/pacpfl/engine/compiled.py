@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.engine.runtime import compiled_once
-from pacpfl.methods.base import Method, Together
+from pacpfl.methods.base import Method
 
 # Bytes of a device's share of a round's updates, from which on devices exchange sums.
 LARGE_UPDATES = 2**22
@@ -86,8 +86,8 @@ class Rounds:
         """Play one round on this device's share of the clients."""
         several = self.layout.devices > 1
         own_keys = jax.vmap(lambda client: keys.update(number, client))(inputs.chosen)
-        if isinstance(self.method, Together) and self.method.together:
-            updates, weights = self._means(self.method, state, inputs, own_keys)
+        if self.method.together:
+            updates, weights = self._means(state, inputs, own_keys)
             if several:
                 updates, weights = average(updates, weights)
         else:
@@ -121,13 +121,13 @@ class Rounds:
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
 
     def _means(
-        self, method: Together, state: PyTree, inputs: RoundInputs, keys: jax.Array
+        self, state: PyTree, inputs: RoundInputs, keys: jax.Array
     ) -> tuple[PyTree, jax.Array]:
         """Return each block's mean update and weight, as if it were a client."""
 
         def mean(arguments: PyTree) -> tuple[PyTree, jax.Array]:
             data, keys, weights = arguments
-            return method.mean_update(state, data, keys, weights), weights.sum()
+            return self.method.mean_update(state, data, keys, weights), weights.sum()
 
         return self._block_by_block(mean, (inputs.data, keys, inputs.weights))
 

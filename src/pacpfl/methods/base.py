@@ -6,9 +6,9 @@ the engine `vmap`s them over clients.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar
 
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from pacpfl.priors.base import random_rows
 from pacpfl.types import Data, Mixture, Probabilities
@@ -53,6 +53,15 @@ class Method(Protocol[State, ClientState, Update]):
         """What the server does with the updates (leading axis c)."""
         ...
 
+    @property
+    def together(self) -> bool:
+        """Whether `mean_update` takes less than all of the clients' updates one by one."""
+        ...
+
+    def mean_update(self, state: State, data: Data, keys: Array, weights: Weights) -> Update:
+        """The weighted mean of what `client_update` sends; clients along the leading axis of `data`."""
+        ...
+
     def personalize(
         self, state: State, client_state: ClientState, data: Data, key: Array
     ) -> Predictor:
@@ -70,30 +79,21 @@ class Federated:
     central: ClassVar[bool] = False
     averages: ClassVar[bool] = False
 
+    @property
+    def together(self) -> bool:
+        return False
+
+    def mean_update(
+        self, state: PyTree, data: Data, keys: Array, weights: Weights
+    ) -> PyTree[Array]:
+        raise NotImplementedError
+
 
 class Stateless(Federated):
     """A method whose clients keep nothing between rounds."""
 
     def init_client(self, state: object, data: Data, key: Array) -> tuple[()]:
         return ()
-
-
-Before = TypeVar("Before", contravariant=True)  # the state
-After = TypeVar("After", covariant=True)  # the mean update
-
-
-@runtime_checkable
-class Together(Protocol[Before, After]):
-    """A method that can compute the mean update of many clients at once, for less than all of them."""
-
-    @property
-    def together(self) -> bool:
-        """Whether it is less."""
-        ...
-
-    def mean_update(self, state: Before, data: Data, keys: Array, weights: Weights) -> After:
-        """The weighted mean of what `client_update` sends; clients along the leading axis of `data`."""
-        ...
 
 
 def mini_batch(key: Array, data: Data, size: int | None) -> Data:
