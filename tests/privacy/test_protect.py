@@ -240,7 +240,7 @@ def test_a_new_start_says_what_it_means(
 ) -> None:
     from rich.console import Console
 
-    from pacpfl.cli.privacy import warn_of_earlier
+    from pacpfl.cli.run import warn_of_earlier
 
     warn_of_earlier(folder, Console(width=1000))
     assert "adds to the 1 earlier" in capsys.readouterr().out

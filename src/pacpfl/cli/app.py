@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from pacpfl.cli.certify import certify
 from pacpfl.cli.common import console
-from pacpfl.cli.download import download
 from pacpfl.cli.own import check, compare, fit, init
 from pacpfl.cli.predict import evaluate, personalize, predict, update
-from pacpfl.cli.privacy import privacy
-from pacpfl.cli.run import run
+from pacpfl.cli.run import certify, download, privacy, report, run
 from pacpfl.cli.sites import add_to
 from pacpfl.cli.tune import tune
 from pacpfl.errors import InputError
@@ -41,13 +36,6 @@ their gradients, and each client, also one who joins later, turns it into its ow
 A run folder holds config.toml (complete: edit it and pass it with --config), metrics.json,
 clients.csv, figures/ and report.html. Stop a run with Ctrl-C: it saves, and the same command goes on.""",
 )
-
-
-def report(folder: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Draw the figures and write report.html again, from what the run folder holds."""
-    from pacpfl.report.page import write_report
-
-    print(write_report(folder))
 
 
 def version() -> None:

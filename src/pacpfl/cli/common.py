@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,3 +57,19 @@ def stopping() -> Iterator[None]:
     except Interrupted as reason:
         console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+def print_table(
+    title: str, left: Sequence[str], right: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print a table to standard output, its columns of words to the left, of numbers to the right."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 
-from pacpfl.cli.common import Fresh, Out, Settings, console, stopping
+from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, stopping
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -406,21 +405,14 @@ def in_units(config: Config, results: Mapping[str, MethodResult]) -> pd.DataFram
 
 
 def _print_units(target: str, units: pd.DataFrame, results: Mapping[str, MethodResult]) -> None:
-    from rich.table import Table
-
     from pacpfl import metrics
 
-    table = Table(title=f"In the units of {target}", title_justify="left")
-    for name in ("method", "clients"):
-        table.add_column(name)
-    for name in ("RMSE", "width of the 90% interval"):
-        table.add_column(name, justify="right")
+    rows = []
     for (method, group), own in units.groupby(["method", "group"], sort=False):
-        cells = [
-            _with_half(*metrics.interval(own[name].to_numpy())) for name in ("rmse", "width_90")
-        ]
-        table.add_row(results[method].about["title"], group, *cells)
-    Console(highlight=False).print(table)
+        means = (metrics.interval(own[name].to_numpy()) for name in ("rmse", "width_90"))
+        rows.append([results[method].about["title"], group, *(_with_half(*m) for m in means)])
+    numbers = ("RMSE", "width of the 90% interval")
+    print_table(f"In the units of {target}", ("method", "clients"), numbers, rows)
 
 
 def _with_half(mean: float, half: float) -> str:

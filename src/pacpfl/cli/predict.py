@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from pacpfl.cli.common import console
+from pacpfl.cli.common import console, print_table
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,9 +45,10 @@ def personalize(
     """
     from pacpfl.client import ClientModel, load_shared
     from pacpfl.data.tables.read import read_rows
+    from pacpfl.engine import runtime
 
     shared = load_shared(run)
-    _configure(shared.config.run.precision)
+    runtime.configure(shared.config.run.precision)
     rows = read_rows(data, shared.schema, targets=True, client=client)
     x, y = at_most(rows, shared.config.tables.most)
     _tell(rows)
@@ -110,33 +110,28 @@ def update(
 def evaluate(model: Model, data: Table, client: Name = None) -> None:
     """Measure a model on rows it has not seen, in your own units."""
     loaded, rows = _open(model, data, True, client)
-    from rich.table import Table as Grid
-
     assert rows.y is not None
-    measured = loaded.measure(rows.x, rows.y)
-    grid = Grid(title=f"{loaded.name}, {len(rows.y)} rows", title_justify="left")
-    grid.add_column("measure")
-    grid.add_column("value", justify="right")
-    for name, value in measured.items():
-        grid.add_row(name, f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}")
-    Console(highlight=False).print(grid)
+    print_table(
+        f"{loaded.name}, {len(rows.y)} rows",
+        ["measure"],
+        ["value"],
+        [
+            (name, f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}")
+            for name, value in loaded.measure(rows.x, rows.y).items()
+        ],
+    )
 
 
 def _open(model: Path, data: Path, targets: bool, client: str | None) -> tuple[ClientModel, Rows]:
     from pacpfl.client import load_model
     from pacpfl.data.tables.read import read_rows
+    from pacpfl.engine import runtime
 
-    _configure("float32")
+    runtime.configure()
     loaded = load_model(model, client)
     rows = read_rows(data, loaded.shared.schema, targets=targets, client=client)
     _tell(rows)
     return loaded, rows
-
-
-def _configure(precision: str) -> None:
-    from pacpfl.engine import runtime
-
-    runtime.configure(precision)
 
 
 def _tell(rows: Rows) -> None:

@@ -1,21 +1,25 @@
-"""`pacpfl run`: a configuration is trained, measured and reported."""
+"""`pacpfl run` and its folder: download the data, train, report, certify, and tell what was spent."""
 
 from __future__ import annotations
 
 import json
+import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from pacpfl.cli.common import Fresh, Out, Settings, console, shipped, stopping
-from pacpfl.cli.privacy import warn_of_earlier
+from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, shipped, stopping
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
+    from pacpfl.folder import MethodResult
+    from pacpfl.privacy.ledger import RunRecord
 
 ENGINES = ("simulate", "flare")
 
@@ -49,6 +53,7 @@ Delta = Annotated[
     float | None, typer.Option(help="With --epsilon (default: 1e-5).", show_default=False)
 ]
 Seed = Annotated[int | None, typer.Option(help="Of everything random.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 Track = Annotated[
     list[str] | None,
     typer.Option(help="Curves for tensorboard or mlflow, below tracking/.", show_default=False),
@@ -136,7 +141,7 @@ def run(
 
 
 def configuration(
-    dataset: str | None, file: Path | None, settings: list[str], options: Mapping[str, Any]
+    dataset: str | None, file: Path | None, settings: list[str], options: Mapping[str, object]
 ) -> Config:
     """Return a shipped configuration, or one of a file, with what was set on the command line."""
     from pacpfl.config import load_file, override
@@ -148,7 +153,7 @@ def configuration(
     return override(config, [*settings, *given])
 
 
-def _print(results: Any, page: Path) -> None:
+def _print(results: Mapping[str, MethodResult], page: Path) -> None:
     from pacpfl.report.sentences import diversity, privacy
     from pacpfl.report.terminal import print_results
 
@@ -157,3 +162,169 @@ def _print(results: Any, page: Path) -> None:
         for sentence in filter(None, (diversity(result.about), privacy(result.about))):
             print(sentence)
     print(f"Report: {page}")
+
+
+def report(folder: Folder) -> None:
+    """Draw the figures and write report.html again, from what the run folder holds."""
+    from pacpfl.report.page import write_report
+
+    print(write_report(folder))
+
+
+def certify(
+    folder: Annotated[Path, typer.Argument(help="The folder of a complete run of pacpfl.")],
+    delta: Annotated[
+        float, typer.Option(help="Probability with which each certificate may fail.")
+    ] = 0.05,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="What is bounded: clipped-nll or clipped-squared; for classes zero-one, brier or "
+            "clipped-nll (default: clipped-nll; for classes zero-one).",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Where the loss is clipped (default: 2 for clipped-nll, for classes ln(their number); 1 "
+            "for clipped-squared)."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Privacy of the training towards existing clients (default: as recorded, or assumed)."
+        ),
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="What --epsilon protects: a whole client, or one sample.")
+    ] = "client",
+) -> None:
+    """Tell every client what its risk is guaranteed to stay below, and what that rests on.
+
+    Writes certificates.json into the run folder and draws its report again. Clients who joined after
+    the training have certificates that are proved; for the others the training's privacy is a
+    premise. Of Bayesian networks, the Gaussian variational posterior is certified.
+    docs/certificates.md tells how to read one.
+    """
+    from pacpfl import config as configuration
+    from pacpfl.engine import runtime
+
+    if (folder / "config.toml").is_file():
+        runtime.configure(configuration.load_file(folder / "config.toml").run.precision)
+    from pacpfl.certify import document as study
+    from pacpfl.report.page import write_report
+    from pacpfl.report.terminal import print_certificates
+
+    with console.status("certifying") as status:
+        document = study.certify(
+            folder,
+            delta=delta,
+            loss=loss,
+            limit=limit,
+            epsilon=epsilon,
+            unit=unit,  # type: ignore[arg-type]
+            progress=lambda who: status.update(f"certifying {who}"),
+        )
+        status.update("drawing the report")
+        page = write_report(folder)
+    print_certificates(document, Console(highlight=False))
+    print(f"Report: {page}")
+
+
+def privacy(folder: Folder) -> None:
+    """Print the privacy ledger of a run folder: every run in it, what it released, and the total.
+
+    Rounds count when they are about to be released, so a run that was killed has counted them, too.
+    Each epsilon stands with its delta and with who counts as a neighbour (docs/privacy.md).
+    """
+    from pacpfl.privacy.ledger import FILE, read_ledger, total
+    from pacpfl.report.sentences import guarantee
+
+    if not folder.is_dir():
+        raise InputError(f"There is no run folder {folder}; give the folder a run has written.")
+    runs = read_ledger(folder / FILE)
+    if not runs:
+        raise InputError(
+            f"{folder} holds no privacy ledger: its run was trained without privacy; give one that was "
+            "trained with --epsilon."
+        )
+    print_table(
+        f"Privacy ledger of {folder}",
+        ("run", "mode"),
+        ("unit", "sampling", "noise", "rounds", "lost", "epsilon", "delta"),
+        map(_row, runs),
+    )
+    if any(run.plan.unit != runs[0].plan.unit for run in runs):
+        print("Total: none, because the runs protect different units.")
+        return
+    everything = total(runs)
+    before = f", {len(runs) - 1} earlier in the same folder included" if len(runs) > 1 else ""
+    if math.isfinite(everything.epsilon):
+        facts = everything._asdict() | {"unit": runs[-1].plan.unit}
+        print(f"Total: {guarantee(facts)}{before}.")
+    else:
+        print(f"Total: no guarantee, because mode paper has none{before}.")
+    if not all(run.private for run in runs):
+        print("NOT PRIVATE: a run in this folder has no guarantee, or noise from a seed.")
+
+
+def _row(run: RunRecord) -> list[str]:
+    plan, spent = run.plan, run.spent()
+    reached = max((last for _, last in run.releases), default=0)
+    return [
+        run.started,
+        plan.mode if run.private else f"{plan.mode}, NOT PRIVATE",
+        plan.unit,
+        f"{plan.sampling} {plan.cohort} of {plan.clients}",
+        f"{plan.multiplier:.4g} x clip",
+        f"{run.released} of {plan.rounds}",
+        str(run.released - reached),
+        *(f"{value:.4g}" if math.isfinite(value) else "none" for value in spent[:2]),
+    ]
+
+
+def warn_of_earlier(folder: Path, console: Console) -> None:
+    """Say what --fresh means where the same data were released before."""
+    from pacpfl.privacy.ledger import FILE, read_ledger
+
+    runs = [run for run in read_ledger(folder / FILE) if run.released]
+    if runs:
+        console.print(
+            f"{folder} keeps its privacy ledger: a new run releases the same data again, and what it "
+            f"spends adds to the {len(runs)} earlier (pacpfl privacy {folder} prints the total).",
+            soft_wrap=True,
+        )
+
+
+def download(
+    name: Annotated[str, typer.Argument(help="Which set: femnist, emnist, emnist-matlab.")],
+    folder: Annotated[Path, typer.Argument(help="Where to put it.")],
+) -> None:
+    """Download a set of images, and say how to run with it.
+
+    The file appears whole or not at all. A download that breaks off goes on when the command is
+    repeated, where a checksum can tell whether the whole is right.
+    """
+    from rich import progress
+
+    from pacpfl.data import download as downloads
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+    )
+    with progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+
+        def show(received: int, total: int | None) -> None:
+            bar.update(task, completed=received, total=total)
+
+        path = downloads.download(name, folder, show)
+    if not downloads.SOURCES[name].checksum:
+        console.print(f"Its publisher gives no checksum: {path} was not checked.", soft_wrap=True)
+    dataset = name.partition("-")[0]
+    print(f"pacpfl run {dataset} --data {shlex.quote(str(path))}")

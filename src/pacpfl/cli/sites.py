@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from pacpfl.cli.common import console
+from pacpfl.cli.common import console, print_table
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,8 +74,6 @@ def status(
     ] = None,
 ) -> None:
     """Tell who is connected, when the server last heard of them, and their part in a run."""
-    from rich.table import Table
-
     about = _ready(kit, "admin")
     from pacpfl.sites.session import Console as Line
     from pacpfl.sites.supervisor import Unreachable
@@ -94,17 +91,15 @@ def status(
         connected = line.connected()
     finally:
         line.close()
-    table = Table(title="Sites", title_justify="left")
-    for name in ("site", "connected", "last heard", *(f"{m}: rounds" for m in runs), "samples"):
-        table.add_column(name, justify="left" if name == "site" else "right")
-    known = set(connected).union(*(run["clients"] for run in runs.values()))
-    for site in sorted(known):
+    rows = []
+    for site in sorted(set(connected).union(*(run["clients"] for run in runs.values()))):
         heard = f"{time.time() - connected[site]:.0f} s ago" if site in connected else ""
         counts = [str(run["answered"].get(site, 0)) for run in runs.values()]
         samples = next((run["sizes"].get(site) for run in runs.values()), None)
         shown = str(sum(samples)) if samples else "not told"
-        table.add_row(site, "yes" if site in connected else "no", heard, *counts, shown)
-    Console(highlight=False).print(table)
+        rows.append([site, "yes" if site in connected else "no", heard, *counts, shown])
+    numbers = ["connected", "last heard", *(f"{m}: rounds" for m in runs), "samples"]
+    print_table("Sites", ["site"], numbers, rows)
     for method, run in runs.items():
         if run["rounds"]:
             print(
