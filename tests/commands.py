@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import NamedTuple
 
 import jax
@@ -22,20 +24,21 @@ class Ended(NamedTuple):
     errors: str
 
 
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+def called(*arguments: str) -> Ended:
     """Call `pacpfl ...` in this process."""
     jax.devices()  # once JAX has started, the command cannot change its devices under other tests
+    output, errors, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pacpfl", *arguments])
         patch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code or 0
-    captured = capsys.readouterr()
-    assert isinstance(code, int)
-    return Ended(code, captured.out, captured.err)
+        patch.setenv("COLUMNS", "160")
+        with redirect_stdout(output), redirect_stderr(errors):
+            try:
+                cli.main()
+            except SystemExit as end:
+                assert isinstance(end.code, int | None)
+                code = end.code or 0
+    return Ended(code, output.getvalue(), errors.getvalue())
 
 
 def environment(programs: str, columns: int = 200) -> dict[str, str]:

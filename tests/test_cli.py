@@ -115,29 +115,21 @@ def test_the_run_folder_holds_every_documented_file(finished: Finished) -> None:
 
 
 def test_every_figure_is_there_as_png_and_svg(finished: Finished) -> None:
-    figures = sorted((finished.out / "figures").iterdir())
+    figures = list((finished.out / "figures").iterdir())
     names = {path.stem for path in figures}
     assert len(names) >= 4
-    assert {path.name for path in figures} == {
-        f"{name}.{kind}" for name in names for kind in ("png", "svg")
-    }
+    kinds = {"png": b"\x89PNG", "svg": b"<svg"}
+    assert {p.name for p in figures} == {f"{name}.{kind}" for name in names for kind in kinds}
     for path in figures:
-        start = path.read_bytes()[:200]
-        assert (
-            start.startswith(b"\x89PNG")
-            if path.suffix == ".png"
-            else b"<svg" in start or (start.startswith(b"<?xml"))
-        )
+        assert kinds[path.suffix[1:]] in path.read_bytes()[:300]
 
 
-def test_report_draws_the_page_again(
-    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_draws_the_page_again(finished: Finished, tmp_path: Path) -> None:
     copy = tmp_path / finished.out.name
     shutil.copytree(finished.out, copy)
     (copy / "report.html").unlink()
     shutil.rmtree(copy / "figures")
-    ended = called(capsys, "report", str(copy))
+    ended = called("report", str(copy))
     assert ended == Ended(0, f"{copy / 'report.html'}\n", "")
     assert (copy / "report.html").read_bytes() == (finished.out / "report.html").read_bytes()
     assert len(list((copy / "figures").iterdir())) == len(
@@ -145,20 +137,16 @@ def test_report_draws_the_page_again(
     )
 
 
-@pytest.mark.parametrize("name", ["run.json", "clients.csv", "metrics.json"])
 def test_report_of_an_incomplete_folder_names_what_is_missing(
-    name: str, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Finished, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(finished.out, copy)
     (copy / "report.html").unlink()
-    (copy / name).unlink()
-    assert_one_sentence(called(capsys, "report", str(copy)), name)
+    (copy / "metrics.json").unlink()
+    assert_one_sentence(called("report", str(copy)), "metrics.json")
     assert not (copy / "report.html").exists()
-
-
-def test_report_of_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_one_sentence(called(capsys, "report", str(tmp_path / "nowhere")), "nowhere")
+    assert_one_sentence(called("report", str(tmp_path / "nowhere")), "nowhere")
 
 
 def in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -250,24 +238,22 @@ def test_help_is_quick_because_nothing_heavy_is_imported(tmp_path: Path) -> None
     assert done.stdout.rstrip().endswith(__version__)
 
 
-def test_help_teaches_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = called(capsys, "--help")
+def test_help_teaches_every_command() -> None:
+    ended = called("--help")
     assert ended.code == 0
     commands = [c.callback.__name__ for c in app.registered_commands if not c.hidden]
     assert {"run", "report", "version"} <= set(commands)
     for command in commands:
         assert re.search(rf"^\W*{command}\b", ended.output, re.MULTILINE)
-        own = called(capsys, command, "--help")
+        own = called(command, "--help")
         assert own.code == 0
         assert re.search(rf"Usage: .*\b{command}\b", own.output)
     for word in ("pacpfl run polynomial", "particles=8", "config.toml", "Ctrl-C"):
         assert word in ended.output
 
 
-def test_every_configuration_that_help_names_is_shipped(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = " ".join(called(capsys, "run", "--help").output.replace("│", " ").split())
+def test_every_configuration_that_help_names_is_shipped() -> None:
+    text = " ".join(called("run", "--help").output.replace("│", " ").split())
     found = re.search(r"shipped configuration: ([\w, -]+?)\.", text)
     assert found
     names = found[1].split(", ")
@@ -276,71 +262,54 @@ def test_every_configuration_that_help_names_is_shipped(
         shipped(name)
 
 
+# What is refused, and in which words, `test_config` tells; this is how it reaches people.
 BAD_ARGUMENTS = {
     "unknown-key": (with_settings("particels=8"), ["particels", "'particles'"]),
-    "no-particles": (with_settings("particles=0"), ["particles", "at least 1"]),
-    "no-number": (with_settings("particles=many"), ["particles", "whole number"]),
     "too-many-per-round": (
         with_settings("clients=3", "clients_per_round=4"), ["clients_per_round", "4", "3"]
     ),
-    "one-sample": (with_settings("samples=1"), ["samples", "at least 2"]),
-    "no-clients": (with_settings("clients=0"), ["clients", "at least 1"]),
-    "tau-and-lambda": (with_settings("tau=1", "lambda=2"), ["tau", "lambda"]),
-    "ambiguous": (with_settings("noise=1"), ["data.noise", "prior.noise"]),
     "no-value": (with_settings("particles"), ["key=value"]),
-    "unknown-method": (with_settings('methods=["pacpf"]'), ["pacpf", "'pacpfl'"]),
-    "no-methods": (with_settings("methods=[]"), ["method"]),
     "negative-seed": (["--seed=-1"], ["seed"]),
-    "huge-seed": ([f"--seed={2**70}"], ["seed"]),
     "markup": (with_settings("[bold]=1"), ["[bold]"]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS.keys())
 def test_bad_settings_end_in_one_sentence(
-    arguments: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: list[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert_one_sentence(called(capsys, "run", "polynomial", "--out", str(out), *arguments), *words)
+    assert_one_sentence(called("run", "polynomial", "--out", str(out), *arguments), *words)
     assert not out.exists()
 
 
-def test_bad_configurations_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    bad = tmp_path / "bad.toml"
-    for text, word in (
-        ("[train]\nparticels = 8", "'train.particles'"),
-        ("[train]\nparticles = 0", "particles"),
-        ("seed = = 1", "TOML"),
-        ("[data]\nclients = 2\n[train]\nclients_per_round = 3", "clients_per_round"),
-    ):
-        bad.write_text(text)
-        ended = called(capsys, "run", "--config", str(bad), "--out", str(out))
-        assert_one_sentence(ended, "bad.toml", word)
-    missing = called(capsys, "run", "--config", str(tmp_path / "none.toml"), "--out", str(out))
+def test_bad_configurations_are_named(tmp_path: Path) -> None:
+    out, bad = tmp_path / "out", tmp_path / "bad.toml"
+    bad.write_text("[train]\nparticels = 8")
+    ended = called("run", "--config", str(bad), "--out", str(out))
+    assert_one_sentence(ended, "bad.toml", "'train.particles'")
+    missing = called("run", "--config", str(tmp_path / "none.toml"), "--out", str(out))
     assert_one_sentence(missing, "none.toml")
-    assert_one_sentence(called(capsys, "run", "polynomal", "--out", str(out)), "polynomial")
-    assert_one_sentence(called(capsys, "run", "--out", str(out)), "--config")
-    both = called(capsys, "run", "polynomial", "--config", str(bad), "--out", str(out))
+    assert_one_sentence(called("run", "polynomal", "--out", str(out)), "polynomial")
+    assert_one_sentence(called("run", "--out", str(out)), "--config")
+    both = called("run", "polynomial", "--config", str(bad), "--out", str(out))
     assert_one_sentence(both, "--config")
     assert not out.exists()
 
 
-def test_unknown_commands_and_options_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_commands_and_options_exit_with_2() -> None:
     for arguments in (["rum"], ["run", "polynomial", "--sett", "particles=8"]):
-        ended = called(capsys, *arguments)
+        ended = called(*arguments)
         assert ended.code == 2
         assert "Traceback" not in ended.errors
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # the generator's own
-def test_targets_that_are_no_numbers_name_client_and_column(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_targets_that_are_no_numbers_name_client_and_column(tmp_path: Path) -> None:
     """Noise so large that targets overflow: the only way to such data from the command line."""
     out = tmp_path / "out"
     settings = with_settings(*SETTINGS, "data.noise=1e308")
-    ended = called(capsys, "run", "polynomial", "--out", str(out), *settings)
+    ended = called("run", "polynomial", "--out", str(out), *settings)
     assert_one_sentence(ended, "'existing-0", "'y'", "inf")
     assert not out.exists()
 
@@ -349,37 +318,24 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_folder_of_another_configuration_is_left_alone(
-    finished: Finished, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_another_configuration_is_left_alone(finished: Finished) -> None:
     before = contents(finished.out)
     settings = with_settings(*SETTINGS, "particles=3")
     where = ("--seed", "3", "--out", str(finished.out))
-    ended = called(capsys, "run", "polynomial", *where, *settings)
+    ended = called("run", "polynomial", *where, *settings)
     assert_one_sentence(ended, str(finished.out), "--out", "--fresh")
     assert contents(finished.out) == before
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign"])
-def test_a_damaged_checkpoint_is_named_and_left_alone(
-    damage: str, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_is_named_and_left_alone(finished: Finished, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     shutil.copy(finished.out / "config.toml", out)
     content = bytearray((finished.out / "checkpoint.safetensors").read_bytes())
-    if damage == "truncated":
-        content = content[: len(content) // 2]
-    elif damage == "flipped":
-        content[-50] ^= 1
-    else:
-        # As of a run with the same shapes but other settings.
-        place = content.index(b'"identity":"') + len(b'"identity":"')
-        content[place] = ord("0") if content[place] != ord("0") else ord("1")
+    content[-50] ^= 1
     (out / "checkpoint.safetensors").write_bytes(bytes(content))
     before = contents(out)
-    settings = with_settings(*SETTINGS)
-    ended = called(capsys, "run", "polynomial", "--seed", "3", "--out", str(out), *settings)
+    ended = called("run", "polynomial", "--seed", "3", "--out", str(out), *with_settings(*SETTINGS))
     assert_one_sentence(ended, str(out / "checkpoint.safetensors"))
     assert contents(out) == before
 
@@ -408,7 +364,7 @@ def test_a_disk_without_any_room_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_help_loses_no_default_to_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_loses_no_default_to_markup() -> None:
     """rich takes [words] for a style, and shows nothing."""
-    shown = called(capsys, "personalize", "--help").output + called(capsys, "fit", "--help").output
+    shown = called("personalize", "--help").output + called("fit", "--help").output
     assert "(default: guessed)" in " ".join(shown.replace("│", " ").split())

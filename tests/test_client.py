@@ -254,14 +254,8 @@ def test_damaged_files_end_in_one_sentence(model: ClientModel, tmp_path: Path) -
         assert "\n" not in str(caught.value)
         assert str(path) in str(caught.value)
 
-    for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        refused("is damaged")
-    for place in np.random.default_rng(0).integers(0, len(whole), 40):
-        broken = bytearray(whole)
-        broken[place] ^= 0x41
-        path.write_bytes(broken)
-        refused("is damaged|is no file of the kind|has the format")
+    path.write_bytes(whole[: len(whole) // 2])  # of any other damage `test_files` tells
+    refused("is damaged")
     save_file(arrays, path, about | {"clients": '["eve"]'})
     refused("is damaged")
     save_file(arrays, path, about | {"format": "pacpfl-model-9"})

@@ -107,6 +107,9 @@ def table(name: str) -> pd.DataFrame:
     y = np.sin(x[:, 0]) + apart * own + random.normal(0, 0.3, len(x))
     frame = pd.DataFrame(x, columns=[f"x{number}" for number in range(features)])
     frame["y"] = np.where(y > np.median(y), "high", "low") if classes else y
+    if "each client" in name:  # names in no order, and a column of true and false
+        frame.insert(1, "yes", random.random(len(x)) < 0.4)
+        own = (7 * own) % clients
     frame["client"] = [f"c{number:02d}" for number in own]
     return frame
 
@@ -125,10 +128,12 @@ def test_command_line_and_estimators_give_a_table_the_same_model(
     shared = shared_of_run(tmp_path / "run")
     found = load_own(config.tables, config.seed)
     clients = found.federation.existing
-    x = np.concatenate([client.train.x for client in clients])
+    schema = found.schema
+    x = pd.DataFrame(np.concatenate([c.train.x for c in clients]), columns=schema.features)
+    x = x.astype(dict.fromkeys(schema.unscaled, bool))
     y = np.concatenate([client.train.y for client in clients])
     groups = np.repeat([c.name for c in clients], [len(c.train) for c in clients])
-    kind = PACPFLRegressor if found.schema.classes is None else PACPFLClassifier
+    kind = PACPFLRegressor if schema.classes is None else PACPFLClassifier
     estimator = kind(random_state=0, **FEW_ROUNDS).fit(x, y, groups)
 
     for section in ("train", "prior", "network", "bnn", "posterior", "personal"):
@@ -139,7 +144,7 @@ def test_command_line_and_estimators_give_a_table_the_same_model(
     model = ClientModel.condition(shared, client.name, client.train.x, client.train.y)
     at, names = x[:5], [client.name] * 5
     if kind is PACPFLClassifier:
-        answers = estimator.predict_proba(at, names), model.probabilities(at)
+        answers = estimator.predict_proba(at, names), model.probabilities(at.to_numpy(float))
     else:
-        answers = estimator.predict(at, names), model.predict(at).mean
+        answers = estimator.predict(at, names), model.predict(at.to_numpy(float)).mean
     np.testing.assert_array_equal(*answers)

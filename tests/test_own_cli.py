@@ -199,9 +199,7 @@ def test_update_evaluate_parquet_and_quantiles(done: Done) -> None:
     assert len(found) == 950
 
 
-def test_faults_of_models_and_tables_end_in_one_sentence(
-    done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faults_of_models_and_tables_end_in_one_sentence(done: Done, tmp_path: Path) -> None:
     good, broken = done.folder / "m.safetensors", tmp_path / "broken.safetensors"
     broken.write_bytes(good.read_bytes()[:-9])
     table = tmp_path / "t.csv"
@@ -218,17 +216,17 @@ def test_faults_of_models_and_tables_end_in_one_sentence(
     ]
     for text, model, words in faults:
         table.write_text(text)
-        ended = called(capsys, "predict", "--model", str(model), "--data", str(table), "--out", out)
+        ended = called("predict", "--model", str(model), "--data", str(table), "--out", out)
         assert_one_sentence(ended, *words)
     table.write_text("temperature,wind,day\n1,2,work\n")
     arguments = ("predict", "--model", str(good), "--data", str(table))
-    assert_one_sentence(called(capsys, *arguments, "--out", "x.xlsx"), ".csv or .parquet")
-    ended = called(capsys, *arguments, "--out", out, "--quantiles", "5")
+    assert_one_sentence(called(*arguments, "--out", "x.xlsx"), ".csv or .parquet")
+    ended = called(*arguments, "--out", out, "--quantiles", "5")
     assert_one_sentence(ended, "--quantiles 5")
-    ended = called(capsys, "update", "--model", str(good), "--data", str(table))
+    ended = called("update", "--model", str(good), "--data", str(table))
     assert_one_sentence(ended, "no column 'load_kw'")
     arguments = ("personalize", "--data", str(table), "--out", out, "--run")
-    assert_one_sentence(called(capsys, *arguments, str(tmp_path)), "config.toml")
+    assert_one_sentence(called(*arguments, str(tmp_path)), "config.toml")
 
 
 @pytest.fixture
@@ -246,9 +244,7 @@ def tables(tmp_path: Path) -> Callable[..., Path]:
 ROWS = "".join(f"{i},{i % 3}.5,{'u' if i % 2 else 'v'},{3 * i}\n" for i in range(12))
 
 
-def test_init_guesses_and_says_why(
-    tables: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_guesses_and_says_why(tables: Callable[..., Path], tmp_path: Path) -> None:
     folder = tables(
         a="id,x,kind,price,note\n" + ROWS.replace("\n", ",n\n"),
         b="id;x;kind;price;extra\n"
@@ -256,7 +252,7 @@ def test_init_guesses_and_says_why(
         tiny="id,x,kind,price\n1,2,u,3\n",
     )
     out = tmp_path / "own.toml"
-    ended = called(capsys, "init", str(folder), "--out", str(out))
+    ended = called("init", str(folder), "--out", str(out))
     assert ended.code == 0, ended
     for words in (
         *("decimal commas in b.csv", "Not in every file, so not used: extra, note"),
@@ -266,17 +262,17 @@ def test_init_guesses_and_says_why(
     found = tomllib.loads(out.read_text())["tables"]
     assert found["small"] == "leave"
     assert found["columns"] == ["id", "x", "kind"]
-    assert_one_sentence(called(capsys, "init", str(folder), "--out", str(out)), "--force")
-    ended = called(capsys, "init", str(folder), "--target", "cost", "--out", str(out), "--force")
+    assert_one_sentence(called("init", str(folder), "--out", str(out)), "--force")
+    ended = called("init", str(folder), "--target", "cost", "--out", str(out), "--force")
     assert_one_sentence(ended, "--target 'cost' is no column", "price")
-    ended = called(capsys, "init", str(folder / "a.csv"), "--out", str(out), "--force")
+    ended = called("init", str(folder / "a.csv"), "--out", str(out), "--force")
     assert_one_sentence(ended, "--client COLUMN", "kind")
     one = ("init", str(folder / "a.csv"), "--client", "kind", "--out", str(out), "--force")
-    assert called(capsys, *one).code == 0
+    assert called(*one).code == 0
 
 
 def test_init_finds_missing_cells_dates_splits_and_levels(
-    tables: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tables: Callable[..., Path], tmp_path: Path
 ) -> None:
     def text(level: int) -> str:
         rows = [
@@ -287,7 +283,7 @@ def test_init_finds_missing_cells_dates_splits_and_levels(
 
     folder = tables(a=text(0), b=text(1000))
     out = tmp_path / "own.toml"
-    ended = called(capsys, "init", str(folder), "--out", str(out))
+    ended = called("init", str(folder), "--out", str(out))
     assert ended.code == 0, ended
     for words in (
         *(
@@ -306,7 +302,7 @@ def test_init_finds_missing_cells_dates_splits_and_levels(
     found = tomllib.loads(out.read_text())
     assert found["data"]["standardize"] == "client"
     assert (found["tables"]["missing"], found["tables"]["split"]) == ("impute", "column")
-    ended = called(capsys, "check", str(out))
+    ended = called("check", str(out))
     assert ended.code == 0, ended
     for words in (
         "2 existing and 0 new",
@@ -320,21 +316,20 @@ def test_init_finds_missing_cells_dates_splits_and_levels(
 def test_check_stops_before_a_long_run_would(
     tables: Callable[..., Path],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for command in ("check", "fit", "compare"):
-        assert_one_sentence(called(capsys, command), "There is no pacpfl.toml here", "pacpfl init")
+        assert_one_sentence(called(command), "There is no pacpfl.toml here", "pacpfl init")
     folder = tables(a="x,y\n" + "1,2\n" * 6, b="x,y\n1,2\n2,oops\n")
-    assert_one_sentence(called(capsys, "check", str(folder)), "b.csv, row 2", "'oops'")
+    assert_one_sentence(called("check", str(folder)), "b.csv, row 2", "'oops'")
     (tmp_path / "p.toml").write_text('[data]\nname = "polynomial"\n')
-    assert_one_sentence(called(capsys, "fit", "p.toml"), "p.toml is about polynomial")
+    assert_one_sentence(called("fit", "p.toml"), "p.toml is about polynomial")
     (tmp_path / "q.toml").write_text('[data]\nname = "tables"\n')
-    assert_one_sentence(called(capsys, "fit", "q.toml"), "pacpfl init FOLDER")
+    assert_one_sentence(called("fit", "q.toml"), "pacpfl init FOLDER")
     folder = tables(b="x,y\n" + "1,3\n" * 6)
     (tmp_path / "r.toml").write_text(
         f"[data]\nname = 'tables'\n[tables]\nsource = '{folder}'\ntarget = 'y'\n"
         "[train]\nclients_per_round = 3\n"
     )
-    assert_one_sentence(called(capsys, "check", "r.toml"), "clients_per_round = 3", "2 clients")
+    assert_one_sentence(called("check", "r.toml"), "clients_per_round = 3", "2 clients")

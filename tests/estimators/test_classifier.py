@@ -113,17 +113,24 @@ def test_a_new_client_and_more_rows_of_it(tmp_path):
     assert loaded.classes_.dtype == model.classes_.dtype
 
 
-def test_a_class_that_was_not_fitted_is_an_error(fitted):
-    x = table()[0]
+def test_classes_that_cannot_be_used_are_named(fitted):
+    x, _, groups = table()
     with pytest.raises(InputError, match="'bear' was not among those fitted"):
         fitted.personalize(x[:2], ["lynx", "bear"], group="late")
     assert "late" not in fitted.clients_
-
-
-def test_one_class_is_too_few():
-    x, _, groups = table()
     with pytest.raises(InputError, match="one class, 'owl'"):
         PACPFLClassifier(**OPTIONS).fit(x, ["owl"] * 45, groups)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"), [([False, True], ("false", "true")), ([1.0, 2.5], ("1", "2.5"))]
+)
+def test_the_command_line_reads_its_classes(labels, words):
+    """It writes them as cells of a table are read."""
+    x = table()[0]
+    model = PACPFLClassifier(**OPTIONS | {"rounds": 0}).fit(x, np.array(labels)[np.arange(45) % 2])
+    assert model._shared.schema.classes == words
+    assert model.predict(x[:1]).dtype == np.array(labels).dtype
 
 
 def test_without_data_the_prior_answers():

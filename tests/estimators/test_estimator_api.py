@@ -44,30 +44,36 @@ def fitted() -> PACPFLRegressor:
     return PACPFLRegressor(**QUICK).fit(*table())
 
 
-def test_frames_of_pandas_and_polars_give_the_same(fitted):
+def test_frames_and_names_of_all_kinds_give_the_same(fitted):
     x, y, groups = table()
     expected = fitted.predict(x, groups)
     for frame in (pd.DataFrame(x, columns=["u", "v", "w"]), pl.DataFrame(x, ["u", "v", "w"])):
         column = type(frame)({"g": groups})["g"]
         model = PACPFLRegressor(**QUICK).fit(frame, y, groups=column)
         assert list(model.feature_names_in_) == ["u", "v", "w"]
-        assert model.n_features_in_ == 3
         np.testing.assert_allclose(model.predict(frame, column), expected, rtol=1e-12)
         with pytest.raises(ValueError, match="feature names"):
             model.predict(frame[["v", "u", "w"]], column)
-
-
-def test_clients_may_be_named_by_numbers_or_categories(fitted):
-    x, y, groups = table()
-    expected = fitted.predict(x, groups)
     numbers = np.arange(24) % 3
-    by_number = PACPFLRegressor(**QUICK).fit(x, y, numbers)
-    assert by_number.clients_ == [0, 1, 2]
-    np.testing.assert_allclose(by_number.predict(x, numbers.tolist()), expected)
-    categories = pd.Series(groups, dtype="category")
-    np.testing.assert_allclose(
-        PACPFLRegressor(**QUICK).fit(x, y, categories).predict(x, categories), expected
-    )
+    for names in (numbers, numbers.tolist(), pd.Series(groups, dtype="category")):
+        model = PACPFLRegressor(**QUICK).fit(x, y, names)
+        np.testing.assert_allclose(model.predict(x, names), expected)
+        assert model.clients_ == list(dict.fromkeys(names))
+
+
+def test_clients_count_in_the_order_in_which_they_appear():
+    """As in a table that the command line reads: the same rows, the same model to the bit."""
+    x, y, _ = table()
+    assert PACPFLRegressor(**QUICK).fit(x, y, ["b", "a", 10, 9] * 6).clients_ == ["b", "a", 10, 9]
+
+
+def test_columns_of_true_and_false_keep_their_unit():
+    x, y, groups = table()
+    for kind in (pd.DataFrame, pl.DataFrame):
+        frame = kind({"u": x[:, 0], "yes": x[:, 1] > 0})
+        shared = PACPFLRegressor(**QUICK).fit(frame, y, groups)._shared
+        assert shared.schema.unscaled == ("yes",)
+        assert shared.scaler.x_std[1] == 1 != shared.scaler.x_std[0]
 
 
 @pytest.mark.parametrize("groups", [[None] * 24, [float("nan")] * 24, [("a",)] * 24])
@@ -77,18 +83,6 @@ def test_a_name_that_no_file_could_hold_is_refused(groups):
     holder[:] = groups
     with pytest.raises(InputError, match="name clients by text or whole numbers"):
         PACPFLRegressor(**QUICK).fit(x, y, holder)
-
-
-def test_parameters_are_scikit_learns():
-    model = PACPFLRegressor(particles=3, settings={"train.svgd_kernel": "imq"})
-    assert model.get_params()["particles"] == 3
-    copy = clone(model.set_params(tau=0.2))
-    assert copy.tau == 0.2
-    assert copy.get_params() == model.get_params()
-    x, y, groups = table()
-    copy.set_params(**QUICK).fit(x, y, groups)
-    assert copy.config_.train.svgd_kernel == "imq"
-    assert copy.config_.train.tau == 0.2
 
 
 @pytest.fixture
@@ -166,16 +160,10 @@ def test_an_unknown_client_is_an_error_with_the_way_out(fitted):
         fitted.update(x, y, group="z")
     with pytest.raises(InputError, match="has a model already"):
         fitted.personalize(x, y, group="a")
-
-
-def test_a_client_can_be_forgotten():
-    x, y, groups = table()
-    model = PACPFLRegressor(**QUICK).fit(x, y, groups)
-    model.predict(x, groups)
-    model.forget("b")
-    assert model.clients_ == ["a", "c"]
+    forgetful = PACPFLRegressor(**QUICK).fit(x, y, groups).forget("b")
+    assert forgetful.clients_ == ["a", "c"]
     with pytest.raises(InputError, match="'b' is not known"):
-        model.predict(x[:1], ["b"])
+        forgetful.predict(x[:1], ["b"])
 
 
 @pytest.mark.parametrize(
@@ -204,19 +192,12 @@ def test_a_wrong_parameter_is_named_when_fitting(change, words):
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_of_numpy_are_parameters_too():
-    x, y, groups = table()
-    options = {"particles": np.int64(3), "tau": np.float32(0.5), "mean_widths": np.array([4, 4])}
-    model = PACPFLRegressor(**QUICK | options).fit(x, y, groups)
-    assert model.particles_.shape[0] == 3
-    assert model.config_.prior.mean_widths == (4, 4)
-
-
 def test_what_is_given_takes_the_place_of_auto():
     x, y, groups = table()
     options = {"random_state": 0, "rounds": 0, "settings": {"train.schedule": "constant"}}
     auto = PACPFLRegressor(**options).fit(x, y, groups).config_
-    model = PACPFLRegressor(**options, kernel="ard", batch=5, tau=2).fit(x, y, groups)
+    given = {"kernel": "ard", "batch": np.int64(5), "tau": np.float32(2)}
+    model = clone(PACPFLRegressor(**options, **given)).fit(x, y, groups)
     train, prior = model.config_.train, model.config_.prior
     assert (prior.kernel, train.batch, train.tau) == ("ard", 5, 2.0)
     assert (prior.mean, train.rounds, train.hyper_std) == (
@@ -236,12 +217,6 @@ def test_clients_of_one_row_and_features_that_never_change():
     assert (std > 0).all()
     flat = PACPFLRegressor(**QUICK).fit(np.ones((4, 2)), np.full(4, 3.0))
     np.testing.assert_allclose(flat.predict(np.ones((1, 2))), 3.0, atol=0.5)
-
-
-def test_values_whose_variance_overflows_are_refused():
-    x, y, _ = table()
-    with pytest.raises(InputError, match="the target are too large"):
-        PACPFLRegressor(**QUICK).fit(x, y * 1e300)
 
 
 def test_a_client_with_too_many_rows_is_told_so(fitted, monkeypatch):
@@ -266,11 +241,13 @@ def test_a_file_holds_all_there_is(tmp_path):
     x, y, groups = table()
     frame = pd.DataFrame(x, columns=["u", "v", "größe"])
     model = PACPFLRegressor(**QUICK, standardize="client", unseen_groups="prior")
+    model.set_params(random_state=np.random.RandomState(3), mean_widths=np.array([4, 4]))
     model.fit(frame, y, groups).personalize(frame[:5], y[:5], group="späť")
     path = tmp_path / "model.safetensors"
     model.save(path)
     loaded = PACPFLRegressor.load(path)
-    assert loaded.get_params() == model.get_params()
+    kept = model.get_params() | {"random_state": None, "mean_widths": [4, 4]}
+    assert loaded.get_params() == kept
     assert loaded.clients_ == ["a", "b", "c", "späť"]
     asked = [*groups[:20], "späť", "späť", "x", "x"]
     np.testing.assert_array_equal(loaded.predict(frame, asked), model.predict(frame, asked))
@@ -288,10 +265,9 @@ def test_files_that_are_damaged_or_of_another_kind_are_refused(fitted, tmp_path)
     content = path.read_bytes()
     with pytest.raises(InputError, match=r"load it with PACPFLRegressor\.load"):
         pacpfl.PACPFLClassifier.load(path)
-    for damaged in (content[:-8], content[:100], b"", content[:-3] + b"abc"):
-        path.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"is damaged .* make it again"):
-            PACPFLRegressor.load(path)
+    path.write_bytes(content[:-8])
+    with pytest.raises(InputError, match=r"is damaged .* make it again"):
+        PACPFLRegressor.load(path)
     with pytest.raises(InputError, match="There is no file"):
         PACPFLRegressor.load(tmp_path / "nothing there")
     with pytest.raises(InputError, match="could not be written"):
@@ -341,15 +317,6 @@ def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_
     assert again.config_.prior == loaded.config_.prior
     with pytest.raises(InputError, match="holds a PACPFLRegressor"):
         pacpfl.PACPFLClassifier.load(ours)
-
-
-def test_a_generator_as_random_state_is_not_kept_in_the_file(tmp_path):
-    x, y, groups = table()
-    model = PACPFLRegressor(**QUICK | {"random_state": np.random.RandomState(3)})
-    model.fit(x, y, groups).save(tmp_path / "model")
-    loaded = PACPFLRegressor.load(tmp_path / "model")
-    assert loaded.random_state is None
-    np.testing.assert_array_equal(loaded.predict(x, groups), model.predict(x, groups))
 
 
 def test_a_notebook_shows_the_diagram_and_the_clients(fitted):

@@ -235,17 +235,13 @@ def test_the_ledger_is_printed_and_a_new_start_adds_up(
     assert "1 earlier in the same folder included" in printed
 
 
-def test_a_new_start_says_what_it_means(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from rich.console import Console
-
+def test_a_new_start_says_what_it_means(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pacpfl.cli.run import warn_of_earlier
 
-    warn_of_earlier(folder, Console(width=1000))
-    assert "adds to the 1 earlier" in capsys.readouterr().out
-    warn_of_earlier(folder / "nowhere", Console())
-    assert capsys.readouterr().out == ""
+    warn_of_earlier(folder)
+    assert "adds to the 1 earlier" in capsys.readouterr().err
+    warn_of_earlier(folder / "nowhere")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("where", "word"), [("nowhere", "no run folder"), (".", "no privacy")])

@@ -116,7 +116,7 @@ def test_a_search_that_is_interrupted_keeps_what_it_has_and_says_how_to_go_on(st
         ),
     ],
 )
-def test_a_search_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path, capsys):
+def test_a_search_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path):
     out = tmp_path / "out" / "x.toml"
-    assert_one_sentence(called(capsys, "tune", *arguments, "--out", str(out)), *words)
+    assert_one_sentence(called("tune", *arguments, "--out", str(out)), *words)
     assert not out.parent.exists()

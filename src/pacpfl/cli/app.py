@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from pacpfl.cli.common import console
+from pacpfl.cli.common import console, say
 from pacpfl.cli.own import check, compare, fit, init
 from pacpfl.cli.predict import evaluate, personalize, predict, update
 from pacpfl.cli.run import certify, download, privacy, report, run
@@ -83,7 +83,7 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except InputError as error:
-        console.print(f"pacpfl: {error}", soft_wrap=True, markup=False)
+        say(f"pacpfl: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         console.print("Stopped.")

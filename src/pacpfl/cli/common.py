@@ -47,6 +47,11 @@ def shipped(name: str) -> Config:
     return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
 
 
+def say(text: str) -> None:
+    """Print a sentence for people beside the results, as it stands, to standard error."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
 @contextmanager
 def stopping() -> Iterator[None]:
     """End with the status of Ctrl-C, and a sentence, where a run was stopped and saved."""
@@ -55,7 +60,7 @@ def stopping() -> Iterator[None]:
     try:
         yield
     except Interrupted as reason:
-        console.print(f"Saved: {reason}. The same command goes on from there.", soft_wrap=True)
+        say(f"Saved: {reason}. The same command goes on from there.")
         raise typer.Exit(130) from None
 
 

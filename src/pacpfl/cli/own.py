@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, stopping
+from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, say, stopping
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _configuration(
         with console.status(f"reading {path}"):
             proposal = propose(path, target, client)
         for sentence in proposal.words:
-            console.print(f"- {sentence}", soft_wrap=True, markup=False)
+            say(f"- {sentence}")
         return configuration.override(proposal.config, settings)
     config = configuration.load_file(path)
     if config.data.name != "tables":
@@ -189,7 +189,7 @@ def _train(config: Config, folder: Path, fresh: bool) -> None:
         for name in (SHARED_NAME, UNITS):
             (folder / name).unlink(missing_ok=True)
     for notice in load_own(config.tables, config.seed).notices:
-        console.print(notice, soft_wrap=True, markup=False)
+        say(notice)
     with watching(console) as watcher, stopping():
         results = study.run(config, folder, watcher)
         watcher.stage("writing the folder")

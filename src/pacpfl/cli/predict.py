@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pacpfl.cli.common import console, print_table
+from pacpfl.cli.common import print_table, say
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pacpfl.client import ClientModel
+    from pacpfl.client import ClientModel, Shared
     from pacpfl.data.tables.read import Rows
 
 
@@ -44,14 +45,12 @@ def personalize(
     Nothing is sent anywhere. The model holds the client's rows: it is as private as they are.
     """
     from pacpfl.client import ClientModel, load_shared
-    from pacpfl.data.tables.read import read_rows
     from pacpfl.engine import runtime
 
     shared = load_shared(run)
     runtime.configure(shared.config.run.precision)
-    rows = read_rows(data, shared.schema, targets=True, client=client)
+    rows = _read(data, shared, True, client)
     x, y = at_most(rows, shared.config.tables.most)
-    _tell(rows)
     model = ClientModel.condition(shared, rows.client, x, y)
     model.check()
     model.save(out)
@@ -73,7 +72,7 @@ def predict(
         raise InputError(f"{out} must end in .csv or .parquet; name it so.")
     loaded, rows = _open(model, data, False, client)
     schema = loaded.shared.schema
-    columns: dict[str, Any] = {"row": range(1, len(rows.x) + 1)}
+    columns: dict[str, Sequence[object]] = {"row": range(1, len(rows.x) + 1)}
     if schema.classes is None:
         found = loaded.predict(rows.x, levels)
         columns |= {"mean": found.mean, "std": found.std}
@@ -124,19 +123,20 @@ def evaluate(model: Model, data: Table, client: Name = None) -> None:
 
 def _open(model: Path, data: Path, targets: bool, client: str | None) -> tuple[ClientModel, Rows]:
     from pacpfl.client import load_model
-    from pacpfl.data.tables.read import read_rows
     from pacpfl.engine import runtime
 
     runtime.configure()
     loaded = load_model(model, client)
-    rows = read_rows(data, loaded.shared.schema, targets=targets, client=client)
-    _tell(rows)
-    return loaded, rows
+    return loaded, _read(data, loaded.shared, targets, client)
 
 
-def _tell(rows: Rows) -> None:
+def _read(data: Path, shared: Shared, targets: bool, client: str | None) -> Rows:
+    from pacpfl.data.tables.read import read_rows
+
+    rows = read_rows(data, shared.schema, targets=targets, client=client)
     for notice in rows.notices:
-        console.print(notice, soft_wrap=True, markup=False)
+        say(notice)
+    return rows
 
 
 def at_most(rows: Rows, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +147,7 @@ def at_most(rows: Rows, most: int) -> tuple[np.ndarray, np.ndarray]:
     if not most or len(rows.y) <= most:
         return rows.x, rows.y
     kept = np.sort(np.random.default_rng(0).permutation(len(rows.y))[:most])
-    console.print(f"{most} of {len(rows.y)} rows are used (tables.most).", soft_wrap=True)
+    say(f"{most} of {len(rows.y)} rows are used (tables.most).")
     return rows.x[kept], rows.y[kept]
 
 
@@ -161,7 +161,7 @@ def levels_of(text: str) -> list[float]:
     return levels
 
 
-def _write_table(path: Path, columns: dict[str, Any]) -> None:
+def _write_table(path: Path, columns: dict[str, Sequence[object]]) -> None:
     import pandas as pd
 
     from pacpfl import files

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, shipped, stopping
+from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, say, shipped, stopping
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
 
@@ -119,7 +119,7 @@ def run(
     from pacpfl.report.track import tracked
 
     if fresh:
-        warn_of_earlier(folder, console)
+        warn_of_earlier(folder)
         RunFolder(folder).clear()
     with (
         watching(console) as watcher,
@@ -285,16 +285,15 @@ def _row(run: RunRecord) -> list[str]:
     ]
 
 
-def warn_of_earlier(folder: Path, console: Console) -> None:
+def warn_of_earlier(folder: Path) -> None:
     """Say what --fresh means where the same data were released before."""
     from pacpfl.privacy.ledger import FILE, read_ledger
 
     runs = [run for run in read_ledger(folder / FILE) if run.released]
     if runs:
-        console.print(
+        say(
             f"{folder} keeps its privacy ledger: a new run releases the same data again, and what it "
-            f"spends adds to the {len(runs)} earlier (pacpfl privacy {folder} prints the total).",
-            soft_wrap=True,
+            f"spends adds to the {len(runs)} earlier (pacpfl privacy {folder} prints the total)."
         )
 
 
@@ -325,6 +324,6 @@ def download(
 
         path = downloads.download(name, folder, show)
     if not downloads.SOURCES[name].checksum:
-        console.print(f"Its publisher gives no checksum: {path} was not checked.", soft_wrap=True)
+        say(f"Its publisher gives no checksum: {path} was not checked.")
     dataset = name.partition("-")[0]
     print(f"pacpfl run {dataset} --data {shlex.quote(str(path))}")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pacpfl.cli.common import console, print_table
+from pacpfl.cli.common import console, print_table, say
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
+    from pacpfl.run import Watcher
 
 sites_app = typer.Typer(
     no_args_is_help=True, help="Kits for a training across sites, and its status."
@@ -42,7 +43,7 @@ def provision_sites(
     for kit in made:
         print(kit)
     if not made:
-        _say(f"All kits are in {out} already; to renew one, delete its folder first.")
+        say(f"All kits are in {out} already; to renew one, delete its folder first.")
 
 
 @sites_app.command("add")
@@ -115,8 +116,8 @@ def start_server(kit: Kit) -> None:
     from pacpfl.sites.kits import keep_running
 
     about = _ready(kit, "server")
-    _say(f"The server of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}.")
-    keep_running(kit, "server", say=_say)
+    say(f"The server of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}.")
+    keep_running(kit, "server", say=say)
 
 
 @site_app.command("start")
@@ -148,11 +149,11 @@ def start_site(
     if data is not None:
         write_site_file(own / FILE, data.resolve())
     read_site_file(own / FILE)
-    _say(
+    say(
         f"Site {about['name']} of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}, "
         f"what it allows stands in {kit / 'pacpfl' / FILE}."
     )
-    keep_running(kit, "site", {"PACPFL_SITE": str(own)}, say=_say)
+    keep_running(kit, "site", {"PACPFL_SITE": str(own)}, say=say)
 
 
 @site_app.command("personalize")
@@ -197,7 +198,7 @@ def run_across(
     config: Config,
     folder: Path,
     kit: Path | None,
-    watcher: Any,
+    watcher: Watcher,
     fresh: bool = False,
     demonstration: bool = False,
 ) -> Config | None:
@@ -212,10 +213,6 @@ def run_across(
         return Line(kit, about["name"])
 
     return train_at_sites(config, folder, about, connect, watcher, fresh, demonstration)
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False)
 
 
 def _ready(kit: Path, role: str) -> dict[str, Any]:
@@ -241,7 +238,7 @@ def _ready(kit: Path, role: str) -> dict[str, Any]:
     if left < 0:
         raise InputError(f"The certificate of {kit} ended on {end:%Y-%m-%d}; renew the kit.")
     if left < WARN_DAYS:
-        _say(f"The certificate of {kit} ends on {end:%Y-%m-%d}, in {left} days; renew the kit.")
+        say(f"The certificate of {kit} ends on {end:%Y-%m-%d}, in {left} days; renew the kit.")
     return about
 
 
