@@ -123,7 +123,7 @@ def test_classes_that_cannot_be_used_are_named(fitted):
 
 
 @pytest.mark.parametrize(
-    ("labels", "words"), [([False, True], ("false", "true")), ([1.0, 2.5], ("1", "2.5"))]
+    ("labels", "words"), [([False, True], ("false", "true")), ([1.0, 2.0], ("1", "2"))]
 )
 def test_the_command_line_reads_its_classes(labels, words):
     """It writes them as cells of a table are read."""
