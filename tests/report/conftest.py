@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from folders import make_run
 
 from pacpfl.report import write_report
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless browser, where there is one."""
+    pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
+    from browsing import open_browser
+
+    yield from open_browser(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="session")

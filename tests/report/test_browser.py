@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
-from browsing import open_browser, show
+from browsing import show
 from folders import make_document
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from pacpfl.report import write_report
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    yield from open_browser(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")

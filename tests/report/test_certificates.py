@@ -30,22 +30,6 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_section_holds_the_numbers_and_the_words(folder: Path) -> None:
-    page = read_page(write_report(folder))
-    section = page.one("section", id="certificates")
-    assert [link.text for link in page.one("nav").all("a")].count("Certificates") == 1
-    rows = section.one("table", id="certificates-table").one("tbody").all("tr")
-    assert [[cell.text for cell in row.all("td")] for row in rows] == [
-        ["0.100", "1.400", "1.525", "0.250", "2 of 3", "0 of 3", "2 of 3"],
-        ["0.200", "0.800", "0.925", "0.250", "2 of 2", "2 of 2", "2 of 2"],
-    ]
-    for text in certificates(make_document()):
-        assert text in section.text
-    assert (folder / "figures" / "certificates.png").read_bytes().startswith(b"\x89PNG")
-    drawn = section.one("figure", id="figure-certificates").one("svg")
-    assert "1.400" in drawn.attributes["aria-label"]
-
-
 def test_equal_conditions_are_told_once_and_different_ones_counted() -> None:
     rows = {
         (row["who"], row["name"], row["status"]): row["reason"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import CLASS_CLIENTS, CLASS_TITLES, SIDE, make_class_run
+from folders import CLASS_TITLES, SIDE, make_class_run
 from reading import read_page
 
 from pacpfl.report import figures, write_report
@@ -16,7 +16,6 @@ from pacpfl.report.folder import Run, read_run
 from pacpfl.report.judge import compare, confidence_and_accuracy, judge
 from pacpfl.report.sentences import cautions, class_calibration
 from pacpfl.report.style import drawing
-from pacpfl.report.tables import client_table, method_table
 
 
 @pytest.fixture(scope="module")
@@ -38,52 +37,6 @@ def test_the_figures_are_those_of_classes(page: Path) -> None:
     drawn = {path.stem for path in (page.parent / "figures").glob("*.svg")}
     assert drawn == {"boxes", "reliability", "examples_existing", "examples_new"}
     assert {path.stem for path in (page.parent / "figures").glob("*.png")} == drawn
-
-
-def test_the_table_of_methods_is_metrics_json(page: Path, run: Run) -> None:
-    measures = read_page(page).one("table", id="measures")
-    heads = [head.text.split(" ")[0] for head in measures.all("th", scope="col")]
-    assert heads == ["Method", "Accuracy", "CE", "NLL", "Brier"]
-    for group in run.groups:
-        (body,) = measures.all("tbody", **{"data-group": group})
-        shown = {
-            row.one("th").text: [cell.attributes["data-value"] for cell in row.all("td")]
-            for row in body.all("tr")
-            if row.all("td")
-        }
-        for method, title in run.titles.items():
-            expected = [
-                run.metrics[method][group][m]["mean"] for m in ("accuracy", "ce", "nll", "brier")
-            ]
-            assert [float(value) for value in shown[title]] == pytest.approx(expected)
-        cells = {row.title: row.cells for row in method_table(run)[group]}
-        assert "±" in cells["PAC-PFL"][0].text
-        assert "±" not in cells["PAC-PFL"][1].text, (
-            "all clients together have no interval over clients"
-        )
-
-
-def test_the_table_of_clients_has_everyones_accuracy_with_and_without_the_others(run: Run) -> None:
-    columns, rows, left_out = client_table(run, judge(run))
-    titles = [column.title for column in columns]
-    assert titles == [
-        "Client", "Group", "Samples", "Test points", "Accuracy", "Accuracy alone", "Gain",
-        "CE of its own", "NLL", "Brier score",
-    ]  # fmt: skip
-    assert (len(rows), left_out) == (2 * CLASS_CLIENTS, 0)
-    for row, (_, own), (_, alone) in zip(
-        rows,
-        run.clients[run.clients["method"] == "pacpfl"].iterrows(),
-        run.clients[run.clients["method"] == "vanilla"].iterrows(),
-        strict=True,
-    ):
-        cells = dict(zip(titles, row.cells, strict=True))
-        assert cells["Client"].text == own["client"] == alone["client"]
-        assert float(cells["Accuracy"].value) == own["accuracy"]
-        assert float(cells["Accuracy alone"].value) == alone["accuracy"]
-        assert float(cells["Gain"].value) == pytest.approx(own["accuracy"] - alone["accuracy"])
-        shown = float(cells["Gain"].text.replace("\N{MINUS SIGN}", "-"))
-        assert shown == pytest.approx(100 * (own["accuracy"] - alone["accuracy"]), abs=0.0501)
 
 
 def test_two_methods_are_compared_by_their_accuracy(run: Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +13,7 @@ import pytest
 from folders import make_run
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
-from browsing import open_browser, show, wait
+from browsing import show, wait
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -56,11 +55,6 @@ for (const element of document.querySelectorAll(arguments[0])) {
 }
 return found;
 """
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    yield from open_browser(tmp_path_factory.mktemp("panel_browser"))
 
 
 def page_of(run: Run, folder: Path) -> Path:

@@ -146,21 +146,6 @@ def test_arrays_of_other_clients_are_refused(tmp_path: Path) -> None:
         panel_data(run, judge(run))
 
 
-def test_warnings_of_a_client_are_in_words(tmp_path: Path) -> None:
-    run = read_run(make_run(tmp_path / "run", clients=3, groups=("existing",)))
-    rows = run.rows("pacpfl", "existing").index
-    run.clients.loc[rows, "coverage_90"] = [0.5, 0.9, 0.9]
-    run.clients.loc[rows, "samples"] = [10.0, 3.0, 10.0]
-    run.clients.loc[rows, "test"] = [60.0, 60.0, 10.0]
-    run.arrays["gain/vanilla/existing"] = np.array(
-        [[60, 0.0, 1.0], [60, 0.0, 1.0], [60, -60, 61.0]]
-    )
-    first, second, third = (c["warnings"] for c in panel_data(run, judge(run))["clients"])
-    assert len(first) == 1 and "50% of its 60" in first[0]
-    assert len(second) == 1 and "8 samples" in second[0]
-    assert len(third) == 2 and "alone" in third[0] and "20 test samples" in third[1]
-
-
 def test_a_thousand_clients_fit_in_five_megabytes(tmp_path: Path) -> None:
     """The page without its figures, which do not grow with the clients, at the most points kept."""
     run = read_run(make_run(tmp_path / "run", clients=10, copies=50, test=100, kept=100))

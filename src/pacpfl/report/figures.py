@@ -6,7 +6,7 @@ Each function takes a run and returns a figure, or nothing where the run holds n
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from pacpfl.folder import thinned
-from pacpfl.report.folder import Run
+from pacpfl.report.folder import Facts, Run
 from pacpfl.report.measures import ACCURACY, BOXED, CE, CLASS_BOXED, RSMSE, Measure
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import (
@@ -364,7 +364,7 @@ def _draw_example(run: Run, group: str, place: int, picture: Axes, bars: Axes) -
         bars.spines[side].set_alpha(0.4)
 
 
-def certificates(document: Mapping[str, Any]) -> Figure:
+def certificates(document: Facts) -> Figure:
     """Draw empirical risk, bound and test risk client by client, a panel for each group."""
     groups, clients = list(document["groups"]), document["clients"]
     figure, axes = panels(len(groups), 1, 2.3 * len(groups) + 0.6, sharey=True)
@@ -388,7 +388,7 @@ def certificates(document: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _draw_certificates(axis: Axes, rows: list[dict[str, Any]], largest: float) -> None:
+def _draw_certificates(axis: Axes, rows: list[Facts], largest: float) -> None:
     place = np.arange(len(rows))
     own = np.array([row["empirical_risk"] for row in rows])
     test = np.array([row["test_risk"] for row in rows], float)  # NaN where there is none

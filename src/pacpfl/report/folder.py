@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from pacpfl.errors import InputError
 from pacpfl.folder import AGAIN, CLASS_METRICS, METRICS, REMEDY, RunFolder, main_method
 from pacpfl.report.measures import CLASS_MEASURES, MEASURES, Measure
 
+Facts = Mapping[str, Any]  # an object of run.json or certificates.json
 GROUPS = ("existing", "new")
 REQUIRED = ("method", "group", "client", "samples", "test")
 TEXTS = ("method", "group", "client", "kind")
@@ -31,12 +33,12 @@ class Run:
     """
 
     name: str
-    record: dict[str, Any]
+    record: Facts
     metrics: dict[str, dict[str, dict[str, dict[str, float]]]]
     clients: pd.DataFrame
     arrays: dict[str, np.ndarray]
     config: str
-    certificates: dict[str, Any] | None = None
+    certificates: Facts | None = None
 
     @property
     def titles(self) -> dict[str, str]:
@@ -44,9 +46,10 @@ class Run:
         return {name: str(entry.get("title", name)) for name, entry in self.methods.items()}
 
     @property
-    def methods(self) -> dict[str, dict[str, Any]]:
+    def methods(self) -> Mapping[str, Facts]:
         """Return what run.json says about each method."""
-        return dict(self.record["methods"])
+        methods: Mapping[str, Facts] = self.record["methods"]
+        return methods
 
     @property
     def main(self) -> str:
@@ -159,7 +162,7 @@ def read_run(path: Path) -> Run:
     )
 
 
-def _read_certificates(path: Path, finished: str | None) -> dict[str, Any] | None:
+def _read_certificates(path: Path, finished: str | None) -> Facts | None:
     """Read certificates.json; None where there is none, or one of an earlier run in this folder."""
     if not path.is_file():
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pacpfl.report import figures, particles
-from pacpfl.report.folder import Run
+from pacpfl.report.folder import Facts, Run
 from pacpfl.report.judge import confidence_and_accuracy, recovered_kinds
 from pacpfl.report.measures import NLL, number, percent
 from pacpfl.report.sentences import GROUP_TITLES, diversity
@@ -256,7 +256,7 @@ def _examples(run: Run, group: str) -> tuple[str, str]:
     return caption, f"Images of {len(labels)} test samples. " + " ".join(parts)
 
 
-def _certificates(document: Mapping[str, Any]) -> tuple[str, str]:
+def _certificates(document: Facts) -> tuple[str, str]:
     caption = (
         "One column per client, sorted by its bound. The ring is the average loss on the client's "
         "own samples, the bar is what is guaranteed for all samples to come, and the cross is the "

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from pacpfl import files
 from pacpfl.report import sentences
-from pacpfl.report.folder import GROUPS, Run, read_run
+from pacpfl.report.folder import GROUPS, Facts, Run, read_run
 from pacpfl.report.gallery import exhibits
 from pacpfl.report.judge import going_alone, judge
 from pacpfl.report.panels import embedded, panel_data
@@ -141,7 +140,7 @@ def _about(run: Run) -> list[str]:
     return parts
 
 
-def moment(value: Any) -> str:
+def moment(value: object) -> str:
     """Return a date as people read it; what is no date stays as it is."""
     try:
         read = datetime.fromisoformat(str(value))
@@ -161,7 +160,7 @@ def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     return blocks
 
 
-def _pairs(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _pairs(entry: Facts, prefix: str = "") -> list[tuple[str, str]]:
     pairs = []
     for key, value in entry.items():
         if key == "title":  # it stands above the block
@@ -174,7 +173,7 @@ def _pairs(entry: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return pairs
 
 
-def _plain(key: str, value: Any) -> str:
+def _plain(key: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

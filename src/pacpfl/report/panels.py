@@ -35,6 +35,7 @@ DASHES = {"-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 2.5"}
 BANDS = (1, 2, 3, 4)  # of the six stored quantiles: 5, 25, 75 and 95%
 BINS = 5  # of confidence, for one client: its few answers would leave twenty nearly empty
 FAR = 1.5  # predictions further from the samples than this, in ranges of the samples, are cut off
+Packed = dict[str, Any]  # becomes JSON
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 MISSING = 64 * 64 - 1
 STEPS = MISSING - 1
@@ -50,7 +51,7 @@ class Sources:
     weights: np.ndarray | None
     members: np.ndarray | None
     classes: np.ndarray | None
-    errors: dict[int, list[dict[str, Any]]]
+    errors: dict[int, list[Packed]]
     predictions: list[dict[str, np.ndarray]]  # of each client
 
 
@@ -59,7 +60,7 @@ def panel_measures(run: Run) -> tuple[Measure, ...]:
     return (ACCURACY, *OF_A_CLASS_CLIENT) if run.classification else (RSMSE, CE, NLL, COVERAGE_90)
 
 
-def panel_data(run: Run, judged: list[Judgement]) -> dict[str, Any]:
+def panel_data(run: Run, judged: list[Judgement]) -> Packed:
     """Collect all that the panels are drawn from."""
     styles, methods = looks(list(run.titles)), list(run.titles)
     alone = going_alone(run)
@@ -107,7 +108,7 @@ def _sources(run: Run, group: str, alone: str | None) -> Sources:
     )
 
 
-def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) -> dict[str, Any]:
+def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) -> Packed:
     measures, place = panel_measures(run), client.place
     rows = [scores.get(client.name, {}) for scores in sources.scores.values()]
     scores = [[row.get(measure.key, math.nan) for measure in measures] for row in rows]
@@ -115,7 +116,7 @@ def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) ->
     table = sources.calibration.get(run.main)
     answers = table[place] if run.classification and table is not None else None
     weights = None if sources.weights is None else sources.weights[place]
-    data: dict[str, Any] = {
+    data: Packed = {
         "link": client_link(client),
         "name": client.name,
         "group": client.group,
@@ -142,7 +143,7 @@ def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) ->
     return data
 
 
-def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> dict[str, Any] | None:
+def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> Packed | None:
     """Pack what was predicted, what came true, and what it was learned from, on one pair of axes."""
     if not kept:
         return None
@@ -151,7 +152,7 @@ def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> dict[s
     inside = (found["y"] >= found["quantiles"][BANDS[0]]) & (
         found["y"] <= found["quantiles"][BANDS[-1]]
     )
-    packed: dict[str, Any] = {
+    packed: Packed = {
         "of": tested,
         "inside": int(inside.sum()),
         "range": [low, high],
@@ -198,12 +199,12 @@ def reliability(table: np.ndarray) -> list[list[float]]:
     ]
 
 
-def wrong_answers(run: Run, group: str) -> dict[int, list[dict[str, Any]]]:
+def wrong_answers(run: Run, group: str) -> dict[int, list[Packed]]:
     """Return the surest wrong answers of each client (by its place), each with its image."""
     place = f"panels/{group}/errors"
     if f"{place}/images" not in run.arrays:
         return {}
-    found: dict[int, list[dict[str, Any]]] = {}
+    found: dict[int, list[Packed]] = {}
     keys = ("client", "labels", "answers", "confidence", "images")
     for owner, label, answer, sure, image in zip(
         *(run.arrays[f"{place}/{key}"] for key in keys), strict=True
@@ -242,7 +243,7 @@ def limits(*values: np.ndarray) -> tuple[float, float]:
     return (float(together.min()), float(together.max())) if together.size else (0.0, 1.0)
 
 
-def embedded(data: Any) -> str:
+def embedded(data: object) -> str:
     """Return JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

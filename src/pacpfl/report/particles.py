@@ -130,22 +130,19 @@ def _tiles(axis: Axes, strengths: np.ndarray) -> None:
 
 def weights(run: Run) -> Figure | None:
     """Draw the weight of every particle in the posterior of every client."""
-    values = {g: w for g in run.groups if (w := run.per_client("weights", g)) is not None}
-    if not values or next(iter(values.values())).shape[1] < 2:
-        return None
-    return _per_client(run, values, "particle", with_kinds=False)
+    return _per_client(run, "weights", "particle", with_kinds=False)
 
 
 def responsibilities(run: Run) -> Figure | None:
     """Draw which component of a mixture prior explains each client, beside its true kind."""
-    values = {g: r for g in run.groups if (r := run.per_client("responsibilities", g)) is not None}
+    return _per_client(run, "responsibilities", "component", with_kinds=True)
+
+
+def _per_client(run: Run, key: str, what: str, with_kinds: bool) -> Figure | None:
+    """Draw a row of tiles per particle or component, a column per client, a panel per group."""
+    values = {g: found for g in run.groups if (found := run.per_client(key, g)) is not None}
     if not values or next(iter(values.values())).shape[1] < 2:
         return None
-    return _per_client(run, values, "component", with_kinds=True)
-
-
-def _per_client(run: Run, values: dict[str, np.ndarray], what: str, with_kinds: bool) -> Figure:
-    """Draw a row of tiles per particle or component, a column per client, a panel per group."""
     rows = next(iter(values.values())).shape[1]
     heights = []
     for group in values:

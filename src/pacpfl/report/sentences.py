@@ -7,13 +7,12 @@ numbers and for classes. A function returns no words where the run does not hold
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from pacpfl.report.folder import Run
+from pacpfl.report.folder import Facts, Run
 from pacpfl.report.judge import (
     FEW_SAMPLES,
     FEW_TESTS,
@@ -105,7 +104,7 @@ def participants(run: Run) -> str:
     return text + "."
 
 
-def diversity(entry: Mapping[str, Any]) -> str:
+def diversity(entry: Facts) -> str:
     """Say whether the particles of a method differ; `entry` is its part of run.json."""
     count, facts = entry.get("particles"), entry.get("diversity") or {}
     if count is None:
@@ -124,7 +123,7 @@ def diversity(entry: Mapping[str, Any]) -> str:
     return f"The {count} particles differ ({shown})."
 
 
-def skipped(entry: Mapping[str, Any]) -> str:
+def skipped(entry: Facts) -> str:
     """Say how many training steps were left out because a gradient was not finite."""
     if "skipped_steps" not in entry:
         return ""
@@ -136,7 +135,7 @@ def skipped(entry: Mapping[str, Any]) -> str:
     return f"{counted(count, 'training step')}{of_all} {'was' if count == 1 else 'were'} skipped."
 
 
-def privacy(entry: Mapping[str, Any]) -> str:
+def privacy(entry: Facts) -> str:
     """Say the epsilon of a private run, never without its delta and neighbours; or why there is none."""
     facts = entry.get("privacy")
     if not facts:
@@ -164,7 +163,7 @@ def privacy(entry: Mapping[str, Any]) -> str:
     return text
 
 
-def guarantee(facts: Mapping[str, Any]) -> str:
+def guarantee(facts: Facts) -> str:
     """Say an epsilon with its delta, with who counts as a neighbour, and how it was accounted for."""
     delta = "delta = 0" if facts["delta"] == 0 else f"delta = {facts['delta']:.3g}"
     change = NEIGHBOURS[facts["unit"], facts["adjacency"]]
@@ -324,7 +323,7 @@ def _status(run: Run) -> Iterator[Caution]:
         )
 
 
-def _not_private(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
+def _not_private(entry: Facts, title: str) -> Iterator[Caution]:
     """Warn of a run with noise for privacy that is marked as not private (run.json, `privacy`)."""
     facts = entry.get("privacy") or {}
     if facts.get("private") is False:
@@ -336,7 +335,7 @@ def _not_private(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
         yield Caution(f"{title}: this run is not private", privacy(entry), advice)
 
 
-def _training(entry: Mapping[str, Any], title: str) -> Iterator[Caution]:
+def _training(entry: Facts, title: str) -> Iterator[Caution]:
     if (entry.get("diversity") or {}).get("collapsed") and entry.get("particles", 1) > 1:
         yield Caution(
             f"{title}: the particles have collapsed",
@@ -557,7 +556,7 @@ def notes(client: Judgement) -> tuple[str, ...]:
 # ---- Certificates
 
 
-def certificates(document: Mapping[str, Any]) -> list[str]:
+def certificates(document: Facts) -> list[str]:
     """Say what is guaranteed to whom."""
     largest, found = document["loss"]["b"], []
     for group, facts in document["groups"].items():
@@ -590,7 +589,7 @@ def certificates(document: Mapping[str, Any]) -> list[str]:
     return [*found, *(verdict(document[row], document) for row in ("federation", "newcomers"))]
 
 
-def verdict(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+def verdict(row: Facts, document: Facts) -> str:
     """Return what one certificate says and rests on."""
     loss, newcomers = document["loss"], row is document["newcomers"]
     who = f"a model drawn from the {row['posterior']} of {row['subject']}"
@@ -623,7 +622,7 @@ def verdict(row: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     return text + " Every premise that can be checked holds."
 
 
-def conditions(document: Mapping[str, Any]) -> list[dict[str, str]]:
+def conditions(document: Facts) -> list[dict[str, str]]:
     """List each condition once, with whom it concerns and, where it differs, for how many of them.
 
     Where reasons differ from client to client, that of the first client is given.

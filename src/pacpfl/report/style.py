@@ -39,7 +39,7 @@ DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (
 # These methods look the same in every report, whichever others a run holds.
 KNOWN_METHODS = ("pacpfl", "vanilla", "pooled", "pfedgp", "fedavg", "mtl", "maml", "pfedbayes")
 
-SETTINGS: dict[Any, Any] = {
+SETTINGS: dict[str, object] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
     "axes.titlesize": 9.5,
@@ -127,12 +127,12 @@ def logarithmic(axes: Axes, symmetric: bool = False) -> None:
     """
     if symmetric:
         axes.set_xscale("symlog", linthresh=1)
-        locator: Any = SymmetricalLogLocator(base=10, linthresh=1)
+        locator = SymmetricalLogLocator(base=10, linthresh=1)
         locator.set_params(numticks=5)
+        axes.xaxis.set_major_locator(locator)
     else:
         axes.set_xscale("log")
-        locator = LogLocator(numticks=5)
-    axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_locator(LogLocator(numticks=5))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     label = axes.get_xlabel()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pandas as pd
 
 from pacpfl.report import sentences
-from pacpfl.report.folder import Run
+from pacpfl.report.folder import Facts, Run
 from pacpfl.report.judge import Judgement, going_alone, mean_of
 from pacpfl.report.measures import OF_A_CLASS_CLIENT, Measure, best, number, plus_minus
 
@@ -169,7 +169,7 @@ class CertificateTable(NamedTuple):
     conditions: list[dict[str, str]]
 
 
-def certificate_table(document: Mapping[str, Any]) -> CertificateTable:
+def certificate_table(document: Facts) -> CertificateTable:
     """Return medians over the clients of each group, and how many certificates say and prove something."""
     medians = {
         "own risk": "empirical_risk", "bound": "bound", "in use": "bound_in_use",

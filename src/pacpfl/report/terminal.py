@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich import progress
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,7 @@ from rich.text import Text
 from pacpfl.engine.simulate import Progress
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.report import sentences
+from pacpfl.report.folder import Facts
 from pacpfl.report.measures import ACCURACY, BRIER, CE, COVERAGE_90, NLL, RSMSE, number, plus_minus
 from pacpfl.run import Watcher
 
@@ -154,7 +155,7 @@ def print_results(results: Mapping[str, MethodResult]) -> None:
     Console(highlight=False).print(table)
 
 
-def print_certificates(document: dict[str, Any], console: Console) -> None:
+def print_certificates(document: Facts, console: Console) -> None:
     """Print one row per client, what the certificates rest on, and the verdicts in words."""
     console.print(_clients(document))
     hidden = sum(max(0, facts["clients"] - CLIENTS_SHOWN) for facts in document["groups"].values())
@@ -165,7 +166,7 @@ def print_certificates(document: dict[str, Any], console: Console) -> None:
         console.print(Text(sentence), soft_wrap=False)
 
 
-def _clients(document: dict[str, Any]) -> Table:
+def _clients(document: Facts) -> Table:
     loss = document["loss"]
     title = f"{loss['name']}, largest value {loss['b']:g}, delta {document['delta']:g}"
     table = Table(title=title, title_justify="left")
@@ -194,7 +195,7 @@ def _clients(document: dict[str, Any]) -> Table:
     return table
 
 
-def _conditions(document: dict[str, Any]) -> Table:
+def _conditions(document: Facts) -> Table:
     table = Table(title="What they rest on", title_justify="left")
     for name in ("for", "condition", "status", "why"):
         table.add_column(name)
