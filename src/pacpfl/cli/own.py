@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -309,7 +310,6 @@ def examine(config: Config) -> Iterator[str]:
     from statistics import median
 
     from pacpfl.build import build_federation
-    from pacpfl.data.tables.columns import describe
     from pacpfl.data.tables.read import load_own
     from pacpfl.defaults import expected_seconds
     from pacpfl.methods.registry import build_method
@@ -328,7 +328,8 @@ def examine(config: Config) -> Iterator[str]:
         raise InputError(
             f"clients_per_round = {chosen} is more than the {len(existing)} clients there are."
         )
-    kinds = ", ".join(f"{count} {kind}" for kind, count in describe(tables.schema).items())
+    counts = Counter(column.kind for column in tables.schema.columns)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     task = "a number" if form.classes is None else f"one of {form.classes} classes"
     rows = [len(client.train) for client in existing]
     measuring = sum(len(c.test) for c in (*existing, *federation.new) if c.test is not None)

@@ -477,8 +477,3 @@ def sort_labels(labels: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(labels, key=lambda label: (float(label), label)))
     except ValueError:
         return tuple(sorted(labels))
-
-
-def describe(schema: Schema) -> dict[str, int]:
-    """Count the columns of each kind, for people."""
-    return dict(Counter(column.kind for column in schema.columns))
