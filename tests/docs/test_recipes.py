@@ -47,7 +47,7 @@ def test_a_method_and_a_prior_family_run_beside_ours(theirs: Path) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
     methods = json.loads((theirs / "out" / "run.json").read_text())["methods"]
     assert methods["mean"]["title"] == "Mean of all" and methods["mean"]["rounds"] == 5
-    assert methods["constants"]["dimension"] == 3
+    assert methods["constants"]["title"] == "PAC-PFL with constants"
     assert "Mean of all" in (theirs / "out" / "report.html").read_text()
 
 
