@@ -72,7 +72,7 @@ def predict(
         raise InputError(f"{out} must end in .csv or .parquet; name it so.")
     loaded, rows = _open(model, data, False, client)
     schema = loaded.shared.schema
-    columns: dict[str, Sequence[object]] = {"row": range(1, len(rows.x) + 1)}
+    columns: dict[str, Sequence[object] | np.ndarray] = {"row": range(1, len(rows.x) + 1)}
     if schema.classes is None:
         found = loaded.predict(rows.x, levels)
         columns |= {"mean": found.mean, "std": found.std}
@@ -161,7 +161,7 @@ def levels_of(text: str) -> list[float]:
     return levels
 
 
-def _write_table(path: Path, columns: dict[str, Sequence[object]]) -> None:
+def _write_table(path: Path, columns: dict[str, Sequence[object] | np.ndarray]) -> None:
     import pandas as pd
 
     from pacpfl import files
