@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
-import matplotlib
+from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (
 # These methods look the same in every report, whichever others a run holds.
 KNOWN_METHODS = ("pacpfl", "vanilla", "pooled", "pfedgp", "fedavg", "mtl", "maml", "pfedbayes")
 
-SETTINGS: dict[str, object] = {
+SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
     "axes.titlesize": 9.5,
@@ -100,11 +100,9 @@ def looks(methods: Collection[str]) -> dict[str, Look]:
 @contextmanager
 def drawing() -> Iterator[None]:
     """Make and save figures inside this block in the report's style, whatever the user has set."""
-    with warnings.catch_warnings(), matplotlib.rc_context():
+    with warnings.catch_warnings(), style.context(["default", SETTINGS]):
         # A name in a script the bundled font lacks shows boxes in the PNG, and fine in the page.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
         yield
 
 
