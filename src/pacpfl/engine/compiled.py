@@ -94,7 +94,7 @@ class Rounds:
             updates, own = self._updates(state, client_states, inputs, own_keys)
             stateless = not jax.tree.leaves(own)
             if several and stateless and sums_suffice(self.method, updates):
-                updates, weights = average(updates, inputs.weights)
+                updates, weights = average(updates, jnp.asarray(inputs.weights))
             else:
                 updates, own, chosen, weights = gather(
                     (updates, own, inputs.chosen, inputs.weights), self.layout.devices

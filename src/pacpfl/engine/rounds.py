@@ -154,7 +154,7 @@ def hold(store: ClientStore, dtype: type) -> Resident:
 def look_up(samples: Resident, places: Places, longest: int) -> Data:
     """Return what a store gathers, from samples on the device."""
 
-    def one(start: jax.Array, length: jax.Array) -> Data:
+    def one(start: ArrayLike, length: ArrayLike) -> Data:
         mask = jnp.arange(longest) < length
         x = jax.lax.dynamic_slice_in_dim(samples.x, start, longest)
         y = jax.lax.dynamic_slice_in_dim(samples.y, start, longest)
