@@ -19,14 +19,10 @@ console = Console(stderr=True, highlight=False)
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Change one key, e.g. particles=8 or prior.kernel=ard.", show_default=False
-    ),
+    typer.Option("--set", help="Change one key, e.g. particles=8 or prior.kernel=ard."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start over, even if a checkpoint is there.")]
-Out = Annotated[
-    Path | None, typer.Option(help="The run folder (default: below runs/).", show_default=False)
-]
+Out = Annotated[Path | None, typer.Option(help="The run folder (default: below runs/).")]
 
 
 def shipped(name: str) -> Config:

@@ -31,18 +31,12 @@ Source = Annotated[
     Path | None,
     typer.Argument(
         help="A configuration (TOML), or tables: a folder with one CSV or Parquet file for each client, "
-        "or one file (default: pacpfl.toml).",
-        show_default=False,
+        "or one file (default: pacpfl.toml)."
     ),
 ]
-Target = Annotated[
-    str | None, typer.Option(help="The column to predict (default: guessed).", show_default=False)
-]
+Target = Annotated[str | None, typer.Option(help="The column to predict (default: guessed).")]
 ClientColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="The column that names the client (default: one file each).", show_default=False
-    ),
+    str | None, typer.Option(help="The column that names the client (default: one file each).")
 ]
 
 
@@ -113,8 +107,7 @@ def compare(
         str | None,
         typer.Option(
             help=f"Which, with commas (default: {','.join(COMPARED)}; for classes "
-            f"{','.join(COMPARED_CLASSES)}).",
-            show_default=False,
+            f"{','.join(COMPARED_CLASSES)})."
         ),
     ] = None,
     out: Out = None,
@@ -228,14 +221,13 @@ def propose(
     form = federation.form
     how, share = scaling([client.train for client in federation.existing], form.classes is not None)
     config = replace(defaults(form, how), seed=seed, tables=settings)
-    if form.classes is not None:
-        why = "Features are scaled by the training rows of all clients together."
-    else:
-        why = f"{share:.0%} of the target's variance lies between clients, so " + (
-            "each is scaled by its own training rows."
-            if how == "client"
-            else "all are scaled together."
-        )
+    why = "Features are scaled by the training rows of all clients together."
+    if form.classes is None:
+        ends = {
+            "client": "each is scaled by its own training rows",
+            "global": "all are scaled together",
+        }
+        why = f"{share:.0%} of the target's variance lies between clients, so {ends[how]}."
     return Proposal(config, (*guessed.words, why, *reasons(config, form)))
 
 
@@ -243,19 +235,14 @@ def commented(proposal: Proposal) -> str:
     """Return TOML with the reasons, all keys of [tables], and other keys that differ from the default."""
     from pacpfl.config import Config, dump
 
-    lines = [
-        "# What pacpfl init saw and guessed:",
-        *(f"# - {_in_one_line(words)}" for words in proposal.words),
+    lines = ["# What pacpfl init saw and guessed:"]
+    for words in proposal.words:  # names of columns may hold line breaks, which would end a comment
+        lines.append("# - " + "".join(c if c.isprintable() else " " for c in words))
+    lines += [
         "#",
         "# Keys that are not here have their defaults; the run folder's config.toml has all.",
-        "",
     ]
-    return "\n".join(lines) + dump(proposal.config, Config(), whole=("tables",))
-
-
-def _in_one_line(words: str) -> str:
-    """Replace the line breaks that names of columns and clients may hold: they would end a comment."""
-    return "".join(letter if letter.isprintable() else " " for letter in words)
+    return "\n".join(lines) + "\n\n" + dump(proposal.config, Config(), whole=("tables",))
 
 
 def reasons(config: Config, form: Form) -> Iterator[str]:
@@ -266,7 +253,7 @@ def reasons(config: Config, form: Form) -> Iterator[str]:
     from pacpfl.engine.runtime import usable_cores
 
     assert form.sizes
-    train, prior = config.train, config.prior
+    train, prior, most = config.train, config.prior, config.tables.most
     rows, middle = sum(form.sizes), median(form.sizes)
     if form.classes is not None:
         widths = " and ".join(map(str, config.network.widths))
@@ -276,8 +263,7 @@ def reasons(config: Config, form: Form) -> Iterator[str]:
             "classes)."
         )
     else:
-        if max(form.sizes) == config.tables.most:
-            most = config.tables.most
+        if max(form.sizes) == most:
             yield f"A Gaussian process keeps at most {most} rows: tables.most = {most}."
         if "vanilla" not in config.run.methods:
             yield (

@@ -25,10 +25,7 @@ Model = Annotated[
 Table = Annotated[Path, typer.Option(help="A table (CSV or Parquet) with the columns of training.")]
 Name = Annotated[
     str | None,
-    typer.Option(
-        help="Whose rows and model, where the table or the file has several clients.",
-        show_default=False,
-    ),
+    typer.Option(help="Whose rows and model, where the table or the file has several clients."),
 ]
 
 
@@ -89,8 +86,7 @@ def update(
     model: Model,
     data: Table,
     out: Annotated[
-        Path | None,
-        typer.Option(help="The new model (default: the same file).", show_default=False),
+        Path | None, typer.Option(help="The new model (default: the same file).")
     ] = None,
     client: Name = None,
 ) -> None:

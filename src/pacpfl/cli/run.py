@@ -23,69 +23,50 @@ if TYPE_CHECKING:
 
 ENGINES = ("simulate", "flare")
 
-Dataset = Annotated[
-    str | None,
-    typer.Argument(
-        help="A shipped configuration: polynomial, polynomial-opposite, digits, femnist, "
-        "femnist-all, emnist.",
-        show_default=False,
-    ),
-]
-ConfigFile = Annotated[
-    Path | None, typer.Option(help="A configuration of your own (TOML).", show_default=False)
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="File or folder of the images (femnist, emnist).", show_default=False),
-]
-M = Annotated[
-    int | None,
-    typer.Option("--m", min=0, help="Training samples of each client; 0: all.", show_default=False),
-]
-Epsilon = Annotated[
-    float | None,
-    typer.Option(
-        help="Train with differential privacy: the budget (mode gaussian unless set otherwise).",
-        show_default=False,
-    ),
-]
-Delta = Annotated[
-    float | None, typer.Option(help="With --epsilon (default: 1e-5).", show_default=False)
-]
-Seed = Annotated[int | None, typer.Option(help="Of everything random.", show_default=False)]
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
-Track = Annotated[
-    list[str] | None,
-    typer.Option(help="Curves for tensorboard or mlflow, below tracking/.", show_default=False),
-]
-Engine = Annotated[str, typer.Option(help="simulate: here; flare: at the sites (docs/deploy.md).")]
-Kit = Annotated[
-    Path | None,
-    typer.Option(help="With --engine flare: the administrator's kit.", show_default=False),
-]
-Demonstration = Annotated[
-    bool,
-    typer.Option(
-        "--demonstration", help="With --engine flare: the sites hold this configuration's data."
-    ),
-]
 
 
 def run(
-    dataset: Dataset = None,
-    config: ConfigFile = None,
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            help="A shipped configuration: polynomial, polynomial-opposite, digits, femnist, "
+            "femnist-all, emnist."
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A configuration of your own (TOML).")] = None,
     settings: Settings = None,
-    data: Data = None,
-    m: M = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    seed: Seed = None,
+    data: Annotated[
+        Path | None, typer.Option(help="File or folder of the images (femnist, emnist).")
+    ] = None,
+    m: Annotated[
+        int | None, typer.Option("--m", min=0, help="Training samples of each client; 0: all.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Train with differential privacy: the budget (mode gaussian unless set otherwise)."
+        ),
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="With --epsilon (default: 1e-5).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     out: Out = None,
-    track: Track = None,
+    track: Annotated[
+        list[str] | None, typer.Option(help="Curves for tensorboard or mlflow, below tracking/.")
+    ] = None,
     fresh: Fresh = False,
-    engine: Engine = "simulate",
-    kit: Kit = None,
-    demonstration: Demonstration = False,
+    engine: Annotated[
+        str, typer.Option(help="simulate: here; flare: at the sites (docs/deploy.md).")
+    ] = "simulate",
+    kit: Annotated[
+        Path | None, typer.Option(help="With --engine flare: the administrator's kit.")
+    ] = None,
+    demonstration: Annotated[
+        bool,
+        typer.Option(
+            "--demonstration", help="With --engine flare: the sites hold this configuration's data."
+        ),
+    ] = False,
 ) -> None:
     """Train, personalise every client, measure, and write a run folder with a report.
 
@@ -180,8 +161,7 @@ def certify(
         str | None,
         typer.Option(
             help="What is bounded: clipped-nll or clipped-squared; for classes zero-one, brier or "
-            "clipped-nll (default: clipped-nll; for classes zero-one).",
-            show_default=False,
+            "clipped-nll (default: clipped-nll; for classes zero-one)."
         ),
     ] = None,
     limit: Annotated[

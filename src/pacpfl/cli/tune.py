@@ -28,33 +28,21 @@ def tune(
     trials: Annotated[int, typer.Option(min=1, help="How many settings to try, all told.")] = 64,
     folds: Annotated[int, typer.Option(min=2, help="Parts of each client's samples.")] = 5,
     use_folds: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Leave out only so many of them (default: all).", show_default=False
-        ),
+        int | None, typer.Option(min=1, help="Leave out only so many of them (default: all).")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that work side by side.")] = 1,
     study: Annotated[
         Path | None,
         typer.Option(
-            help="Journal of all trials; the search goes on from it (default: OUT with .journal).",
-            show_default=False,
+            help="Journal of all trials; the search goes on from it (default: OUT with .journal)."
         ),
     ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="Stop after this time.", show_default=False)
-    ] = None,
-    space: Annotated[
-        Path | None,
-        typer.Option(help="A search space of your own (TOML).", show_default=False),
-    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this time.")] = None,
+    space: Annotated[Path | None, typer.Option(help="A search space of your own (TOML).")] = None,
     settings: Settings = None,
     weather: Annotated[
         str | None,
-        typer.Option(
-            help="A PVGIS file for the houses' weather; it is not written into OUT.",
-            show_default=False,
-        ),
+        typer.Option(help="A PVGIS file for the houses' weather; it is not written into OUT."),
     ] = None,
 ) -> None:
     """Choose settings by cross-validation on training data only; test data are never read.

@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,12 +35,15 @@ from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
 from pacpfl.report.measures import counted
 from pacpfl.report.terminal import training_bar
+from pacpfl.settings import convert, key
 from pacpfl.types import Form, Samples
 from pacpfl.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Kind = TypeVar("Kind", bound="FederatedEstimator")
+Curve = tuple[np.ndarray, np.ndarray, float, tuple[str, str]]
 KEPT = 128  # models of clients in memory; the others are made again when they are asked for
 SHOWN = 12  # clients in the table of a notebook; of the others it tells how many there are
 EVERYBODY = "all"  # the one client there is where no groups are given
@@ -49,17 +52,70 @@ EVERYBODY = "all"  # the one client there is where no groups are given
 # privacy, an estimator does not do.
 REACHED = ("train", "prior", "network", "bnn", "posterior", "personal")
 
-STANDARDIZE = ("auto", "client", "global", "none")
-UNSEEN = ("error", "prior")
+# What the documentation of both estimators has in common: `documented` puts it before the examples.
+COMMON = """
+Parameters bear the names of the configuration's keys; `settings` reaches the others. "auto" is what
+`pacpfl init` would write for the same rows (docs/python-api.md has the table), and `config_` tells
+what it became.
+
+Parameters
+----------
+{parameters}
+
+Attributes
+----------
+config_ : Config
+    Every setting of the training.
+particles_ : ndarray of shape (particles, size)
+    Parameters of the learned priors.
+prior_ : Prior
+    The family of priors that these are members of.
+clients_ : list
+    Names of the clients that have a model.
+history_ : dict of ndarray
+    Curves of the training, one number for each round.
+standardize_ : str
+    What "auto" became.
+classes_ : ndarray
+    The labels, sorted; of a classifier only.
+
+Examples
+"""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     """fit, personalize, update, forget, save and load; subclasses say what is predicted."""
 
+    particles: int = 4
+    tau: float | str = "auto"
+    hyper_std: float | str = "auto"
+    rounds: int | str = key("auto", "T: rounds of training; 0 leaves the priors as they are drawn")
+    learning_rate: float | str = key("auto", "eta: step size of the training")
+    batch: int | str | None = key("auto", "b: rows of a client in one round; None is all")
+    clients_per_round: int | str | None = key("auto", "c: clients in one round; None is all")
+    weights: str = "uniform"
+    standardize: str = key(
+        "auto",
+        "whether rows are scaled by the statistics of each client, of all clients, or not",
+        choices=("auto", "client", "global", "none"),
+    )
+    unseen_groups: str = key(
+        "error",
+        "whether an unknown client at prediction is an error, or is answered by the prior",
+        choices=("error", "prior"),
+    )
+    precision: str = key("float32", "type of all numbers inside: float32 or float64")
+    settings: dict[str, Any] | None = key(
+        None, 'further keys of the configuration, such as {"train.svgd_kernel": "function"}'
+    )
+    random_state: Any = key(None, "seed of everything that is drawn, or a RandomState")
+    verbose: bool = key(False, "whether to show a progress bar")
+
     # Where metadata are routed, groups are asked for without a set_fit_request(groups=True).
-    __metadata_request__fit: ClassVar = {"groups": True}
-    __metadata_request__predict: ClassVar = {"groups": True}
-    __metadata_request__score: ClassVar = {"groups": True}
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
+    __metadata_request__predict: ClassVar[dict[str, bool]] = {"groups": True}
+    __metadata_request__score: ClassVar[dict[str, bool]] = {"groups": True}
 
     _metric: ClassVar[Callable[..., float]]  # of targets and predictions, for `score`
 
@@ -79,8 +135,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        one_of(type(self).__name__, "standardize", self.standardize, STANDARDIZE)
-        one_of(type(self).__name__, "unseen_groups", self.unseen_groups, UNSEEN)
+        for name in ("standardize", "unseen_groups"):
+            convert(type(self), name, getattr(self, name), type(self).__name__)
         x, targets = self._checked(X, y, first=True)
         self.grouped_ = groups is not None
         rows = rows_of([EVERYBODY] * len(x) if groups is None else groups, len(x))
@@ -90,8 +146,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self.standardize_ = self.standardize
         if self.standardize == "auto":
             self.standardize_ = scaling(list(samples.values()), schema.classes is not None)[0]
-        seed = self._seed(self.random_state)
-        self.config_ = self._configuration(form, seed)
+        self.config_ = self._configuration(form)
         runtime.prepare()
         how = "none" if self.standardize_ == "none" else "global"
         self._prior_units = fit_units(schema, list(samples.values()), how)
@@ -108,13 +163,16 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         """Return rows and their targets in numbers; where not `first`, checked against what was fitted."""
         raise NotImplementedError
 
+    def _class_names(self) -> tuple[str, ...] | None:
+        return None
+
     def _columns(self, X: object, width: int) -> tuple[Column, ...]:
         names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(width)])
         types = getattr(X, "dtypes", [getattr(X, "dtype", None)] * width)  # of a frame, of an array
         kinds = ["boolean" if str(t).lower() in ("bool", "boolean") else "number" for t in types]
         return tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True))
 
-    def _configuration(self, form: Form, seed: int) -> Config:
+    def _configuration(self, form: Form) -> Config:
         """Return what the parameters describe, and where they say "auto", what `pacpfl.defaults` does."""
         name, given = type(self).__name__, self.get_params(deep=False)
         values = {
@@ -124,16 +182,16 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         }
         if self._is_untrained:
             del values["train.rounds"]  # a run has one at least
-        for key, value in (self.settings or {}).items():
-            section, _, inner = str(key).partition(".")
+        for key_, value in (self.settings or {}).items():
+            section, _, inner = str(key_).partition(".")
             if section not in REACHED or not inner:
                 raise InputError(
                     f"{name}: settings has keys of the sections {', '.join(REACHED)}, such as train.batch, "
-                    f"and cannot use {key!r}; for the others use pacpfl run."
+                    f"and cannot use {key_!r}; for the others use pacpfl run."
                 )
-            values[str(key)] = _plain(value)
-        config = replace(defaults(form, self.standardize_), seed=seed)
-        return updated(config, values, name)
+            values[str(key_)] = _plain(value)
+        seed = self._seed(self.random_state)
+        return updated(replace(defaults(form, self.standardize_), seed=seed), values, name)
 
     @property
     def _is_untrained(self) -> bool:
@@ -170,9 +228,6 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         nothing = Samples(np.zeros((0, len(shared.schema.features))), np.zeros(0))
         self._prior_model = ClientModel("nobody", shared, self._prior_units, nothing)
 
-    def _class_names(self) -> tuple[str, ...] | None:
-        return None
-
     def _seed(self, random_state: Any) -> int:
         """A whole number is the seed itself; anything else that scikit-learn accepts draws one."""
         if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
@@ -208,10 +263,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The client's rows.
-        y : array-like of shape (n_samples,)
-            Their targets.
+        X, y : array-like
+            The client's rows and their targets.
         group : str or int
             The client's name.
 
@@ -234,10 +287,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            More rows of the client.
-        y : array-like of shape (n_samples,)
-            Their targets.
+        X, y : array-like
+            More rows of the client and their targets.
         group : str or int
             The client's name; needless where all rows are one client's.
 
@@ -293,12 +344,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to answer.
-        y : array-like of shape (n_samples,)
-            Their targets.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row.
+        X, y, groups : array-like
+            Rows to answer, their targets, and the client of each.
         sample_weight : array-like of shape (n_samples,), optional
             Weights of the rows.
 
@@ -416,12 +463,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows that were not fitted.
-        y : array-like of shape (n_samples,)
-            Their targets or labels.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row.
+        X, y, groups : array-like
+            Rows that were not fitted, their targets or labels, and the client of each.
         **options
             `ax` and `theme` (auto, light or dark).
 
@@ -435,9 +478,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
         return plots.calibration(*self._calibration(X, y, groups), **options)
 
-    def _calibration(
-        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None
-    ) -> tuple[np.ndarray, np.ndarray, float, tuple[str, str]]:
+    def _calibration(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> Curve:
         """Return what is promised, what is observed, the error, and what the two are called."""
         raise NotImplementedError
 
@@ -471,9 +512,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             "prior_units": np.stack([units.x_mean, units.x_std]),
             "prior_target": np.array([units.y_mean, units.y_std]),
         }
-        about = {"estimator": json.dumps(header, default=_for_json)}
+        # NumPy's numbers and arrays become Python's; a generator of random numbers, nothing.
+        written = json.dumps(header, default=lambda value: getattr(value, "tolist", lambda: None)())
         models = [self._owners[name] for name in chosen]
-        client.save(Path(path), self._shared, models, about, arrays)
+        client.save(Path(path), self._shared, models, {"estimator": written}, arrays)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -542,13 +584,27 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
 
+def documented(kind: type[Kind]) -> type[Kind]:
+    """Add to a docstring what both have in common, and every parameter with the help of its key."""
+    sections, lines = sections_of(kind), []
+    for part in fields(kind):
+        found = (
+            part.metadata or SECTIONS[sections[part.name]].__dataclass_fields__[part.name].metadata
+        )
+        lines += [f"{part.name} : {part.type}, default={part.default!r}", f"    {found['help']}"]
+    own, _, examples = inspect.cleandoc(kind.__doc__ or "").partition("Examples\n")
+    kind.__doc__ = own.rstrip() + "\n" + COMMON.format(parameters="\n".join(lines)) + examples
+    return kind
+
+
 def sections_of(kind: type[FederatedEstimator]) -> dict[str, str]:
     """Return the section of every parameter that is a key of the configuration: the first that has it."""
+    parameters = {part.name for part in fields(kind)}
     return {
         part.name: section
         for section in reversed((*REACHED, "run"))
         for part in fields(SECTIONS[section])
-        if part.name in inspect.signature(kind).parameters
+        if part.name in parameters
     }
 
 
@@ -560,19 +616,11 @@ def parameters_of(kind: type[FederatedEstimator], config: Config) -> dict[str, o
         for section in REACHED
         for part in fields(SECTIONS[section])
         if sections.get(part.name) != section
-        and getattr(getattr(config, section), part.name) != getattr(SECTIONS[section], part.name)
+        and getattr(getattr(config, section), part.name) != part.default
     }
     values = {key: getattr(getattr(config, section), key) for key, section in sections.items()}
     more = {"standardize": config.data.standardize, "random_state": config.seed}
     return values | more | {"settings": others or None}
-
-
-def one_of(name: str, parameter: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise InputError unless the value is one of those allowed."""
-    if value not in allowed:
-        raise InputError(
-            f"{name}: {parameter} = {value!r} is not one of {', '.join(allowed)}; choose one of them."
-        )
 
 
 def client_name(value: object) -> Name:
@@ -602,9 +650,3 @@ def rows_of(groups: ArrayLike, count: int) -> dict[Name, np.ndarray]:
 def _plain(value: Any) -> Any:
     """Return NumPy's numbers and arrays as Python's; anything else as it is."""
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
-
-
-def _for_json(value: object) -> object:
-    """Return a parameter that JSON does not know: NumPy's as Python's; of a generator, nothing."""
-    plain = _plain(value)
-    return None if plain is value else plain

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,73 +18,17 @@ from pacpfl import metrics
 from pacpfl.client import LOG_PROBABILITIES
 from pacpfl.data.tables.columns import read_texts
 from pacpfl.errors import InputError
-from pacpfl.estimators.base import FederatedEstimator
+from pacpfl.estimators.base import Curve, FederatedEstimator, documented
 
 
+@documented
+@dataclass(kw_only=True, eq=False, repr=False)
 class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
     """Personalised federated classification with calibrated probabilities.
 
     The rows of X belong to clients, named by `groups`; without groups all rows are one client's. The
     clients learn a distribution over Bayesian networks together (PAC-PFL), and each predicts with the
     networks its own rows make likely. Features are standardised inside.
-
-    Parameters bear the names of the configuration's keys; `settings` reaches the others. "auto" is
-    what `pacpfl init` would write for the same rows (docs/python-api.md has the table), and `config_`
-    tells what it became.
-
-    Parameters
-    ----------
-    particles : int, default=3
-        k, the number of priors the server learns.
-    tau : float, default=1.0
-        Weight of the clients' evidence against the hyper-prior.
-    hyper_std : float, default=1.0
-        sigma_P, the spread of the hyper-prior.
-    rounds : int or "auto"
-        Rounds of the training; 0 leaves the priors as they are drawn.
-    learning_rate : float or "auto"
-        Step size of the training.
-    batch : int, None or "auto"
-        Rows of a client in one round; None is all.
-    clients_per_round : int, None or "auto"
-        Clients in one round; None is all.
-    widths : sequence of int or "auto"
-        Neurons of the network's hidden layers.
-    initial_std : float, default=0.03
-        Standard deviation of its weights before the training.
-    networks : int, default=5
-        Networks of each particle that a client predicts with.
-    weights : {"uniform", "evidence"}, default="uniform"
-        How a client weighs the particles.
-    standardize : {"auto", "client", "global", "none"}, default="auto"
-        Whether features are scaled by the statistics of each client, of all rows, or not.
-    unseen_groups : {"error", "prior"}, default="error"
-        Whether an unknown client at prediction is an error, or is answered by the prior.
-    precision : {"float32", "float64"}, default="float32"
-        Type of all numbers inside.
-    settings : dict, optional
-        Further keys of the configuration, such as {"posterior.inference": "laplace"}.
-    random_state : int, RandomState instance or None, default=None
-        Seed of everything that is drawn.
-    verbose : bool, default=False
-        Whether to show a progress bar.
-
-    Attributes
-    ----------
-    classes_ : ndarray
-        The labels, sorted.
-    config_ : Config
-        Every setting of the training.
-    particles_ : ndarray of shape (particles, size)
-        Parameters of the learned priors.
-    prior_ : Prior
-        The family of priors that these are members of.
-    clients_ : list
-        Names of the clients that have a model.
-    history_ : dict of ndarray
-        Curves of the training, one number for each round.
-    standardize_ : str
-        What "auto" became.
 
     Examples
     --------
@@ -95,47 +40,15 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     >>> probabilities = model.predict_proba(X[:3], groups=["a", "b", "a"])
     """
 
-    __metadata_request__predict_proba: ClassVar = {"groups": True}
-    __metadata_request__predict_log_proba: ClassVar = {"groups": True}
+    particles: int = 3
+    tau: float = 1.0
+    hyper_std: float = 1.0
+    widths: Sequence[int] | str = "auto"
+    initial_std: float = 0.03
+    networks: int = 5
 
-    def __init__(
-        self,
-        *,
-        particles: int = 3,
-        tau: float = 1.0,
-        hyper_std: float = 1.0,
-        rounds: int | str = "auto",
-        learning_rate: float | str = "auto",
-        batch: int | str | None = "auto",
-        clients_per_round: int | str | None = "auto",
-        widths: Sequence[int] | str = "auto",
-        initial_std: float = 0.03,
-        networks: int = 5,
-        weights: str = "uniform",
-        standardize: str = "auto",
-        unseen_groups: str = "error",
-        precision: str = "float32",
-        settings: dict[str, Any] | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.particles = particles
-        self.tau = tau
-        self.hyper_std = hyper_std
-        self.rounds = rounds
-        self.learning_rate = learning_rate
-        self.batch = batch
-        self.clients_per_round = clients_per_round
-        self.widths = widths
-        self.initial_std = initial_std
-        self.networks = networks
-        self.weights = weights
-        self.standardize = standardize
-        self.unseen_groups = unseen_groups
-        self.precision = precision
-        self.settings = settings
-        self.random_state = random_state
-        self.verbose = verbose
+    __metadata_request__predict_proba: ClassVar[dict[str, bool]] = {"groups": True}
+    __metadata_request__predict_log_proba: ClassVar[dict[str, bool]] = {"groups": True}
 
     _metric = staticmethod(accuracy_score)
     score = FederatedEstimator.score  # with groups, which that of the mixin has not
@@ -145,10 +58,8 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to answer.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row; needless where the estimator was fitted without.
+        X, groups : array-like
+            Rows to answer, and the client of each; needless where the estimator was fitted without.
 
         Returns
         -------
@@ -162,10 +73,8 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to answer.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row; needless where the estimator was fitted without.
+        X, groups : array-like
+            Rows to answer, and the client of each; needless where the estimator was fitted without.
 
         Returns
         -------
@@ -179,10 +88,8 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows to answer.
-        groups : array-like of shape (n_samples,), optional
-            The client of every row; needless where the estimator was fitted without.
+        X, groups : array-like
+            Rows to answer, and the client of each; needless where the estimator was fitted without.
 
         Returns
         -------
@@ -218,15 +125,9 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
             )
         return np.searchsorted(self.classes_, labels)
 
-    def _calibration(
-        self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None
-    ) -> tuple[np.ndarray, np.ndarray, float, tuple[str, str]]:
+    def _calibration(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> Curve:
         table = metrics.reliability(self.predict_proba(X, groups), self._class_numbers(y), 10)
         count, right, promised = table[table[:, 0] > 0].T
         error = metrics.reliability_error(table)
-        return (
-            promised / count,
-            right / count,
-            error,
-            ("predicted probability", "share that is right"),
-        )
+        names = ("predicted probability", "share that is right")
+        return promised / count, right / count, error, names

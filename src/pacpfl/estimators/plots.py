@@ -40,42 +40,25 @@ def predictions(
     inputs[:, column] = line
     ax, colours = _prepare(ax, theme)
     if model.shared.schema.classes is None:
-        _numbers(ax, colours, model, line, inputs)
+        predicted = model.predict(inputs, [level for band in BANDS for level in band])
+        below, above = predicted.quantiles[::2], predicted.quantiles[1::2]
+        for (lower, upper), start, end in zip(BANDS, below, above, strict=True):
+            words = f"{upper - lower:.0%} interval"
+            ax.fill_between(line, start, end, color=colours[0], alpha=0.22, lw=0, label=words)
+        ax.plot(line, predicted.mean, color=colours[0], label="mean")
         ax.plot(own.x[:, column], own.y, "o", ms=3.5, color=colours[1], label="rows")
+        ax.set_ylabel("target")
     else:
-        _classes(ax, colours, model, column, line, inputs)
+        probabilities = model.probabilities(inputs)
+        for number, name in enumerate(model.shared.schema.classes):
+            colour, dash = colours[number % len(colours)], DASHES[number % len(DASHES)]
+            ax.plot(line, probabilities[:, number], color=colour, linestyle=dash, label=name)
+            there = own.x[own.y == number, column]
+            ax.plot(there, np.full(len(there), -0.03 - 0.02 * number), "|", color=colour)
+        ax.set_ylabel("probability")
     ax.set_xlabel(label)
     ax.set_title(f"Client {model.name}", loc="left", fontsize="medium")
     return _finished(ax)
-
-
-def _numbers(
-    ax: Axes, colours: tuple[str, ...], model: ClientModel, line: np.ndarray, inputs: np.ndarray
-) -> None:
-    predicted = model.predict(inputs, [level for band in BANDS for level in band])
-    below, above = predicted.quantiles[::2], predicted.quantiles[1::2]
-    for (lower, upper), low, high in zip(BANDS, below, above, strict=True):
-        words = f"{upper - lower:.0%} interval"
-        ax.fill_between(line, low, high, color=colours[0], alpha=0.22, lw=0, label=words)
-    ax.plot(line, predicted.mean, color=colours[0], label="mean")
-    ax.set_ylabel("target")
-
-
-def _classes(
-    ax: Axes,
-    colours: tuple[str, ...],
-    model: ClientModel,
-    column: int,
-    line: np.ndarray,
-    inputs: np.ndarray,
-) -> None:
-    probabilities = model.probabilities(inputs)
-    for number, name in enumerate(model.shared.schema.classes or ()):
-        colour, dash = colours[number % len(colours)], DASHES[number % len(DASHES)]
-        ax.plot(line, probabilities[:, number], color=colour, linestyle=dash, label=name)
-        there = model.samples.x[model.samples.y == number, column]
-        ax.plot(there, np.full(len(there), -0.03 - 0.02 * number), "|", color=colour)
-    ax.set_ylabel("probability")
 
 
 def calibration(
