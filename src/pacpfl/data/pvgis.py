@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 
 from pacpfl import files
-from pacpfl.data.weather import LIMITS, Weather, impossible, jumps, require_pvlib
+from pacpfl.data.weather import LIMITS, Weather, impossible, require_pvlib
 from pacpfl.errors import InputError, explained, reason
 
 # PVGIS's name of a column (with slope 0 the inclined plane is the horizontal one), pvlib's, and ours.
@@ -28,12 +28,10 @@ COLUMNS = (
     ("T2m", "temp_air", "temperature"),
     ("WS10m", "wind_speed", "wind"),
 )
-PLACE = ("Latitude", "Longitude", "Elevation")
+PLACE = ("Latitude", "Longitude", "Elevation", "Slope")
 TIME_FORMAT = "%Y%m%d:%H%M"
 AGAIN = "export it from PVGIS again (hourly data, CSV, slope 0, radiation components)"
 WAY_OUT = "read a CSV file exported from its website, or use synthetic weather"
-BUSY = 429
-SERVER_ERROR = 500
 
 
 def read_pvgis_csv(path: Path) -> Weather:
@@ -48,79 +46,53 @@ def read_pvgis_csv(path: Path) -> Weather:
 
 def parse_pvgis(text: str, path: Path) -> Weather:
     """Return the weather in the text of such a file; errors name `path`."""
-    lines = text.splitlines()
-    header = next((i for i, line in enumerate(lines) if line.startswith("time,")), None)
-    if header is None:
+    head, begin, rest = f"\n{text}".partition("\ntime,")
+    if not begin:
         raise InputError(f"{path} has no line that begins with 'time,'; {AGAIN}.")
-    latitude, longitude, altitude = _place(path, lines[:header])
-    names = [name.strip() for name in lines[header].split(",")]
-    for name, _, _ in COLUMNS:
-        if name not in names:
-            raise InputError(f"{path}, line {header + 1}: column {name!r} is missing; {AGAIN}.")
-    end = next((i for i in range(header + 1, len(lines)) if not lines[i].strip()), len(lines))
-    rows = [line.split(",") for line in lines[header + 1 : end]]
-    first = header + 2  # number of the first row's line, as editors count
+    latitude, longitude, altitude = _place(path, head)
+    header, *lines = re.split(r"\n\s*\n", rest, maxsplit=1)[0].splitlines()
+    names = ["time", *(name.strip() for name in header.split(","))]
+    first = head.count("\n") + 2  # number of the first row's line, as editors count
 
-    for number, row in enumerate(rows, first):
+    def refuse(row: int, words: str) -> NoReturn:
+        raise InputError(f"{path}, line {first + row}{words}; {AGAIN}.")
+
+    rows = [line.split(",") for line in lines]
+    for number, row in enumerate(rows):
         if len(row) != len(names):
-            raise InputError(
-                f"{path}, line {number}: {len(row)} values instead of {len(names)}, so the file seems "
-                f"cut off or edited; {AGAIN}."
-            )
-    columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
-    times = _times(path, columns.get("time", ()), first)
-    values = {ours: _values(path, name, ours, columns[name], first) for name, _, ours in COLUMNS}
-    return Weather(str(path), latitude, longitude, altitude, times, **values)
-
-
-def _place(path: Path, lines: list[str]) -> tuple[float, float, float]:
-    """Read latitude, longitude and altitude above the table, where the slope must be 0."""
-    found: dict[str, float] = {}
-    for number, line in enumerate(lines, 1):
-        name, _, text = line.partition(":")
-        word = name.split(" ")[0]
-        if word in (*PLACE, "Slope"):
-            try:
-                found[word] = float(text.split()[0])
-            except (IndexError, ValueError) as error:
-                raise InputError(
-                    f"{path}, line {number}: {word} is {text.strip()!r} and no number; {AGAIN}."
-                ) from error
-            if word == "Slope" and found[word] != 0:
-                raise InputError(
-                    f"{path}, line {number}: the plane has a slope of {found[word]:g} degrees; {AGAIN}."
-                )
-    for word in PLACE:
-        if word not in found:
-            raise InputError(f"{path} has no line {word!r} above its table; {AGAIN}.")
-    return found["Latitude"], found["Longitude"], found["Elevation"]
-
-
-def _times(path: Path, texts: tuple[str, ...], first: int) -> pd.DatetimeIndex:
-    """Read the hours, which must be those of whole years, each once and in order."""
-    if not texts:
-        raise InputError(f"{path}, line {first}: there are no rows below the header; {AGAIN}.")
-    times = pd.DatetimeIndex(
-        pd.to_datetime(pd.Series(texts), format=TIME_FORMAT, utc=True, errors="coerce")
-    )
-    unknown = np.flatnonzero(times.isna())
-    if len(unknown):
-        raise InputError(
-            f"{path}, line {first + unknown[0]}, column 'time': {texts[unknown[0]]!r} is no time such "
-            f"as 20180601:1210; {AGAIN}."
-        )
-    if len(gaps := jumps(times)):
-        before, after = gaps[0], gaps[0] + 1
-        raise InputError(
-            f"{path}, line {first + after}, column 'time': {texts[after]} follows {texts[before]}, and "
-            f"every hour must be there once and in order; {AGAIN}."
-        )
+            count = f"{len(row)} values instead of {len(names)}"
+            refuse(number, f": {count}, so the file seems cut off or edited")
+    table = pd.DataFrame(rows, columns=names)
+    stamps = pd.to_datetime(table["time"], format=TIME_FORMAT, utc=True, errors="coerce")
+    faults = [("time", np.flatnonzero(stamps.isna()), "no time such as 20180601:1210")]
+    values: dict[str, np.ndarray] = {}
+    for name, _, ours in COLUMNS:
+        if name not in names:
+            refuse(-1, f": column {name!r} is missing")
+        values[ours] = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=float)
+        low, high = LIMITS[ours]
+        faults.append((name, impossible(ours, values[ours]), f"not between {low:g} and {high:g}"))
+    for name, wrong, words in faults:
+        if len(wrong):
+            refuse(wrong[0], f", column {name!r}: {table[name][wrong[0]].strip()!r} is {words}")
+    times = pd.DatetimeIndex(stamps)
+    weather = Weather(str(path), latitude, longitude, altitude, times, **values)
     if _covered_years(times) is None:
         raise InputError(
-            f"{path}, line {first + len(times) - 1}, column 'time': the rows go from {texts[0]} to "
-            f"{texts[-1]} and not through whole years, so some are missing; {AGAIN}."
+            f"{path} goes from {times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} and not through "
+            f"whole years, so some hours are missing; {AGAIN}."
         )
-    return times
+    return weather
+
+
+def _place(path: Path, head: str) -> tuple[float, ...]:
+    """Read latitude, longitude and altitude above the table, where the slope must be 0."""
+    above = dict(re.findall(r"^(\w+).*?:\s*(\S*)", head, re.MULTILINE))
+    with explained(f"{path} does not say where it is for", AGAIN, ValueError, KeyError):
+        *place, slope = (float(above[name]) for name in PLACE)
+    if slope != 0:
+        raise InputError(f"{path}: the plane has a slope of {slope:g} degrees; {AGAIN}.")
+    return tuple(place)
 
 
 def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
@@ -136,17 +108,6 @@ def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
         if abs(shift) < hour and end == pd.Timestamp(end.year, 1, 1, tz="UTC"):
             return year, int(end.year) - 1
     return None
-
-
-def _values(path: Path, name: str, ours: str, texts: tuple[str, ...], first: int) -> np.ndarray:
-    values: np.ndarray = pd.to_numeric(pd.Series(texts), errors="coerce").to_numpy(dtype=float)
-    if len(wrong := impossible(ours, values)):
-        low, high = LIMITS[ours]
-        raise InputError(
-            f"{path}, line {first + wrong[0]}, column {name!r}: {texts[wrong[0]].strip()!r} is not "
-            f"between {low:g} and {high:g}; {AGAIN}."
-        )
-    return values
 
 
 def fetch_pvgis(
@@ -175,68 +136,61 @@ def fetch_pvgis(
         with explained(what, "delete the file and it is fetched again", InputError):
             return read_pvgis_csv(path)
 
-    pvlib = require_pvlib()
     where = {} if url is None else {"url": url}
-
-    def ask() -> tuple[Any, Any]:
-        return pvlib.iotools.get_pvgis_hourly(
-            latitude, longitude, start=years[0], end=years[1], timeout=timeout, **where
+    table, about = _asked(latitude, longitude, years, attempts, wait, timeout=timeout, **where)
+    broken = (AttributeError, KeyError, TypeError, ValueError, InputError)
+    with explained("The answer of PVGIS is incomplete", WAY_OUT, *broken):
+        place = about["inputs"]["location"]
+        latitude, longitude, altitude = (
+            float(place[name]) for name in ("latitude", "longitude", "elevation")
         )
-
-    weather = _understood(*_patiently(ask, attempts, wait), years)
+        values = {ours: table[theirs].to_numpy(dtype=float) for _, theirs, ours in COLUMNS}
+        times = pd.DatetimeIndex(table.index)
+        weather = Weather("The answer of PVGIS", latitude, longitude, altitude, times, **values)
+        if _covered_years(weather.times) != years:
+            raise ValueError(f"it goes from {weather.times[0]} to {weather.times[-1]}")
     text = as_csv(weather)
     checked = parse_pvgis(text, path)  # what cannot be read back is not kept
     files.write(path, text.encode())
     return checked
 
 
-def _understood(table: Any, about: Any, years: tuple[int, int]) -> Weather:
-    """Turn what pvlib makes of PVGIS's answer into weather, all of these years."""
-    broken = (AttributeError, KeyError, TypeError, ValueError, InputError)
-    with explained("The answer of PVGIS is incomplete", WAY_OUT, *broken):
-        place = about["inputs"]["location"]
-        weather = Weather(
-            "The answer of PVGIS",
-            float(place["latitude"]),
-            float(place["longitude"]),
-            float(place["elevation"]),
-            pd.DatetimeIndex(table.index),
-            **{ours: table[theirs].to_numpy(dtype=float) for _, theirs, ours in COLUMNS},
-        )
-        if _covered_years(weather.times) != years:
-            raise ValueError(f"it goes from {weather.times[0]} to {weather.times[-1]}")
-    return weather
-
-
-def _patiently(ask: Callable[[], tuple[Any, Any]], attempts: int, wait: float) -> tuple[Any, Any]:
-    """Return the answer, or raise one sentence about why there is none."""
+def _asked(
+    latitude: float,
+    longitude: float,
+    years: tuple[int, int],
+    attempts: int,
+    wait: float,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Return PVGIS's answer as pvlib reads it, or raise one sentence about why there is none."""
+    ask = require_pvlib().iotools.get_pvgis_hourly
     requests = importlib.import_module("requests")  # comes with pvlib
+    broken = (requests.RequestException, AttributeError, KeyError, TypeError, ValueError)
     for attempt in range(1, attempts + 1):
         try:
-            return ask()
-        except requests.HTTPError as error:
-            status = None if error.response is None else int(error.response.status_code)
-            overloaded = status is not None and (status == BUSY or status >= SERVER_ERROR)
+            return ask(latitude, longitude, start=years[0], end=years[1], **options)
+        except broken as error:
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            overloaded = status == 429 or status >= 500
             if overloaded and attempt < attempts:
                 time.sleep(wait * 2 ** (attempt - 1))
                 continue
-            if status == BUSY:
-                words = "has had too many requests (429); wait some minutes"
+            said = reason(error)[:200]
+            if status == 429:
+                words = "PVGIS has had too many requests (429); wait some minutes"
             elif overloaded:
-                words = f"is out of order ({status}); try later"
-            else:  # pvlib passes on PVGIS's own words, without the status
-                words = f"refuses the request ({reason(error)[:200]}); change it"
-            raise InputError(f"PVGIS {words}, {WAY_OUT}.") from error
-        except requests.Timeout as error:
-            raise InputError(f"PVGIS does not answer in time; try later, {WAY_OUT}.") from error
-        except requests.RequestException as error:
-            raise InputError(
-                f"The connection to PVGIS failed ({type(error).__name__}); check the network, {WAY_OUT}."
-            ) from error
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"The answer of PVGIS cannot be read ({reason(error)[:200]}); try again, {WAY_OUT}."
-            ) from error
+                words = f"PVGIS is out of order ({status}); try later"
+            elif isinstance(error, requests.HTTPError):  # pvlib passes on PVGIS's own words
+                words = f"PVGIS refuses the request ({said}); change it"
+            elif isinstance(error, requests.Timeout):
+                words = "PVGIS does not answer in time; try later"
+            elif isinstance(error, requests.RequestException):
+                kind = type(error).__name__
+                words = f"The connection to PVGIS failed ({kind}); check the network"
+            else:
+                words = f"The answer of PVGIS cannot be read ({said}); try again"
+            raise InputError(f"{words}, {WAY_OUT}.") from error
     raise InputError(f"attempts = {attempts} leaves no chance to ask PVGIS; take at least 1.")
 
 

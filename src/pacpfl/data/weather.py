@@ -77,7 +77,32 @@ class Weather:
     wind: np.ndarray  # [hours], at 10 m, m/s
 
     def __post_init__(self) -> None:
-        _check(self)
+        hours, source = len(self.times), self.source
+        if not hours or self.times.tz is None:
+            raise InputError(f"{source} holds no hours in UTC; give at least one.")
+        if not (-90 <= self.latitude <= 90 and -180 <= self.longitude <= 180):
+            raise InputError(
+                f"{source} is for latitude {self.latitude} and longitude {self.longitude}, which "
+                "is nowhere on Earth; give degrees between -90 and 90, and -180 and 180."
+            )
+        for name, (low, high) in LIMITS.items():
+            values = getattr(self, name)
+            if values.shape != (hours,):
+                raise InputError(
+                    f"{source} has {hours} hours and {name} of shape {values.shape}; give one an hour."
+                )
+            if len(wrong := impossible(name, values)):
+                raise InputError(
+                    f"{source} has {name} {values[wrong[0]]} at {self.times[wrong[0]]:%Y-%m-%d %H:%M}, "
+                    f"not between {low:g} and {high:g}; fill it or take other weather."
+                )
+        jumps = np.flatnonzero(np.diff(self.times.to_numpy()) != np.timedelta64(1, "h"))
+        if len(jumps):
+            before, after = self.times[jumps[0] : jumps[0] + 2]
+            raise InputError(
+                f"{source} goes from {before:%Y-%m-%d %H:%M} to {after:%Y-%m-%d %H:%M}; give every hour "
+                "once, in order."
+            )
 
     @property
     def local(self) -> pd.DatetimeIndex:
@@ -89,43 +114,10 @@ class Weather:
         return (self.times + pd.Timedelta(hours=round(self.longitude / 15))).tz_localize(None)
 
 
-def _check(weather: Weather) -> None:
-    hours, source = len(weather.times), weather.source
-    if not hours or weather.times.tz is None:
-        raise InputError(f"{source} holds no hours in UTC; give at least one.")
-    if not (-90 <= weather.latitude <= 90 and -180 <= weather.longitude <= 180):
-        raise InputError(
-            f"{source} is for latitude {weather.latitude} and longitude {weather.longitude}, which "
-            "is nowhere on Earth; give degrees between -90 and 90, and -180 and 180."
-        )
-    for name, (low, high) in LIMITS.items():
-        values = getattr(weather, name)
-        if values.shape != (hours,):
-            raise InputError(
-                f"{source} has {hours} hours and {name} of shape {values.shape}; give one an hour."
-            )
-        if len(wrong := impossible(name, values)):
-            raise InputError(
-                f"{source} has {name} {values[wrong[0]]} at {weather.times[wrong[0]]:%Y-%m-%d %H:%M}, "
-                f"not between {low:g} and {high:g}; fill it or take other weather."
-            )
-    if len(gaps := jumps(weather.times)):
-        before, after = weather.times[gaps[0] : gaps[0] + 2]
-        raise InputError(
-            f"{source} goes from {before:%Y-%m-%d %H:%M} to {after:%Y-%m-%d %H:%M}; give every hour "
-            "once, in order."
-        )
-
-
 def impossible(name: str, values: np.ndarray) -> np.ndarray:
     """Return the hours at which a quantity has a value that it cannot have on Earth, or none."""
     low, high = LIMITS[name]
     return np.flatnonzero(~((values >= low) & (values <= high)))
-
-
-def jumps(times: pd.DatetimeIndex) -> np.ndarray:
-    """Return the hours that the next one does not follow."""
-    return np.flatnonzero(np.diff(times.to_numpy()) != np.timedelta64(1, "h"))
 
 
 @dataclass(frozen=True)
@@ -154,19 +146,15 @@ def sky(weather: Weather) -> Sky:
     beyond = pvlib.irradiance.get_extra_radiation(weather.times.day_of_year.to_numpy())
     height = sun["apparent_elevation"].to_numpy()
     missed = (height > SURELY_DAY) & (weather.beam + weather.diffuse == 0)
-    flat_beam, diffuse = _between(weather.beam, missed), _between(weather.diffuse, missed)
+    flat_beam, diffuse = weather.beam.copy(), weather.diffuse.copy()
+    if not missed.all():
+        hours = np.arange(len(height))
+        for light in (flat_beam, diffuse):
+            light[missed] = np.interp(hours[missed], hours[~missed], light[~missed])
     steep = np.maximum(height, LOWEST_SUN)
     beam = np.where(height >= LOWEST_SUN, flat_beam / np.sin(np.radians(steep)), 0.0)
     azimuth = sun["azimuth"].to_numpy()
     return Sky(height, azimuth, np.minimum(beam, beyond), flat_beam + diffuse, diffuse, beyond)
-
-
-def _between(values: np.ndarray, missed: np.ndarray) -> np.ndarray:
-    """Return the values, with those that were missed on straight lines between those that were not."""
-    if not missed.any() or missed.all():
-        return values
-    hours = np.arange(len(values))
-    return np.where(missed, np.interp(hours, hours[~missed], values[~missed]), values)
 
 
 def require_pvlib() -> Any:
@@ -197,11 +185,19 @@ def synthetic_weather(
 
     clearness, index = clouds(local, season, for_clouds)
     beam, diffuse = irradiance(times, *place, index)
+    hour = local.hour.to_numpy() + local.minute.to_numpy() / 60
+    # A day's clearness is reached at noon and passes smoothly into the next day's.
+    noon = np.flatnonzero(local.hour == 12)
+    clear = np.interp(np.arange(len(local)), noon, clearness[noon])
+    day_swing = (3.4 + 1.2 * season) * np.exp(0.25 * clear) * np.cos(2 * np.pi * (hour - 15) / 24)
+    memory = TEMPERATURE_SPREAD * autoregressive(TEMPERATURE_MEMORY, len(local), for_temperature)
     mean_of_year = 28.0 - 0.007 * latitude**2 - 6.5 * altitude / 1000.0
-    temperature = _temperature(mean_of_year, local, season, clearness, for_temperature)
-    wind = _wind(local, for_wind)
+    temperature = mean_of_year + TEMPERATURE_SEASON * season + day_swing + 1.5 * season * clear
+    breeze = 1.0 + 0.2 * np.cos(2 * np.pi * (hour - 14) / 24)
+    gusts = np.exp(WIND_SPREAD * autoregressive(WIND_MEMORY, len(local), for_wind))
+    wind = WIND_MEDIAN * breeze * gusts
     source = f"synthetic weather (seed {seed})"
-    return Weather(source, *place, times, beam, diffuse, temperature, wind)
+    return Weather(source, *place, times, beam, diffuse, temperature + memory, wind)
 
 
 def clouds(
@@ -237,29 +233,6 @@ def irradiance(
     diffuse[day] = np.clip(pvlib.irradiance.erbs(whole, zenith, day_of_year)["dhi"], 0.0, whole)
     beam[day] = whole - diffuse[day]
     return beam, diffuse
-
-
-def _temperature(
-    mean: float,
-    local: pd.DatetimeIndex,
-    season: np.ndarray,
-    clearness: np.ndarray,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    hour = local.hour.to_numpy() + local.minute.to_numpy() / 60
-    # A day's clearness is reached at noon and passes smoothly into the next day's.
-    noon = np.flatnonzero(local.hour == 12)
-    clear = np.interp(np.arange(len(local)), noon, clearness[noon])
-    day_swing = (3.4 + 1.2 * season) * np.exp(0.25 * clear) * np.cos(2 * np.pi * (hour - 15) / 24)
-    memory = TEMPERATURE_SPREAD * autoregressive(TEMPERATURE_MEMORY, len(local), rng)
-    return mean + TEMPERATURE_SEASON * season + day_swing + 1.5 * season * clear + memory
-
-
-def _wind(local: pd.DatetimeIndex, rng: np.random.Generator) -> np.ndarray:
-    hour = local.hour.to_numpy() + local.minute.to_numpy() / 60
-    breeze = 1.0 + 0.2 * np.cos(2 * np.pi * (hour - 14) / 24)
-    gusts = np.exp(WIND_SPREAD * autoregressive(WIND_MEMORY, len(local), rng))
-    return WIND_MEDIAN * breeze * gusts
 
 
 def autoregressive(memory: float, count: int, rng: np.random.Generator) -> np.ndarray:
