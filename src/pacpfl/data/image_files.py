@@ -32,13 +32,14 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.io import loadmat
 
-from pacpfl.data.images import Images, check_images
+from pacpfl.data.images import Images
 from pacpfl.data.store import open_npz
 from pacpfl.errors import InputError, explained, imported
 
@@ -55,8 +56,7 @@ SPLITS = {  # of EMNIST: how many classes each has, and its first label
     "digits": (10, 0),
     "mnist": (10, 0),
 }
-_SUFFIXES = (".npz", ".mat", ".parquet", ".json")
-_BEGINNINGS = {
+_KINDS = {  # of files, by their first bytes; names tell more where they end as one of these
     b"PK\x03\x04": ".npz",
     b"MATLAB": ".mat",
     b"PAR1": ".parquet",
@@ -67,7 +67,7 @@ _BEGINNINGS = {
 _IMAGES = re.compile(r"(?P<stem>.+)-images(?P<mark>[-.])idx3-ubyte(\.gz)?")
 _SPLIT = re.compile(r"emnist-(?P<split>[a-z]+)-")
 _BATCH = 4096  # rows of Parquet decoded at a time
-_COLUMNS = ("image", "writer_id", "character")
+_COLUMNS = ("image.bytes", "writer_id", "character")
 
 # Some samples of one file: images [m, H, W], labels [m], writers [m].
 _Part = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -91,21 +91,34 @@ def load_images(path: Path | str, classes: int | None = None) -> Images:
         raise InputError(f"There is no file or folder {path}; give {FORMATS}.")
     with explained(f"{path} cannot be read", f"give {FORMATS}", OSError):
         images, labels, writer, known = _read(path, CLASSES if classes is None else classes)
-    check_images(str(path), images, labels, writer, known)
+    if known is None:
+        known = int(labels.max(initial=0)) + 1 if labels.dtype.kind in "iu" else 0
+    Images(str(path), images, labels, known, writer)  # raises where they do not fit together
     labels = labels.astype(np.int64)
     if classes is not None:
         kept = labels < classes
         if not kept.any():
             raise InputError(f"{path} holds no image of the first {classes} classes; ask for more.")
-        if not kept.all():
-            images, labels = images[kept], labels[kept]
-            writer = None if writer is None else writer[kept]
-    count = classes or known or int(labels.max()) + 1
-    return Images(path.resolve().stem, images, labels, count, writer)
+        images, labels = images[kept], labels[kept]
+        writer = None if writer is None else writer[kept]
+    return Images(path.resolve().stem, images, labels, classes or known, writer)
 
 
 def _read(path: Path, keep: int) -> Arrays:
-    kind = _kind_of_folder(path) if path.is_dir() else _kind_of_file(path)
+    kind: str | None = path.suffix
+    if path.is_dir():
+        what = f"The folder {path} holds no images"
+        kind = next((kind for kind in (".parquet", ".json") if femnist_files(path, kind)), None)
+        if any(_IMAGES.fullmatch(file.name) for file in path.iterdir()):
+            kind = "idx"
+    else:
+        what = f"{path} is of no format"
+        if _IMAGES.fullmatch(path.name):
+            kind = "idx"
+        elif kind not in _KINDS.values():
+            with open(path, "rb") as file:
+                start = file.read(64).lstrip()
+            kind = next((kind for begin, kind in _KINDS.items() if start.startswith(begin)), None)
     match kind:
         case ".npz":
             return read_npz(path)
@@ -115,25 +128,7 @@ def _read(path: Path, keep: int) -> Arrays:
             return read_femnist(path, kind, keep)
         case "idx":
             return read_idx(path)
-    what = f"The folder {path} holds no images" if path.is_dir() else f"{path} is of no format"
     raise InputError(f"{what} that can be read; give {FORMATS}.")
-
-
-def _kind_of_folder(path: Path) -> str | None:
-    if any(is_idx(file) for file in path.iterdir()):
-        return "idx"
-    return next((kind for kind in (".parquet", ".json") if femnist_files(path, kind)), None)
-
-
-def _kind_of_file(path: Path) -> str | None:
-    """Tell the format by the name, and where the name says nothing by the first bytes."""
-    if is_idx(path):
-        return "idx"
-    if path.suffix in _SUFFIXES:
-        return path.suffix
-    with open(path, "rb") as file:
-        beginning = file.read(64).lstrip()
-    return next((kind for start, kind in _BEGINNINGS.items() if beginning.startswith(start)), None)
 
 
 def to_bytes(pixels: np.ndarray, origin: str) -> np.ndarray:
@@ -151,10 +146,12 @@ def to_bytes(pixels: np.ndarray, origin: str) -> np.ndarray:
     return (pixels if whole else np.rint(pixels * 255)).astype(np.uint8, copy=False)
 
 
-def _side(pixels: int) -> int:
-    """Return the side of a square image of so many pixels, or 0 where there is none."""
-    side = round(pixels**0.5)
-    return side if side * side == pixels else 0
+def _squares(rows: np.ndarray, origin: str) -> np.ndarray:
+    """Return the images whose pixels are the rows."""
+    side = math.isqrt(rows.shape[1])
+    if side * side != rows.shape[1]:
+        raise InputError(f"{origin}: {rows.shape[1]} pixels make no square image; give others.")
+    return to_bytes(rows, origin).reshape(-1, side, side)
 
 
 # ---- .npz ----
@@ -171,37 +168,29 @@ def read_npz(path: Path) -> Arrays:
     if classes is not None and (classes.size != 1 or classes.dtype.kind not in "iu"):
         raise InputError(f"{path}: 'classes' must be one whole number; save it as such.")
     count = None if classes is None else int(classes.item())
-    return Arrays(
-        to_bytes(found["images"], str(path)), found["labels"], _writer(found, path), count
-    )
+    writer = found.get("writer")
+    if writer is not None and "writer_names" in found:
+        writer = _named(writer, found["writer_names"], path)
+    return Arrays(to_bytes(found["images"], str(path)), found["labels"], writer, count)
 
 
-def _writer(found: dict[str, np.ndarray], path: Path) -> np.ndarray | None:
-    """Return who wrote each sample, by name where names are given."""
-    writer, names = found.get("writer"), found.get("writer_names")
-    if writer is None or names is None:
-        return writer
+def _named(writer: np.ndarray, names: np.ndarray, path: Path) -> np.ndarray:
+    """Return by name who wrote each sample."""
     if writer.dtype.kind not in "iu":
         raise InputError(f"{path}: 'writer' must hold positions in 'writer_names', whole numbers.")
     if len(np.unique(names)) != len(names):
         raise InputError(f"{path}: 'writer_names' holds a name twice; give each writer its own.")
-    used = np.unique(writer)
-    if len(used) and not 0 <= used[0] <= used[-1] < len(names):
+    for wrong in writer[(writer < 0) | (writer >= len(names))]:
         raise InputError(
-            f"{path}: 'writer' holds {used[-1] if used[0] >= 0 else used[0]}, and 'writer_names' has "
-            f"{len(names)} names; make the two agree."
+            f"{path}: 'writer' holds {wrong}, and 'writer_names' has {len(names)} names; make the two "
+            "agree."
         )
-    for name in names[np.setdiff1d(np.arange(len(names)), used)]:
+    for name in np.delete(names, writer):
         raise InputError(f"{path}: writer {str(name)!r} has no samples; drop the name.")
     return names[writer]
 
 
 # ---- EMNIST ----
-
-
-def is_idx(path: Path) -> bool:
-    """Return whether the name is that of an idx file of images."""
-    return _IMAGES.fullmatch(path.name) is not None
 
 
 def read_idx(path: Path) -> Arrays:
@@ -220,9 +209,8 @@ def read_idx(path: Path) -> Arrays:
         )
     classes, first = SPLITS.get(splits[0], (None, 0))
     images, labels = _joined(path, [_read_pair(file) for file in files])
-    return Arrays(
-        _upright(images) if splits[0] else images, labels.astype(np.int64) - first, None, classes
-    )
+    images = np.ascontiguousarray(images.transpose(0, 2, 1)) if splits[0] else images
+    return Arrays(images, labels.astype(np.int64) - first, None, classes)
 
 
 def _joined(path: Path, parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
@@ -230,49 +218,6 @@ def _joined(path: Path, parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.
     if len({part[0].shape[1:] for part in parts}) > 1:
         raise InputError(f"The images in {path} differ in size; give files of one set.")
     return (np.concatenate(column) for column in zip(*parts, strict=True))
-
-
-def read_mat(path: Path) -> Arrays:
-    """Read `dataset` with `train` and `test` (`images` [N, H W], `labels`, `writers`) and `mapping`."""
-    # SciPy names no common class for what a damaged file can raise.
-    with explained(f"{path} cannot be read as a Matlab file", "download it again", Exception):
-        content = loadmat(path, simplify_cells=True)
-    layout = (
-        f"{path} is not laid out as EMNIST's Matlab files are, with dataset.train and dataset.test of "
-        "images and labels, and dataset.mapping"
-    )
-    odd = (KeyError, TypeError, IndexError, ValueError)
-    with explained(layout, "give one of those files", *odd):
-        dataset = content["dataset"]
-        parts = [dataset[name] for name in ("train", "test")]
-        images = np.concatenate([_rows(part["images"], part["labels"]) for part in parts])
-        labels = np.concatenate([np.atleast_1d(part["labels"]) for part in parts]).astype(np.int64)
-        writers = [np.atleast_1d(part["writers"]) for part in parts if "writers" in part]
-        numbers = np.atleast_2d(dataset["mapping"])[:, 0]
-        first = int(numbers.min())
-    side = _side(images.shape[1])
-    if not side:
-        raise InputError(
-            f"{path}: {images.shape[1]} pixels make no square image; give EMNIST's file."
-        )
-    upright = _upright(to_bytes(images.reshape(-1, side, side), str(path)))
-    writer = np.concatenate(writers) if len(writers) == len(parts) else None
-    return Arrays(upright, labels - first, writer, len(numbers))
-
-
-def _rows(images: Any, labels: Any) -> np.ndarray:
-    """Return [N, pixels]: SciPy gives the only image of a set without the first axis."""
-    count = np.size(labels)
-    rows = np.asarray(images)
-    if rows.ndim < 2:
-        rows = rows.reshape(count, -1)
-    if len(rows) != count:
-        raise ValueError(f"{len(rows)} images and {count} labels")
-    return rows
-
-
-def _upright(images: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(images.transpose(0, 2, 1))
 
 
 def _read_pair(file: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -310,14 +255,41 @@ def _bytes_of(path: Path, dimensions: int) -> np.ndarray:
             "again."
         )
     # A header that is cut short announces, as far as one can tell, at least itself.
-    shape = struct.unpack(f">{dimensions}I", content[4:start]) if len(content) >= start else ()
-    expected = start + (math.prod(shape) if shape else 0)
+    shape = struct.unpack(f">{dimensions}I", content[4:start]) if len(content) >= start else (0,)
+    expected = start + math.prod(shape)
     if len(content) != expected:
         raise InputError(
             f"{path} has {len(content)} bytes where its header announces {expected}; it is incomplete or "
             "damaged, so download it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_mat(path: Path) -> Arrays:
+    """Read `dataset` with `train` and `test` (`images` [N, H W], `labels`, `writers`) and `mapping`."""
+    # SciPy names no common class for what a damaged file can raise.
+    with explained(f"{path} cannot be read as a Matlab file", "download it again", Exception):
+        content = loadmat(path)
+    layout = (
+        f"{path} is not laid out as EMNIST's Matlab files are, with dataset.train and dataset.test of "
+        "images and labels, and dataset.mapping"
+    )
+    odd = (KeyError, IndexError, TypeError, ValueError)
+    with explained(layout, "give one of those files", *odd):
+        # A record of Matlab is a table of one row and one column.
+        dataset = content["dataset"][0, 0]
+        parts = [dataset[name][0, 0] for name in ("train", "test")]
+        images = [part["images"] for part in parts]
+        labels = [part["labels"].ravel() for part in parts]
+        for rows, own in zip(images, labels, strict=True):
+            if len(rows) != len(own):
+                raise ValueError(f"{len(rows)} images and {len(own)} labels")
+        writers = [part["writers"].ravel() for part in parts if "writers" in part.dtype.names]
+        numbers = dataset["mapping"][:, 0]
+        first, rows = int(numbers.min()), np.concatenate(images)
+    upright = np.ascontiguousarray(_squares(rows, str(path)).transpose(0, 2, 1))
+    writer = np.concatenate(writers) if len(writers) == len(parts) else None
+    return Arrays(upright, np.concatenate(labels).astype(np.int64) - first, writer, len(numbers))
 
 
 # ---- FEMNIST ----
@@ -349,8 +321,8 @@ def read_femnist(path: Path, kind: str, keep: int = CLASSES) -> Arrays:
     return Arrays(images, labels, writer, CLASSES)
 
 
-def _leaf_parts(file: Path, keep: int) -> Iterator[_Part]:
-    """Yield one part per writer, after the whole file was found to be sound."""
+def _leaf_parts(file: Path, keep: int) -> list[_Part]:
+    """Return one part per writer, after the whole file was found to be sound."""
     broken = (OSError, ValueError, RecursionError)
     with (
         explained(f"{file} is no complete JSON file", "make or copy it again", *broken),
@@ -366,48 +338,29 @@ def _leaf_parts(file: Path, keep: int) -> Iterator[_Part]:
                 f"{file} lists {len(users)} users with {len(counts)} numbers of samples and data of "
                 f"{len(data)}; make the file again with LEAF's scripts."
             )
-    parts = [
-        _leaf_writer(file, str(user), count, data[user])
-        for user, count in zip(users, counts, strict=True)
-    ]
-    for user, (images, labels) in zip(users, parts, strict=True):
+    parts = []
+    for user, count in zip(users, counts, strict=True):
+        origin = f"{file}, writer {user!r}"
+        unusable = f"{origin}: x and y are no tables of numbers"
+        with explained(unusable, "make the file again", KeyError, TypeError, ValueError):
+            x, y = np.asarray(data[user]["x"], np.float32), np.asarray(data[user]["y"])
+        if not (x.ndim == 2 and y.ndim == 1 and len(x) == len(y) == count > 0):
+            raise InputError(
+                f"{origin}: x has shape {x.shape} and y {y.shape} where num_samples says {count}; give "
+                "each sample a row of pixels and a label, or leave the writer out."
+            )
+        images, labels = _squares(x, origin), _femnist_labels(y, origin)
         chosen = labels < keep
-        if chosen.any():
-            yield images[chosen], labels[chosen], np.full(int(chosen.sum()), str(user))
+        parts.append((images[chosen], labels[chosen], np.full(int(chosen.sum()), str(user))))
+    return [part for part in parts if len(part[0])]
 
 
 def _compact(entry: dict[str, Any]) -> dict[str, Any]:
     """Turn a writer's lists into arrays while the file is being read: an eighth of the memory."""
     if entry.keys() >= {"x", "y"}:
-        try:
+        with suppress(TypeError, ValueError):  # ragged, or no numbers; the writer's check says so
             return {"x": np.asarray(entry["x"], np.float32), "y": np.asarray(entry["y"])}
-        except (TypeError, ValueError):  # ragged, or no numbers; the writer's check says so
-            return entry
     return entry
-
-
-def _leaf_writer(file: Path, user: str, count: Any, entry: Any) -> tuple[np.ndarray, np.ndarray]:
-    origin = f"{file}, writer {user!r}"
-    try:
-        x, y = entry["x"], entry["y"]
-        found = (len(x), len(y))
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{origin}: lacks the lists x and y; make the file again.") from error
-    if found != (count, count):
-        raise InputError(
-            f"{origin}: {found[0]} images and {found[1]} labels where num_samples says {count}; make the "
-            "file again."
-        )
-    if count == 0:
-        raise InputError(f"{origin}: has no samples; leave the writer out.")
-    side = _side(x.shape[1]) if isinstance(x, np.ndarray) and x.ndim == 2 else 0
-    if not side:
-        raise InputError(
-            f"{origin}: the images are not rows of a square number of pixels (784 in LEAF)."
-        )
-    if y.ndim != 1:
-        raise InputError(f"{origin}: labels of shape {y.shape}; give one for each image.")
-    return to_bytes(x, origin).reshape(-1, side, side), _femnist_labels(y, origin)
 
 
 def _femnist_labels(values: np.ndarray, origin: str) -> np.ndarray:
@@ -426,38 +379,29 @@ def _parquet_parts(file: Path, keep: int) -> Iterator[_Part]:
         explained(f"{file} is no sound Parquet file", "download it again", *broken),
         parquet.ParquetFile(file) as table,
     ):
-        schema = table.schema_arrow
-        missing = [name for name in _COLUMNS if name not in schema.names]
+        names = [table.schema.column(number).path for number in range(len(table.schema))]
+        missing = [name for name in _COLUMNS if name not in names]
         if missing:
             raise InputError(
-                f"{file} has the columns {', '.join(schema.names)} and lacks {', '.join(missing)}; "
-                "give a file of flwrlabs/femnist."
-            )
-        kind = schema.field("image").type
-        if not arrow.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-            raise InputError(
-                f"{file}: column 'image' is {kind} and not a record with the image's bytes; give a "
-                "file of flwrlabs/femnist."
+                f"{file} has the columns {', '.join(names)} and lacks {', '.join(missing)}; give a file "
+                "of flwrlabs/femnist."
             )
         row = 0
         for batch in table.iter_batches(_BATCH, columns=list(_COLUMNS)):
-            yield from _decoded(file, batch, row, keep, pillow)
+            if batch.num_rows:
+                yield from _decoded(file, batch, row, keep, pillow)
             row += batch.num_rows
 
 
 def _decoded(file: Path, batch: Any, first: int, keep: int, pillow: Any) -> Iterator[_Part]:
-    for name in _COLUMNS:
+    for name in batch.schema.names:
         if batch.column(name).null_count:
             raise InputError(
                 f"{file}: column {name!r} has gaps after row {first}; fill or drop them."
             )
-    if not batch.num_rows:
-        return
     labels = _femnist_labels(batch.column("character").to_numpy(zero_copy_only=False), str(file))
     writer = np.asarray(batch.column("writer_id").to_pylist(), str)
     chosen = np.flatnonzero(labels < keep)
-    if not len(chosen):
-        return
     images = []
     broken = (OSError, SyntaxError, ValueError, TypeError, struct.error, zlib.error)
     for row, record in zip(chosen, batch.column("image").take(chosen).to_pylist(), strict=True):
@@ -469,4 +413,5 @@ def _decoded(file: Path, batch: Any, first: int, keep: int, pillow: Any) -> Iter
             images.append(np.asarray(image.convert("L")))
         if images[-1].shape != images[0].shape:
             raise InputError(f"The images in {file} differ in size; give files of one set.")
-    yield np.stack(images), labels[chosen], writer[chosen]
+    if images:
+        yield np.stack(images), labels[chosen], writer[chosen]

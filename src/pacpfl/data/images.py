@@ -35,7 +35,33 @@ class Images:
     writer: np.ndarray | None = None  # [N] numbers or names
 
     def __post_init__(self) -> None:
-        check_images(self.name, self.images, self.labels, self.writer, self.classes)
+        origin, images, labels = self.name, self.images, self.labels
+        if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
+            raise InputError(
+                f"{origin}: images are {images.dtype} of shape {images.shape}; give bytes of shape "
+                "(number, height, width)."
+            )
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise InputError(
+                f"{origin}: labels are {labels.dtype} of shape {labels.shape}; give one whole number "
+                "per image."
+            )
+        if len(labels) != len(images):
+            raise InputError(
+                f"{origin}: there are {len(images)} images and {len(labels)} labels; each needs its own."
+            )
+        bad = (labels < 0) | (labels >= self.classes)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InputError(
+                f"{origin}: the label in row {row} is {labels[row]}, and classes are numbered from 0 to "
+                f"{self.classes - 1}; mend or drop such rows."
+            )
+        if self.writer is not None and self.writer.shape != labels.shape:
+            raise InputError(
+                f"{origin}: writers have shape {self.writer.shape} and labels {labels.shape}; each image "
+                "needs its writer."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,42 +77,6 @@ class Part(NamedTuple):
     name: str
     train: np.ndarray
     test: np.ndarray
-
-
-def check_images(
-    origin: str,
-    images: np.ndarray,
-    labels: np.ndarray,
-    writer: np.ndarray | None,
-    classes: int | None,
-) -> None:
-    """Raise InputError, naming `origin`, at the first thing that cannot be used."""
-    if images.ndim != 3 or images.dtype != np.uint8 or not images.size:
-        raise InputError(
-            f"{origin}: images are {images.dtype} of shape {images.shape}; give bytes of shape "
-            "(number, height, width)."
-        )
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise InputError(
-            f"{origin}: labels are {labels.dtype} of shape {labels.shape}; give one whole number per image."
-        )
-    if len(labels) != len(images):
-        raise InputError(
-            f"{origin}: there are {len(images)} images and {len(labels)} labels; each image needs its own."
-        )
-    bad = (labels < 0) | (labels >= (np.inf if classes is None else classes))
-    if bad.any():
-        row = int(np.argmax(bad))
-        limit = "0 on" if classes is None else f"0 to {classes - 1}"
-        raise InputError(
-            f"{origin}: the label in row {row} is {labels[row]}, and classes are numbered from {limit}; "
-            "mend or drop such rows."
-        )
-    if writer is not None and writer.shape != labels.shape:
-        raise InputError(
-            f"{origin}: writers have shape {writer.shape} and labels {labels.shape}; each image needs "
-            "its writer."
-        )
 
 
 def samples(images: Images, rows: np.ndarray) -> Samples:

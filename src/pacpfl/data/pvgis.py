@@ -28,7 +28,7 @@ COLUMNS = (
     ("T2m", "temp_air", "temperature"),
     ("WS10m", "wind_speed", "wind"),
 )
-PLACE = ("Latitude", "Longitude", "Elevation", "Slope")
+PLACE = ("Latitude", "Longitude", "Elevation")
 TIME_FORMAT = "%Y%m%d:%H%M"
 AGAIN = "export it from PVGIS again (hourly data, CSV, slope 0, radiation components)"
 WAY_OUT = "read a CSV file exported from its website, or use synthetic weather"
@@ -89,10 +89,11 @@ def _place(path: Path, head: str) -> tuple[float, ...]:
     """Read latitude, longitude and altitude above the table, where the slope must be 0."""
     above = dict(re.findall(r"^(\w+).*?:\s*(\S*)", head, re.MULTILINE))
     with explained(f"{path} does not say where it is for", AGAIN, ValueError, KeyError):
-        *place, slope = (float(above[name]) for name in PLACE)
+        place = tuple(float(above[name]) for name in PLACE)
+        slope = float(above.get("Slope", 0))
     if slope != 0:
         raise InputError(f"{path}: the plane has a slope of {slope:g} degrees; {AGAIN}.")
-    return tuple(place)
+    return place
 
 
 def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
