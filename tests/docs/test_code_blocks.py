@@ -49,7 +49,7 @@ PYTHON_ELSEWHERE = {
     "CONTRIBUTING.md": "tests/recipes.py",
     "README.md": "tests/test_readme.py",
     "docs/python-api.md": "tests/estimators/test_python_api_page.py",
-    "docs/secure-aggregation.md": "tests/secagg/test_secagg_docs.py",
+    "docs/secure-aggregation.md": "tests/secagg/test_secagg_round.py",
 }
 LANGUAGES = {"sh", "python", "toml", "json", "text", "indented", "inline"}
 PROGRAMS = ("pacpfl", "make", "pip", "python", "tensorboard", "mlflow")

@@ -5,22 +5,32 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pacpfl.secagg.client import Client, Member
+from pacpfl.secagg.client import Client
+from pacpfl.secagg.messages import Step
 from pacpfl.secagg.server import Server
 from pacpfl.secagg.settings import Settings, smallest_threshold
 from pacpfl.secagg.simulate import make_members
+
+ANSWERS = dict(zip(Step, ("advertise", "share", "mask", "agree", "reveal"), strict=True))
+COLLECTS = dict(
+    zip(
+        Step,
+        ("collect_keys", "collect_shares", "collect_masked", "collect_signatures", "unmask"),
+        strict=True,
+    )
+)
 
 
 class Round:
     """n clients c0, c1, ... with random integers; `values` sum without wrapping around."""
 
-    def __init__(self, clients: int = 5, threshold: int | None = None, **changes: object) -> None:
-        names = [f"c{i}" for i in range(clients)]
-        self.members: dict[str, Member] = make_members(names)
+    def __init__(self, clients: int = 5, threshold: int | None = None, **changes: Any) -> None:
+        self.members = make_members([f"c{i}" for i in range(clients)])
         settings = Settings(
             session=secrets.token_bytes(16),
             round=3,
@@ -28,55 +38,51 @@ class Round:
             threshold=threshold or smallest_threshold(clients, "active"),
             dimension=6,
         )
-        self.settings: Settings = replace(settings, **changes)  # type: ignore[arg-type]
-        generator = np.random.default_rng(clients)
-        self.values = {
-            name: generator.integers(-1000, 1000, self.settings.dimension) for name in names
-        }
+        self.settings: Settings = replace(settings, **changes)
+        rng = np.random.default_rng(clients)
+        self.values = {n: rng.integers(-1000, 1000, self.settings.dimension) for n in self.members}
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, **changes: Any) -> None:
+        self.settings = replace(self.settings, **changes)
         self.clients: dict[str, Client] = {
             name: member.join(self.settings) for name, member in self.members.items()
         }
         self.server = Server(self.settings)
 
-    def advertise(self) -> dict[str, bytes]:
-        return {name: client.advertise() for name, client in self.clients.items()}
+    def answer(self, step: Step, name: str, told: bytes = b"") -> bytes:
+        """Return what a client says to what it is told."""
+        more = {Step.ADVERTISE: (), Step.MASK: (told, self.values[name])}.get(step, (told,))
+        return getattr(self.clients[name], ANSWERS[step])(*more)
 
-    def keys(self) -> bytes:
-        return self.server.collect_keys(self.advertise())
+    def collect(self, step: Step, replies: dict[str, bytes]) -> Any:
+        """Return what the server then tells each client that is left; in the end it is the sum."""
+        told = getattr(self.server, COLLECTS[step])(replies)
+        left = sorted(replies.keys() - self.server.refused.keys())
+        return dict.fromkeys(left, told) if isinstance(told, bytes) else told
 
-    def share(self) -> dict[str, bytes]:
-        keys = self.keys()
-        return {name: client.share(keys) for name, client in self.clients.items()}
+    def replies(self, step: Step, silent: Collection[str] = ()) -> dict[str, bytes]:
+        """Return the messages of a step, after honest ones before it; the silent send no update."""
+        told = dict.fromkeys(self.clients, b"")
+        if step is not Step.ADVERTISE:
+            told = self.told(Step(step - 1), silent)
+        heard = [name for name in told if step is not Step.MASK or name not in silent]
+        return {name: self.answer(step, name, told[name]) for name in heard}
 
-    def inboxes(self) -> dict[str, bytes]:
-        return self.server.collect_shares(self.share())
+    def told(self, step: Step, silent: Collection[str] = ()) -> dict[str, bytes]:
+        """Return what the server tells each client after the messages of a step."""
+        return self.collect(step, self.replies(step, silent))
 
-    def masked(self, silent: Collection[str] = ()) -> dict[str, bytes]:
-        return {
-            name: self.clients[name].mask(inbox, self.values[name])
-            for name, inbox in self.inboxes().items()
-            if name not in silent
-        }
-
-    def survivors(self, silent: Collection[str] = ()) -> bytes:
-        return self.server.collect_masked(self.masked(silent))
-
-    def agreed(self, silent: Collection[str] = ()) -> dict[str, bytes]:
-        named = self.survivors(silent)
-        return {name: self.clients[name].agree(named) for name in self.server.survivors}
-
-    def signatures(self, silent: Collection[str] = ()) -> bytes:
-        return self.server.collect_signatures(self.agreed(silent))
-
-    def revealed(self, silent: Collection[str] = ()) -> dict[str, bytes]:
-        signatures = self.signatures(silent)
-        return {name: self.clients[name].reveal(signatures) for name in self.server.survivors}
+    def finish(self, step: Step, replies: dict[str, bytes]) -> np.ndarray:
+        """Return the sum when these are the messages of a step, and the rest is honest."""
+        told = self.collect(step, replies)
+        if step is Step.REVEAL:
+            return told
+        after = Step(step + 1)
+        return self.finish(after, {name: self.answer(after, name, told[name]) for name in told})
 
     def expected(self, silent: Collection[str] = ()) -> np.ndarray:
-        """The sum as it must come out."""
+        """Return the sum as it must come out."""
         total = sum(values for name, values in self.values.items() if name not in silent)
         return np.asarray(total).astype(f"u{self.settings.bits // 8}")
 

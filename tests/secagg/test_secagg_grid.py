@@ -78,34 +78,26 @@ def test_the_inflated_norm_is_reached() -> None:
     assert np.sqrt(rounded @ rounded) == pytest.approx(norm + sqrt(dimension) / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
-    with pytest.raises(InputError, match="Entry 2 of the update"):
-        GRID.encode(np.array([0.0, 0.1, bad, 0.2]))
-
-
 @pytest.mark.parametrize(
-    "update",
+    ("update", "words"),
     [
-        np.zeros(3),
-        np.zeros((4, 1)),
-        np.zeros(4, dtype=np.int64),
-        np.zeros(4, dtype=np.float16),
-        np.zeros(4, dtype=object),
-        np.zeros(4, dtype=complex),
+        (np.array([0.0, 0.1, np.nan, 0.2]), "Entry 2 of the update"),
+        (np.array([0.0, 0.1, -np.inf, np.inf]), "Entry 2 of the update"),
+        (np.zeros(3), "has 4 entries"),
+        (np.zeros((4, 1)), "has 4 entries"),
+        *(
+            (np.zeros(4, dtype), "has 4 entries")
+            for dtype in (np.int64, np.float16, object, complex)
+        ),
+        *((size * np.eye(4)[1], "above the clip norm") for size in (1.01, 2.0, 1e10, 1.7e308)),
+        *((np.full(4, size / 2), "above the clip norm") for size in (1.01, -1e300, 1.7e308)),
     ],
 )
-def test_what_has_another_shape_or_type_is_refused(update: np.ndarray) -> None:
-    with pytest.raises(InputError, match="has 4 entries"):
+def test_an_update_that_does_not_fit_is_refused_and_not_clipped(
+    update: np.ndarray, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
         GRID.encode(update)
-
-
-@pytest.mark.parametrize("size", [1.01, 2.0, 1e10, 1e300, 1.7e308])
-def test_what_is_too_large_is_refused_and_not_clipped(size: float) -> None:
-    for direction in (np.eye(4)[1], np.array([0.5, -0.5, 0.5, -0.5])):
-        GRID.encode(direction)
-        with pytest.raises(InputError, match="above the clip norm"):
-            GRID.encode(size * direction)
 
 
 def test_an_update_clipped_in_single_precision_is_accepted() -> None:
@@ -115,6 +107,7 @@ def test_an_update_clipped_in_single_precision_is_accepted() -> None:
         update = generator.normal(size=1000).astype(np.float32)
         update /= np.linalg.norm(update)
         grid.encode(update)
+    GRID.encode(np.full(4, -0.5))
 
 
 def test_the_modulus_is_the_smaller_one_that_tells_all_sums_apart() -> None:
@@ -152,10 +145,9 @@ def test_a_sum_out_of_range_is_refused() -> None:
     for value in (limit + 1, -limit - 1, 2**31 - 1, -(2**31)):
         with pytest.raises(SecureAggregationError, match="Entry 1 of the sum is out of the range"):
             GRID.decode(np.array([0, value, 0, 0]).astype(np.uint32), 2)
-    with pytest.raises(SecureAggregationError, match="A sum has 4 entries of 32 bits"):
-        GRID.decode(np.zeros(4, dtype=np.uint64), 2)
-    with pytest.raises(SecureAggregationError, match="A sum has 4 entries of 32 bits"):
-        GRID.decode(np.zeros(5, dtype=np.uint32), 2)
+    for total in (np.zeros(4, np.uint64), np.zeros(5, np.uint32)):
+        with pytest.raises(SecureAggregationError, match="A sum has 4 entries of 32 bits"):
+            GRID.decode(total, 2)
 
 
 @pytest.mark.parametrize(

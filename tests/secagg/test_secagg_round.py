@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,13 @@ from scipy import stats
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import primitives
 from pacpfl.secagg.grid import Grid
-from pacpfl.secagg.messages import Envelope, KeyList, Revealed, Step
-from pacpfl.secagg.settings import Settings, smallest_threshold
+from pacpfl.secagg.messages import Envelope, Revealed, Step
+from pacpfl.secagg.settings import Adversary, Settings, smallest_threshold
 from pacpfl.secagg.simulate import make_members, simulate_round
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 STEP = 2.0**-12
+KINDS: tuple[Adversary, ...] = ("active", "curious")
 
 
 def updates_of(clients: int, dimension: int, seed: int) -> dict[str, np.ndarray]:
@@ -34,12 +37,12 @@ def updates_of(clients: int, dimension: int, seed: int) -> dict[str, np.ndarray]
 @quick
 @given(
     clients=st.integers(2, 12),
-    adversary=st.sampled_from(["active", "curious"]),
+    adversary=st.sampled_from(KINDS),
     wide=st.booleans(),
     data=st.data(),
 )
 def test_the_sum_is_exact_whoever_drops_out_when(
-    clients: int, adversary: Any, wide: bool, data: st.DataObject
+    clients: int, adversary: Adversary, wide: bool, data: st.DataObject
 ) -> None:
     updates = updates_of(clients, 5, clients)
     threshold = data.draw(
@@ -75,35 +78,25 @@ def test_the_sum_is_exact_whoever_drops_out_when(
     assert np.abs(outcome.total - true).max() <= len(sent) * grid.step / 2
 
 
-def test_noise_in_shares_has_the_stated_deviation() -> None:
+def test_noise_in_shares_has_the_stated_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five of six clients survive: the sum's noise has variance 5 s^2, and s^2 of the threshold's."""
+    monkeypatch.setattr(secrets, "token_bytes", np.random.default_rng(0).bytes)
     dimension, each = 20_000, 60
     grid = Grid(STEP, 1.0, dimension, 6, noise=each)
     updates = updates_of(6, dimension, 3)
-    outcome = simulate_round(
-        updates,
-        grid,
-        5,
-        {Step.MASK: ["site-2"]},
-        random_bytes=np.random.default_rng(0).bytes,
-    )
+    outcome = simulate_round(updates, grid, 5, {Step.MASK: ["site-2"]})
     exact = sum(grid.encode(updates[name]) for name in outcome.survivors)
     noise = np.rint(outcome.total / STEP) - exact
     assert noise.std() == pytest.approx(each * sqrt(5), rel=4 / sqrt(2 * dimension))
     assert stats.kstest(noise / (each * sqrt(5)), "norm").pvalue > 1e-3
 
 
-def test_a_bad_update_never_leaves_its_client() -> None:
-    grid = Grid(STEP, 1.0, 5, 4)
-    for bad in (np.full(5, np.nan), np.full(5, 9.0), np.zeros(6)):
-        updates = {**updates_of(3, 5, 0), "site-bad": bad}
-        with pytest.raises(InputError):
-            simulate_round(updates, grid, 3)
-
-
-def test_a_grid_too_small_for_the_cohort_is_refused() -> None:
+def test_a_bad_update_or_grid_is_refused_before_anything_is_sent() -> None:
+    updates = updates_of(3, 5, 0)
+    with pytest.raises(InputError, match="above the clip norm"):
+        simulate_round(updates | {"site-bad": np.full(5, 9.0)}, Grid(STEP, 1.0, 5, 4), 3)
     with pytest.raises(InputError, match="room for 2 clients"):
-        simulate_round(updates_of(3, 5, 0), Grid(STEP, 1.0, 5, 2), 3)
+        simulate_round(updates, Grid(STEP, 1.0, 5, 2), 3)
 
 
 def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
@@ -111,7 +104,7 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
 ) -> None:
     """All but the threshold of holders reveal: what the server then holds fits any other sum as well."""
     party = make_round(clients=5, threshold=4)
-    revealed = party.revealed()
+    revealed = party.replies(Step.REVEAL)
     few = {name: revealed[name] for name in ("c0", "c1", "c4")}
     with pytest.raises(SecureAggregationError, match="nothing is revealed") as refusal:
         party.server.unmask(few)
@@ -119,18 +112,14 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
 
     # Give the server everything except the seed of c0, of which it holds three shares of four.
     settings = party.settings
-    held = {
-        settings.numbers[name]: dict(Revealed.decode(Envelope.decode(reply).payload).seeds)["c0"]
-        for name, reply in few.items()
+    seeds = {
+        holder: dict(Revealed.decode(Envelope.decode(reply).payload).seeds)
+        for holder, reply in revealed.items()
     }
+    held = {settings.numbers[name]: seeds[name]["c0"] for name in few}
     total = party.server._total.copy()
     for name in ("c1", "c2", "c3", "c4"):
-        shares = {
-            settings.numbers[holder]: dict(Revealed.decode(Envelope.decode(reply).payload).seeds)[
-                name
-            ]
-            for holder, reply in revealed.items()
-        }
+        shares = {settings.numbers[holder]: seeds[holder][name] for holder in seeds}
         seed = primitives.join_shares(shares, primitives.share_weights(list(shares)[:4]))
         total -= settings.self_mask(name, seed)
     sums = []
@@ -151,36 +140,12 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
 @pytest.mark.parametrize("step", list(Step))
 def test_an_abandoned_round_stays_abandoned(step: Step, make_round: Callable[..., Any]) -> None:
     party = make_round(clients=4, threshold=4)
-    replies = {
-        Step.ADVERTISE: party.advertise,
-        Step.SHARE: party.share,
-        Step.MASK: party.masked,
-        Step.AGREE: party.agreed,
-        Step.REVEAL: party.revealed,
-    }[step]()
-    collect = {
-        Step.ADVERTISE: party.server.collect_keys,
-        Step.SHARE: party.server.collect_shares,
-        Step.MASK: party.server.collect_masked,
-        Step.AGREE: party.server.collect_signatures,
-        Step.REVEAL: party.server.unmask,
-    }[step]
+    replies = party.replies(step)
     late = replies.pop("c1")
     with pytest.raises(SecureAggregationError, match=r"3 of 4 clients are left.*missing: c1\."):
-        collect(replies)
+        party.collect(step, replies)
     with pytest.raises(SecureAggregationError, match="out of turn"):
-        collect({**replies, "c1": late})
-
-
-def test_every_client_leaves_the_round_when_it_sees_too_few(make_round: Callable[..., Any]) -> None:
-    """A server that goes on all the same gets nothing from the clients either."""
-    party = make_round(clients=4, threshold=4)
-    replies = party.advertise()
-    broadcast = KeyList(
-        tuple(Envelope.decode(replies[name]) for name in ("c0", "c1", "c2"))
-    ).encode()
-    with pytest.raises(SecureAggregationError, match="names 3 clients with keys, and 4 are needed"):
-        party.clients["c0"].share(broadcast)
+        party.collect(step, {**replies, "c1": late})
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -194,7 +159,7 @@ def test_masked_updates_are_uniform_and_independent_of_the_update(
     for kind, values in (("zero", 0 * inputs), ("large", inputs)):
         party = make_round(clients=3, dimension=dimension, bits=bits)
         party.values = dict.fromkeys(party.values, values)
-        payload = Envelope.decode(party.masked()["c1"]).payload
+        payload = Envelope.decode(party.replies(Step.MASK)["c1"]).payload
         drawn[kind] = np.frombuffer(payload, dtype=f"<u{bits // 8}")
     for numbers in drawn.values():
         for shift in range(0, bits, 8):  # every byte of the numbers, lowest first
@@ -209,7 +174,7 @@ def test_masked_updates_are_uniform_and_independent_of_the_update(
     assert stats.chi2_contingency(np.array(table)).pvalue > 1e-4
 
 
-def test_messages_of_the_documented_size(make_round: Callable[..., Any]) -> None:
+def test_messages_of_the_documented_size() -> None:
     """The update itself, 4 or 8 bytes per entry, and about half a kilobyte per peer."""
     grid = Grid(STEP, 1.0, 1000, 12)
     outcome = simulate_round(updates_of(12, 1000, 0), grid, 9)
@@ -223,20 +188,10 @@ def settings_with(**changes: Any) -> Settings:
     return replace(Settings(bytes(16), 0, cohort, 5, 10), **changes)
 
 
-@pytest.mark.parametrize(
-    ("clients", "active", "curious"),
-    [(2, 2, 2), (3, 3, 2), (4, 3, 3), (6, 5, 4), (10, 7, 6), (100, 67, 51)],
-)
-def test_the_smallest_thresholds_are_above_two_thirds_and_one_half(
-    clients: int, active: int, curious: int
-) -> None:
-    assert smallest_threshold(clients, "active") == active
-    assert smallest_threshold(clients, "curious") == curious
-    assert 3 * active > 2 * clients >= 3 * (active - 1)
-    assert 2 * curious > clients >= 2 * (curious - 1)
-
-
-def test_what_a_threshold_tolerates() -> None:
+def test_the_smallest_thresholds_and_what_they_tolerate() -> None:
+    """More than two thirds, or one half; the smallest such number."""
+    found = [[smallest_threshold(n, kind) for n in (2, 3, 4, 6, 10, 100)] for kind in KINDS]
+    assert found == [[2, 3, 3, 5, 7, 67], [2, 2, 3, 4, 6, 51]]
     # Two sets of 5 among 6 share at least 4 clients: up to 3 of them may plot.
     assert settings_with().tolerated == 3
     assert settings_with(threshold=4, adversary="curious").tolerated == 1
@@ -271,17 +226,33 @@ def test_impossible_settings_are_refused(changes: dict[str, Any], words: str) ->
 def test_every_setting_changes_the_context() -> None:
     base = settings_with()
     renamed = (("c9", base.cohort[-1][1]),)
-    others = [
-        replace(base, session=b"1" * 16),
-        replace(base, round=1),
-        replace(base, threshold=6),
-        replace(base, dimension=11),
-        replace(base, bits=32),
-        replace(base, adversary="curious"),
-        replace(base, terms=b"grid"),
-        replace(base, cohort=base.cohort[:-1]),
-        replace(base, cohort=base.cohort[:-1] + renamed),
-        replace(base, cohort=(("c0", b"2" * 32), *base.cohort[1:])),
-    ]
-    assert len({base.context, *(other.context for other in others)}) == 1 + len(others)
+    others = (
+        {"session": b"1" * 16},
+        {"round": 1},
+        {"threshold": 6},
+        {"dimension": 11},
+        {"bits": 32},
+        {"adversary": "curious"},
+        {"terms": b"grid"},
+        {"cohort": base.cohort[:-1]},
+        {"cohort": base.cohort[:-1] + renamed},
+        {"cohort": (("c0", b"2" * 32), *base.cohort[1:])},
+    )
+    assert len({base.context, *(replace(base, **other).context for other in others)}) == 11
     assert replace(base).context == base.context
+
+
+def test_the_examples_of_the_page_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "secure-aggregation.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "('site-0', 'site-1', 'site-3', 'site-4')"
+    total = np.fromstring(lines[1].strip("[]"), sep=" ")
+    assert np.abs(total - 0.8).max() <= 4 * 2.0**-21 + 1e-8
+    assert lines[2] == "5815 32"
+    epsilon = float(re.findall(r"epsilon=([\d.]+)", lines[3])[0])
+    assert 3.99 < epsilon <= 4

@@ -13,12 +13,12 @@ introduction; an old one brings nothing, because the identity's private key is g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.errors import InputError, SecureAggregationError, explained
 from pacpfl.secagg import primitives, wire
 
 # `primitives` has said what to install where the package is missing.
@@ -31,6 +31,7 @@ from cryptography.x509.oid import NameOID  # isort: skip
 
 PURPOSE = b"pacpfl identity 1"
 MOST_CERTIFICATE = 2**14  # characters
+PADDING = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,12 @@ class Passport:
 
     def introduce(self, name: str, identity: bytes, purpose: bytes) -> dict[str, str]:
         """Introduce the Ed25519 public key `identity`, as text for a message."""
-        try:
+        unread = f"The private key of {name!r} cannot be read"
+        with explained(unread, "renew its kit", ValueError, TypeError):
             key = load_pem_private_key(self.private, None)
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"The private key of {name!r} cannot be read ({error}); renew its kit."
-            ) from error
         if not isinstance(key, rsa.RSAPrivateKey):
             raise InputError(f"The private key of {name!r} is no RSA key; renew its kit.")
-        signature = key.sign(_text(name, identity, purpose), _padding(), SHA256())
+        signature = key.sign(_text(name, identity, purpose), PADDING, SHA256())
         return {
             "certificate": self.certificate,
             "identity": identity.hex(),
@@ -64,12 +62,14 @@ def introduced(
 ) -> bytes:
     """Return the identity that an introduction shows for `name`; refuse any other, with the reason."""
     certificate, identity, signature = _parts(name, introduction)
-    _check_certificate(authority, name, certificate, now or datetime.now(UTC))
+    root = x509.load_pem_x509_certificate(authority.encode())
+    for problem in _problems(root, name, certificate, now or datetime.now(UTC)):
+        raise SecureAggregationError(f"The certificate of {name!r} {problem}.")
     key = certificate.public_key()
     if not isinstance(key, rsa.RSAPublicKey):
         raise SecureAggregationError(f"The certificate of {name!r} holds no RSA key.")
     try:
-        key.verify(signature, _text(name, identity, purpose), _padding(), SHA256())
+        key.verify(signature, _text(name, identity, purpose), PADDING, SHA256())
     except InvalidSignature as error:
         raise SecureAggregationError(
             f"The identity of {name!r} is not signed by the key of its certificate."
@@ -81,35 +81,24 @@ def valid_until(certificate: str) -> datetime:
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
-def _check_certificate(
-    authority: str, name: str, certificate: x509.Certificate, now: datetime
-) -> None:
-    root = x509.load_pem_x509_certificate(authority.encode())
+def _problems(
+    root: x509.Certificate, name: str, certificate: x509.Certificate, now: datetime
+) -> Iterator[str]:
     try:
         certificate.verify_directly_issued_by(root)
-    except (InvalidSignature, ValueError, TypeError) as error:
-        raise SecureAggregationError(
-            f"The certificate of {name!r} was not signed by the authority that is known here."
-        ) from error
+    except (InvalidSignature, ValueError, TypeError):
+        yield "was not signed by the authority that is known here"
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        raise SecureAggregationError(
-            f"The certificate of {name!r} is not valid now; renew its kit."
-        )
+        yield "is not valid now; renew its kit"
     subject = certificate.subject
     names = [str(one.value) for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if names != [name]:
-        raise SecureAggregationError(f"The certificate of {name!r} bears the name {names}.")
+        yield f"bears the name {names}"
     # An administrator's certificate has a role, the authority's own may sign: neither is a site's.
-    if subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME) or _may_sign(certificate):
-        raise SecureAggregationError(f"The certificate of {name!r} is not that of a site.")
-
-
-def _may_sign(certificate: x509.Certificate) -> bool:
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
-    except x509.ExtensionNotFound:
-        return False
-    return bool(found.value.ca)
+    kinds = [extension.value for extension in certificate.extensions]
+    may_sign = any(isinstance(kind, x509.BasicConstraints) and kind.ca for kind in kinds)
+    if may_sign or subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME):
+        yield "is not that of a site"
 
 
 def _parts(name: str, introduction: Any) -> tuple[x509.Certificate, bytes, bytes]:
@@ -132,7 +121,3 @@ def _parts(name: str, introduction: Any) -> tuple[x509.Certificate, bytes, bytes
 
 def _text(name: str, identity: bytes, purpose: bytes) -> bytes:
     return PURPOSE + wire.block(purpose) + wire.name(name) + identity
-
-
-def _padding() -> padding.PSS:
-    return padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)

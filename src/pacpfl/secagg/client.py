@@ -14,27 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pacpfl.errors import InputError, SecureAggregationError
-from pacpfl.secagg import primitives
-from pacpfl.secagg.messages import (
-    Advertisement,
-    Envelope,
-    KeyList,
-    Revealed,
-    SealedShares,
-    ShareList,
-    Signatures,
-    Step,
-    Survivors,
-    signed_text,
-)
-from pacpfl.secagg.primitives import (
-    KEY_BYTES,
-    exchange_public,
-    is_signed,
-    seal,
-    signing_public,
-    unseal,
-)
+from pacpfl.secagg import messages, primitives
+from pacpfl.secagg.messages import Advertisement, Envelope, SealedShares, ShareList, Step, Survivors
+from pacpfl.secagg.primitives import KEY_BYTES, SHARE_BYTES
 from pacpfl.secagg.settings import Adversary, Settings
 
 
@@ -56,33 +38,33 @@ class Member:
 
     def join(self, settings: Settings) -> Client:
         """Take part in a round whose settings the server proposes, or refuse it."""
-        if settings.identities.get(self.name) != signing_public(self.identity):
-            raise SecureAggregationError(
-                f"The round does not invite {self.name!r} by its identity."
-            )
+        for problem in self._problems(settings):
+            raise SecureAggregationError(problem)
+        self.last_rounds[settings.session] = settings.round
+        return Client(settings, self.name, self.identity)
+
+    def _problems(self, settings: Settings) -> Iterator[str]:
+        if settings.identities.get(self.name) != primitives.signing_public(self.identity):
+            yield f"The round does not invite {self.name!r} by its identity."
         for peer, identity in settings.cohort:
             if self.known.get(peer) != identity:
-                raise SecureAggregationError(
-                    f"The round names an identity of {peer!r} that {self.name!r} does not know."
-                )
+                yield f"The round names an identity of {peer!r} that {self.name!r} does not know."
         if settings.adversary != self.adversary:
-            raise SecureAggregationError(
+            yield (
                 f"The round is made for an {settings.adversary} server, "
                 f"and {self.name!r} takes part only in rounds for an {self.adversary} one."
             )
         if settings.tolerated < self.colluding or settings.threshold - self.colluding < 2:
-            raise SecureAggregationError(
+            yield (
                 f"A threshold of {settings.threshold} among {len(settings.cohort)} does not protect "
                 f"{self.name!r} from a server that plots with {self.colluding} clients."
             )
         last = self.last_rounds.get(settings.session, -1)
         if settings.round <= last:
-            raise SecureAggregationError(
+            yield (
                 f"Round {settings.round} of this session is over for {self.name!r}, "
                 f"who took part in round {last}."
             )
-        self.last_rounds[settings.session] = settings.round
-        return Client(settings, self.name, self.identity)
 
 
 class Client:
@@ -92,9 +74,9 @@ class Client:
         self.settings = settings
         self.name = name
         self._identity = identity
-        self._seed = secrets.token_bytes(KEY_BYTES)
-        self._mask_private = secrets.token_bytes(KEY_BYTES)
-        self._share_private = secrets.token_bytes(KEY_BYTES)
+        self._seed, self._mask_private, self._share_private = (
+            secrets.token_bytes(KEY_BYTES) for _ in range(3)
+        )
         self._peers: dict[str, Advertisement] = {}
         self._held: dict[str, tuple[bytes, bytes]] = {}
         self._survivors: tuple[str, ...] = ()
@@ -102,27 +84,22 @@ class Client:
 
     @contextmanager
     def _step(self, step: Step) -> Iterator[None]:
-        if self._next is not step:
-            self._forget()
-            raise SecureAggregationError(
-                f"{self.name!r} is asked for step {step.name.lower()} out of turn and leaves the round."
-            )
+        expected, self._next = self._next, None
         try:
+            if expected is not step:
+                raise SecureAggregationError(
+                    f"{self.name!r} is asked for step {step.name.lower()} out of turn "
+                    "and leaves the round."
+                )
             yield
-        except BaseException:
-            self._forget()
-            raise
-        self._next = None if step is Step.REVEAL else Step(step + 1)
-        if self._next is None:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._next = None
-        self._identity = self._seed = self._mask_private = self._share_private = b""
-        self._held = {}
+            self._next = None if step is Step.REVEAL else Step(step + 1)
+        finally:
+            if self._next is None:
+                self._identity = self._seed = self._mask_private = self._share_private = b""
+                self._held = {}
 
     def _signed(self, step: Step, payload: bytes) -> bytes:
-        return Envelope.of(self.settings, step, self.name, payload, self._identity).encode()
+        return Envelope(step, self.name, payload).signed(self.settings, self._identity).encode()
 
     def _check_number(self, found: int, of: str) -> None:
         if found < self.settings.threshold:
@@ -135,8 +112,8 @@ class Client:
         """Step 1: sign fresh public keys."""
         with self._step(Step.ADVERTISE):
             self._own = Advertisement(
-                exchange_public(self._mask_private),
-                exchange_public(self._share_private),
+                primitives.exchange_public(self._mask_private),
+                primitives.exchange_public(self._share_private),
                 self.settings.seed_commitment(self.name, self._seed),
             )
             return self._signed(Step.ADVERTISE, self._own.encode())
@@ -144,7 +121,7 @@ class Client:
     def share(self, broadcast: bytes) -> bytes:
         """Step 2: given everybody's keys (U1), seal shares of the seed and of the mask key."""
         with self._step(Step.SHARE):
-            for envelope in KeyList.decode(broadcast).envelopes:
+            for envelope in messages.KeyList.decode(broadcast).envelopes:
                 envelope.check(self.settings, Step.ADVERTISE)
                 self._peers[envelope.sender] = Advertisement.decode(envelope.payload)
             self._check_number(len(self._peers), "clients with keys")
@@ -158,24 +135,25 @@ class Client:
             return self._signed(Step.SHARE, ShareList(self._deal()).encode())
 
     def _deal(self) -> tuple[SealedShares, ...]:
-        numbers = {self.settings.numbers[peer]: peer for peer in self._peers}
-        threshold = self.settings.threshold
-        seeds = primitives.split_secret(self._seed, numbers.keys(), threshold)
-        keys = primitives.split_secret(self._mask_private, numbers.keys(), threshold)
+        settings = self.settings
+        numbers = {peer: settings.numbers[peer] for peer in self._peers}
+        seeds, keys = (
+            primitives.split_secret(secret, numbers.values(), settings.threshold)
+            for secret in (self._seed, self._mask_private)
+        )
         dealt = []
-        for number, peer in sorted(numbers.items()):
-            public = self._peers[peer].share_key
-            sealed = seal(
-                self.settings.share_key(self.name, peer, self._share_private, public),
-                seeds[number] + keys[number],
-                self.settings.share_label(self.name, peer),
+        for peer, number in numbers.items():
+            key = settings.share_key(
+                self.name, peer, self._share_private, self._peers[peer].share_key
             )
-            digests = [
-                self.settings.share_digest(kind, self.name, peer, shares[number])
-                for kind, shares in (("seed", seeds), ("key", keys))
-            ]
-            dealt.append(SealedShares(peer, sealed, *digests))
+            shares = seeds[number], keys[number]
+            sealed = primitives.seal(key, b"".join(shares), settings.share_label(self.name, peer))
+            dealt.append(SealedShares(peer, sealed, *self._digests(self.name, peer, shares)))
         return tuple(dealt)
+
+    def _digests(self, dealer: str, holder: str, shares: tuple[bytes, bytes]) -> list[bytes]:
+        kinds = zip(("seed", "key"), shares, strict=True)
+        return [self.settings.share_digest(kind, dealer, holder, share) for kind, share in kinds]
 
     def mask(self, inbox: bytes, values: np.ndarray) -> bytes:
         """Step 3: keep the shares of everybody (U2), and send the update under its masks.
@@ -197,31 +175,25 @@ class Client:
             masked = values.astype(f"u{settings.bits // 8}")
             masked += settings.self_mask(self.name, self._seed)
             for peer in self._held.keys() - {self.name}:
-                masked += settings.pair_mask(
-                    self.name, peer, self._mask_private, self._peers[peer].mask_key
-                )
+                public = self._peers[peer].mask_key
+                masked += settings.pair_mask(self.name, peer, self._mask_private, public)
             return self._signed(Step.MASK, masked.astype(f"<u{settings.bits // 8}").tobytes())
 
     def _unsealed(self, item: SealedShares) -> tuple[bytes, bytes]:
-        dealer = item.peer
+        settings, dealer = self.settings, item.peer
         if dealer not in self._peers:
             raise SecureAggregationError(
                 f"Shares come from {dealer!r}, who has no keys in this round."
             )
         public = self._peers[dealer].share_key
-        both = unseal(
-            self.settings.share_key(dealer, self.name, self._share_private, public),
-            item.sealed,
-            self.settings.share_label(dealer, self.name),
-        )
-        seed, key = both[: primitives.SHARE_BYTES], both[primitives.SHARE_BYTES :]
-        if item.seed_digest != self.settings.share_digest("seed", dealer, self.name, seed) or (
-            item.key_digest != self.settings.share_digest("key", dealer, self.name, key)
-        ):
+        key = settings.share_key(dealer, self.name, self._share_private, public)
+        both = primitives.unseal(key, item.sealed, settings.share_label(dealer, self.name))
+        shares = both[:SHARE_BYTES], both[SHARE_BYTES:]
+        if [item.seed_digest, item.key_digest] != self._digests(dealer, self.name, shares):
             raise SecureAggregationError(
                 f"The shares of {dealer!r} for {self.name!r} do not match their digests."
             )
-        return seed, key
+        return shares
 
     def agree(self, broadcast: bytes) -> bytes:
         """Step 4: sign the set of survivors (U3), once."""
@@ -236,7 +208,7 @@ class Client:
             if self.name not in names:
                 raise SecureAggregationError(f"The server left {self.name!r} out of the survivors.")
             self._survivors = names
-            return self._signed(Step.AGREE, Survivors(names).encode())
+            return self._signed(Step.AGREE, broadcast)
 
     def reveal(self, broadcast: bytes) -> bytes:
         """Step 5: given `threshold` signatures of the same survivors, give one share of every peer.
@@ -246,21 +218,15 @@ class Client:
         """
         with self._step(Step.REVEAL):
             payload = Survivors(self._survivors).encode()
-            items = Signatures.decode(broadcast).items
+            items = messages.Signatures.decode(broadcast).items
             for signer, signature in items:
-                text = signed_text(self.settings.context, Step.AGREE, signer, payload)
-                if signer not in self._survivors or not is_signed(
-                    self.settings.identities[signer], signature, text
-                ):
+                signed = Envelope(Step.AGREE, signer, payload, signature)
+                if signer not in self._survivors or not signed.is_genuine(self.settings):
                     raise SecureAggregationError(
                         f"{signer!r} did not sign the survivors that {self.name!r} was told of."
                     )
             self._check_number(len(items), "clients who signed the survivors")
-            survivors = set(self._survivors)
-            seeds, keys = [], []
-            for peer, (seed, key) in sorted(self._held.items()):
-                if peer in survivors:
-                    seeds.append((peer, seed))
-                else:
-                    keys.append((peer, key))
-            return self._signed(Step.REVEAL, Revealed(tuple(seeds), tuple(keys)).encode())
+            held = sorted(self._held.items())
+            seeds = tuple((peer, seed) for peer, (seed, _) in held if peer in self._survivors)
+            keys = tuple((peer, key) for peer, (_, key) in held if peer not in self._survivors)
+            return self._signed(Step.REVEAL, messages.Revealed(seeds, keys).encode())

@@ -29,12 +29,13 @@ decided yet, so the expected number of passes hardly grows with the size.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import ceil, exp, floor, frexp, inf, isfinite, isqrt, log, log1p, pi, sqrt
-from typing import Literal
+from math import ceil, exp, floor, frexp, isfinite, isqrt, log, log1p, pi, sqrt
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -42,10 +43,7 @@ from pacpfl.errors import InputError, SecureAggregationError
 
 MOST_NOISE = 2**24  # steps; keeps all products of the sampler below 2^63
 LARGEST_EXACT = 2**53  # up to here every integer is a float64
-
-
 Adjacency = Literal["add-remove", "replace"]
-
 ORDERS = (
     *(1 + x / 100 for x in range(1, 100)),
     *(2 + x / 10 for x in range(100)),
@@ -70,26 +68,22 @@ class Grid:
     overflow: float = 2.0**-40
 
     def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise InputError(problem)
+
+    def _problems(self) -> Iterator[str]:
         if not (isfinite(self.step) and self.step > 0 and frexp(self.step)[0] == 0.5):
-            raise InputError(
-                f"The step of the fixed-point grid is {self.step}: choose a power of two, such as 2**-20."
-            )
+            yield f"The step of the grid is {self.step}: choose a power of two, such as 2**-20."
         if not (isfinite(self.clip) and self.clip > 0):
-            raise InputError(
-                f"The clip norm of the fixed-point grid is {self.clip}: it must be positive."
-            )
+            yield f"The clip norm of the grid is {self.clip}: it must be positive."
         if self.dimension < 1 or self.clients < 1:
-            raise InputError("The fixed-point grid needs at least one dimension and one client.")
+            yield "The fixed-point grid needs at least one dimension and one client."
         if not 0 <= self.noise <= MOST_NOISE:
-            raise InputError(
-                f"The noise is {self.noise} steps: choose 0 to {MOST_NOISE}, or a larger step."
-            )
+            yield f"The noise is {self.noise} steps: choose 0 to {MOST_NOISE}, or a larger step."
         if not 0 < self.overflow < 1:
-            raise InputError(
-                f"The probability of overflow is {self.overflow}: choose one in (0, 1)."
-            )
+            yield f"The probability of overflow is {self.overflow}: choose one in (0, 1)."
         if self.sum_limit(self.clients) >= LARGEST_EXACT:
-            raise InputError(
+            yield (
                 f"Sums of {self.clients} updates with clip norm {self.clip} need more than 53 bits in "
                 f"steps of {self.step}: choose a larger step."
             )
@@ -129,11 +123,8 @@ class Grid:
     @property
     def terms(self) -> bytes:
         """Return what clients must agree on, for `Settings.terms`."""
-        numbers = (
-            *(float(x).hex() for x in (self.step, self.clip, self.overflow)),
-            str(self.noise),
-        )
-        return " ".join(numbers).encode()
+        numbers = [float(x).hex() for x in (self.step, self.clip, self.overflow)]
+        return " ".join([*numbers, str(self.noise)]).encode()
 
     def encode(self, update: np.ndarray) -> np.ndarray:
         """Return the integers k (int64) of an update, before noise; refuse what is not clipped."""
@@ -183,17 +174,15 @@ def finest_step(
 
     `standard_deviation` is the noise of each client in the units of the update.
     """
-    if not (isfinite(clip) and clip > 0):
-        raise InputError(f"The clip norm of the fixed-point grid is {clip}: it must be positive.")
     step = 2.0 ** frexp(clip)[1]
-    while True:
-        try:
-            grid = Grid(step / 2, clip, dimension, clients, ceil(2 * standard_deviation / step))
-        except InputError:
-            return step
-        if grid.bits > bits:
-            return step
-        step /= 2
+    Grid(step, clip, dimension, clients)  # what is wrong with these numbers for any step shows here
+    with suppress(InputError):
+        while (
+            Grid(step / 2, clip, dimension, clients, ceil(2 * standard_deviation / step)).bits
+            <= bits
+        ):
+            step /= 2
+    return step
 
 
 # Differential privacy of the sum, with noise in shares from the clients.
@@ -213,28 +202,23 @@ def noise_per_client(standard_deviation: float, step: float, sharers: int) -> in
     return ceil(standard_deviation / (step * sqrt(sharers)))
 
 
-def discretisation_gap(scale: float, sharers: int) -> float:
-    """Return tau of Kairouz, Liu and Steinke (2021): what a sum of discrete Gaussians is off by."""
-    return 10 * sum(exp(-2 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, sharers))
-
-
 def renyi_divergence(
     order: float, sensitivity: float, dimension: int, scale: float, sharers: int
 ) -> float:
-    """Return their bound on the divergence of the noisy sums of two neighbours, for s >= 1/2."""
+    """Return the bound of Kairouz, Liu and Steinke (2021) for the noisy sums of two neighbours."""
     if scale < 0.5:
         raise InputError(
             f"The theorem needs noise of at least half a step, not {scale}: take a finer grid."
         )
-    gap = discretisation_gap(scale, sharers)
+    # tau: what a sum of discrete Gaussians is off by
+    gap = 10 * sum(exp(-2 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, sharers))
     ratio = sensitivity / (sqrt(sharers) * scale)
     return min(
         order * ratio**2 / 2 + gap * dimension, order / 2 * (ratio + gap * sqrt(dimension)) ** 2
     )
 
 
-@dataclass(frozen=True)
-class Guarantee:
+class Guarantee(NamedTuple):
     """(epsilon, delta)-differential privacy of `rounds` sums towards one client's whole update."""
 
     epsilon: float
@@ -269,15 +253,13 @@ def guarantee(
     if not 0 < delta < 1 or rounds < 1:
         raise InputError(f"delta = {delta} over {rounds} rounds says nothing: take 0 < delta < 1.")
     sensitivity = sqrt(grid.squared_norm) * (2 if adjacency == "replace" else 1)
-    best, best_order = inf, inf
-    for order in ORDERS:
-        divergence = rounds * renyi_divergence(
-            order, sensitivity, grid.dimension, grid.noise, sharers
-        )
-        epsilon = divergence + log1p(-1 / order) + (log(1 / delta) - log(order)) / (order - 1)
-        if epsilon < best:
-            best, best_order = epsilon, order
-    return Guarantee(max(best, 0.0), delta, adjacency, rounds, best_order)
+
+    def epsilon(order: float) -> float:
+        each = renyi_divergence(order, sensitivity, grid.dimension, grid.noise, sharers)
+        return rounds * each + log1p(-1 / order) + (log(1 / delta) - log(order)) / (order - 1)
+
+    best = min(ORDERS, key=epsilon)
+    return Guarantee(max(epsilon(best), 0.0), delta, adjacency, rounds, best)
 
 
 def noise_for(
@@ -311,22 +293,18 @@ def noise_for(
 
 # The discrete Gaussian.
 
-RandomBytes = Callable[[int], bytes]
 
-
-def uniform_below(bound: int, size: int, random_bytes: RandomBytes) -> np.ndarray:
+def uniform_below(bound: int, size: int) -> np.ndarray:
     """Draw uniform integers in [0, bound), bound < 2^63, by rejection."""
     mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
     drawn = np.empty(0, dtype=np.int64)
     while drawn.size < size:
-        raw = np.frombuffer(random_bytes(8 * (size - drawn.size)), dtype="<u8") & mask
+        raw = np.frombuffer(secrets.token_bytes(8 * (size - drawn.size)), dtype="<u8") & mask
         drawn = np.concatenate([drawn, raw[raw < np.uint64(bound)].astype(np.int64)])
     return drawn
 
 
-def bernoulli_exp_fraction(
-    numerators: np.ndarray, denominator: int, random_bytes: RandomBytes
-) -> np.ndarray:
+def _bernoulli_exp(numerators: np.ndarray, denominator: int) -> np.ndarray:
     """Draw True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator.
 
     With A_k true with probability g / k, the first k whose A_k is false is odd with probability
@@ -336,7 +314,7 @@ def bernoulli_exp_fraction(
     open_places = np.arange(numerators.size)
     k = 1
     while open_places.size:
-        coins = uniform_below(denominator * k, open_places.size, random_bytes)
+        coins = uniform_below(denominator * k, open_places.size)
         going_on = coins < numerators[open_places]
         result[open_places[~going_on]] = k % 2 == 1
         open_places = open_places[going_on]
@@ -344,43 +322,31 @@ def bernoulli_exp_fraction(
     return result
 
 
-def bernoulli_exp(
-    numerators: np.ndarray, denominator: int, random_bytes: RandomBytes
-) -> np.ndarray:
+def bernoulli_exp(numerators: np.ndarray, denominator: int) -> np.ndarray:
     """Draw True with probability exp(-numerator / denominator), for any numerator >= 0."""
     whole, rest = np.divmod(numerators, denominator)
-    result = bernoulli_exp_fraction(rest, denominator, random_bytes)
-    while True:
-        places = np.flatnonzero(result & (whole > 0))  # exp(-1) once more for each whole part
-        if not places.size:
-            return result
-        ones = np.ones(places.size, dtype=np.int64)
-        result[places] = bernoulli_exp_fraction(ones, 1, random_bytes)
+    result = _bernoulli_exp(rest, denominator)
+    # exp(-1) once more for each whole part
+    while (places := np.flatnonzero(result & (whole > 0))).size:
+        result[places] = _bernoulli_exp(np.ones(places.size, dtype=np.int64), 1)
         whole[places] -= 1
+    return result
 
 
-def geometric(size: int, random_bytes: RandomBytes) -> np.ndarray:
-    """Count how often a coin of probability exp(-1) comes up true before it is false."""
-    counts = np.zeros(size, dtype=np.int64)
-    places = np.arange(size)
-    while places.size:
-        ones = np.ones(places.size, dtype=np.int64)
-        places = places[bernoulli_exp_fraction(ones, 1, random_bytes)]
-        counts[places] += 1
-    return counts
-
-
-def discrete_laplace(scale: int, size: int, random_bytes: RandomBytes) -> np.ndarray:
+def discrete_laplace(scale: int, size: int) -> np.ndarray:
     """Draw up to `size` integers with probability proportional to exp(-|x| / scale)."""
-    low = uniform_below(scale, size, random_bytes)
-    low = low[bernoulli_exp_fraction(low, scale, random_bytes)]
-    magnitudes = low + scale * geometric(low.size, random_bytes)
-    negative = uniform_below(2, magnitudes.size, random_bytes).astype(bool)
+    magnitudes = uniform_below(scale, size)
+    magnitudes = magnitudes[_bernoulli_exp(magnitudes, scale)]
+    places = np.arange(magnitudes.size)  # where coins of probability exp(-1) came up true so far
+    while places.size:
+        places = places[_bernoulli_exp(np.ones(places.size, dtype=np.int64), 1)]
+        magnitudes[places] += scale
+    negative = uniform_below(2, magnitudes.size).astype(bool)
     kept = ~(negative & (magnitudes == 0))  # zero would count twice
     return np.where(negative, -magnitudes, magnitudes)[kept]
 
 
-def sample(scale: int, size: int, random_bytes: RandomBytes = secrets.token_bytes) -> np.ndarray:
+def sample(scale: int, size: int) -> np.ndarray:
     """Draw `size` independent discrete Gaussians (int64) with whole s = `scale`.
 
     A discrete Laplace x of scale s is kept with probability exp(-(|x| - s)^2 / (2 s^2)), since
@@ -390,8 +356,7 @@ def sample(scale: int, size: int, random_bytes: RandomBytes = secrets.token_byte
         raise InputError(f"The discrete Gaussian's scale is {scale}: choose 1 to {MOST_NOISE}.")
     drawn = np.empty(0, dtype=np.int64)
     while drawn.size < size:
-        proposed = discrete_laplace(scale, 2 * (size - drawn.size) + 16, random_bytes)
-        squares = (np.abs(proposed) - scale) ** 2
-        kept = proposed[bernoulli_exp(squares, 2 * scale**2, random_bytes)]
+        proposed = discrete_laplace(scale, 2 * (size - drawn.size) + 16)
+        kept = proposed[bernoulli_exp((np.abs(proposed) - scale) ** 2, 2 * scale**2)]
         drawn = np.concatenate([drawn, kept])
     return drawn[:size]

@@ -6,8 +6,7 @@ The server sends the other lists, unsigned, since clients take nothing on its wo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pacpfl.errors import SecureAggregationError
@@ -21,7 +20,8 @@ from pacpfl.secagg.primitives import (
     is_signed,
     sign,
 )
-from pacpfl.secagg.settings import MOST_CLIENTS, MOST_DIMENSIONS, PROTOCOL, Settings
+from pacpfl.secagg.settings import MOST_DIMENSIONS, PROTOCOL, Settings
+from pacpfl.secagg.wire import NAME, Message, Part, ascending, fixed, named
 
 SEALED_BYTES = 2 * SHARE_BYTES + SEAL_BYTES
 MOST_PAYLOAD = 8 * MOST_DIMENSIONS
@@ -37,46 +37,37 @@ class Step(IntEnum):
     REVEAL = 5
 
 
-def signed_text(context: bytes, step: Step, sender: str, payload: bytes) -> bytes:
-    return PROTOCOL + context + wire.number(step, 1) + wire.name(sender) + wire.block(payload)
+def _step(reader: wire.Reader) -> Step:
+    step = reader.number(1)
+    if step not in set(Step):
+        raise SecureAggregationError(f"A message is of step {step}, which there is not.")
+    return Step(step)
 
 
 @dataclass(frozen=True)
-class Envelope:
+class Envelope(Message):
     """A client's message of one step."""
 
     step: Step
     sender: str
     payload: bytes
-    signature: bytes
+    signature: bytes = b""
+    parts = (
+        Part(lambda step: wire.number(step, 1), _step),
+        NAME,
+        Part(wire.block, lambda reader: reader.block(MOST_PAYLOAD)),
+        fixed(SIGNATURE_BYTES),
+    )
 
-    @classmethod
-    def of(
-        cls, settings: Settings, step: Step, sender: str, payload: bytes, identity: bytes
-    ) -> Envelope:
-        text = signed_text(settings.context, step, sender, payload)
-        return cls(step, sender, payload, sign(identity, text))
+    def signed(self, settings: Settings, identity: bytes) -> Envelope:
+        return replace(self, signature=sign(identity, self._text(settings)))
 
-    def encode(self) -> bytes:
-        return (
-            wire.number(self.step, 1)
-            + wire.name(self.sender)
-            + wire.block(self.payload)
-            + self.signature
-        )
+    def is_genuine(self, settings: Settings) -> bool:
+        """Tell whether its sender, who is invited, signed it for this round."""
+        return is_signed(settings.identities[self.sender], self.signature, self._text(settings))
 
-    @classmethod
-    def read(cls, reader: wire.Reader) -> Envelope:
-        step = reader.number(1)
-        if step not in set(Step):
-            raise SecureAggregationError(f"A message is of step {step}, which there is not.")
-        return cls(
-            Step(step), reader.name(), reader.block(MOST_PAYLOAD), reader.fixed(SIGNATURE_BYTES)
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Envelope:
-        return wire.whole(data, cls.read)
+    def _text(self, settings: Settings) -> bytes:
+        return PROTOCOL + settings.context + replace(self, signature=b"").encode()
 
     def check(self, settings: Settings, step: Step) -> None:
         """Refuse it unless it is of this step and its sender signed it for this round."""
@@ -85,35 +76,26 @@ class Envelope:
                 f"{self.sender!r} sent a message of step {self.step.name.lower()} "
                 f"in step {step.name.lower()}."
             )
-        identity = settings.identities.get(self.sender)
-        if identity is None:
+        if self.sender not in settings.identities:
             raise SecureAggregationError(f"{self.sender!r} is not invited to this round.")
-        text = signed_text(settings.context, step, self.sender, self.payload)
-        if not is_signed(identity, self.signature, text):
+        if not self.is_genuine(settings):
             raise SecureAggregationError(
                 f"The signature of {self.sender!r} is not valid for this session, round and step."
             )
 
 
 @dataclass(frozen=True)
-class Advertisement:
+class Advertisement(Message):
     """A client's public keys for this round, and a commitment to the seed of its own mask."""
 
     mask_key: bytes
     share_key: bytes
     seed_commitment: bytes
-
-    def encode(self) -> bytes:
-        return self.mask_key + self.share_key + self.seed_commitment
-
-    @classmethod
-    def decode(cls, data: bytes) -> Advertisement:
-        sizes = (KEY_BYTES, KEY_BYTES, DIGEST_BYTES)
-        return wire.whole(data, lambda reader: cls(*map(reader.fixed, sizes)))
+    parts = (fixed(KEY_BYTES), fixed(KEY_BYTES), fixed(DIGEST_BYTES))
 
 
 @dataclass(frozen=True)
-class SealedShares:
+class SealedShares(Message):
     """One dealer's two shares for one receiver, sealed, and a digest of each.
 
     `peer` is the receiver on the way to the server, the dealer on the way from it. By the digests the
@@ -124,106 +106,45 @@ class SealedShares:
     sealed: bytes
     seed_digest: bytes
     key_digest: bytes
-
-    def encode(self) -> bytes:
-        return wire.name(self.peer) + self.sealed + self.seed_digest + self.key_digest
-
-    @classmethod
-    def read(cls, reader: wire.Reader) -> SealedShares:
-        return cls(
-            reader.name(),
-            reader.fixed(SEALED_BYTES),
-            reader.fixed(DIGEST_BYTES),
-            reader.fixed(DIGEST_BYTES),
-        )
+    parts = (NAME, fixed(SEALED_BYTES), fixed(DIGEST_BYTES), fixed(DIGEST_BYTES))
 
 
 @dataclass(frozen=True)
-class ShareList:
+class ShareList(Message):
     """All that one client sends (or is sent) in step `share`, in order of the peers."""
 
     items: tuple[SealedShares, ...]
-
-    def encode(self) -> bytes:
-        return wire.sequence(item.encode() for item in self.items)
-
-    @classmethod
-    def decode(cls, data: bytes) -> ShareList:
-        items = wire.whole(data, lambda r: r.sequence(SealedShares.read, MOST_CLIENTS))
-        wire.ascending(item.peer for item in items)
-        return cls(items)
+    parts = (ascending(Part(SealedShares.encode, SealedShares.read), lambda item: item.peer),)
 
 
 @dataclass(frozen=True)
-class KeyList:
+class KeyList(Message):
     """The advertisements of all who sent one, as they signed them."""
 
     envelopes: tuple[Envelope, ...]
-
-    def encode(self) -> bytes:
-        return wire.sequence(envelope.encode() for envelope in self.envelopes)
-
-    @classmethod
-    def decode(cls, data: bytes) -> KeyList:
-        envelopes = wire.whole(data, lambda r: r.sequence(Envelope.read, MOST_CLIENTS))
-        wire.ascending(envelope.sender for envelope in envelopes)
-        return cls(envelopes)
+    parts = (ascending(Part(Envelope.encode, Envelope.read), lambda envelope: envelope.sender),)
 
 
 @dataclass(frozen=True)
-class Survivors:
+class Survivors(Message):
     """Whose masked updates the server holds; clients sign these very bytes."""
 
     names: tuple[str, ...]
-
-    def encode(self) -> bytes:
-        return wire.sequence(wire.name(name) for name in self.names)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Survivors:
-        names = wire.whole(data, lambda r: r.sequence(wire.Reader.name, MOST_CLIENTS))
-        wire.ascending(names)
-        return cls(names)
+    parts = (ascending(NAME, str),)
 
 
 @dataclass(frozen=True)
-class Signatures:
+class Signatures(Message):
     """Who signed the survivors, with the signatures."""
 
     items: tuple[tuple[str, bytes], ...]
-
-    def encode(self) -> bytes:
-        return wire.sequence(wire.name(name) + signature for name, signature in self.items)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Signatures:
-        items = wire.whole(data, lambda r: r.sequence(_named(SIGNATURE_BYTES), MOST_CLIENTS))
-        wire.ascending(name for name, _ in items)
-        return cls(items)
+    parts = (ascending(named(SIGNATURE_BYTES), lambda item: item[0]),)
 
 
 @dataclass(frozen=True)
-class Revealed:
+class Revealed(Message):
     """One holder's shares: of the seed of every survivor, of the mask key of everybody else."""
 
     seeds: tuple[tuple[str, bytes], ...]
     keys: tuple[tuple[str, bytes], ...]
-
-    def encode(self) -> bytes:
-        return b"".join(
-            wire.sequence(wire.name(name) + share for name, share in part)
-            for part in (self.seeds, self.keys)
-        )
-
-    @classmethod
-    def decode(cls, data: bytes) -> Revealed:
-        shares = _named(SHARE_BYTES)
-        both = wire.whole(data, lambda r: [r.sequence(shares, MOST_CLIENTS) for _ in range(2)])
-        for part in both:
-            wire.ascending(name for name, _ in part)
-        return cls(*both)
-
-
-def _named(size: int) -> Callable[[wire.Reader], tuple[str, bytes]]:
-    """Return the reader of a name and so many bytes."""
-    return lambda reader: (reader.name(), reader.fixed(size))
+    parts = 2 * (ascending(named(SHARE_BYTES), lambda item: item[0]),)

@@ -8,24 +8,14 @@ that client has dropped out, and the others go on. With fewer than `threshold` l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from pacpfl.errors import SecureAggregationError
-from pacpfl.secagg import primitives
-from pacpfl.secagg.messages import (
-    Advertisement,
-    Envelope,
-    KeyList,
-    Revealed,
-    SealedShares,
-    ShareList,
-    Signatures,
-    Step,
-    Survivors,
-)
-from pacpfl.secagg.primitives import exchange_public
+from pacpfl.secagg import messages, primitives
+from pacpfl.secagg.messages import Advertisement, Envelope, SealedShares, ShareList, Step, Survivors
 from pacpfl.secagg.settings import Settings
 
 Content = TypeVar("Content")
@@ -39,7 +29,7 @@ class Server:
         self.refused: dict[str, str] = {}
         self.survivors: tuple[str, ...] = ()
         self._advertised: dict[str, Advertisement] = {}
-        self._dealt: dict[str, ShareList] = {}
+        self._dealt: dict[str, dict[str, SealedShares]] = {}  # by dealer and holder
         self._signers: tuple[str, ...] = ()
         self._next: Step | None = Step.ADVERTISE
 
@@ -76,11 +66,9 @@ class Server:
         return valid
 
     def _abandoned(self, step: Step, present: Collection[str]) -> SecureAggregationError:
-        missing = ", ".join(
-            f"{name} ({self.refused[name]})" if name in self.refused else name
-            for name, _ in self.settings.cohort
-            if name not in present
-        )
+        why = {name: f" ({reason})" for name, reason in self.refused.items()}
+        gone = [name for name in self.settings.identities if name not in present]
+        missing = ", ".join(name + why.get(name, "") for name in gone)
         return SecureAggregationError(
             f"Round {self.settings.round} is abandoned in step {step.name.lower()} and nothing is "
             f"revealed: {len(present)} of {len(self.settings.cohort)} clients are left, "
@@ -89,14 +77,13 @@ class Server:
 
     def collect_keys(self, replies: Mapping[str, bytes]) -> bytes:
         """After step 1: return the signed keys of U1, for everybody in it."""
-        valid = self._collect(
-            Step.ADVERTISE,
-            replies,
-            self.settings.identities,
-            lambda name, payload: Advertisement.decode(payload),
-        )
+
+        def read(name: str, payload: bytes) -> Advertisement:
+            return Advertisement.decode(payload)
+
+        valid = self._collect(Step.ADVERTISE, replies, self.settings.identities, read)
         self._advertised = {name: found for name, (_, found) in valid.items()}
-        return KeyList(tuple(envelope for envelope, _ in valid.values())).encode()
+        return messages.KeyList(tuple(envelope for envelope, _ in valid.values())).encode()
 
     def collect_shares(self, replies: Mapping[str, bytes]) -> dict[str, bytes]:
         """After step 2: return for each client of U2, the shares that all of U2 sealed for it."""
@@ -108,13 +95,11 @@ class Server:
             return dealt
 
         valid = self._collect(Step.SHARE, replies, self._advertised, read)
-        self._dealt = {name: found for name, (_, found) in valid.items()}
-        self._places = {name: place for place, name in enumerate(self._advertised)}
+        self._dealt = {name: {i.peer: i for i in found.items} for name, (_, found) in valid.items()}
         return {
             receiver: ShareList(
                 tuple(
-                    _from(dealer, dealt, self._places[receiver])
-                    for dealer, dealt in self._dealt.items()
+                    replace(dealt[receiver], peer=dealer) for dealer, dealt in self._dealt.items()
                 )
             ).encode()
             for receiver in self._dealt
@@ -148,39 +133,38 @@ class Server:
 
         valid = self._collect(Step.AGREE, replies, self.survivors, read)
         self._signers = tuple(valid)
-        return Signatures(
-            tuple((name, envelope.signature) for name, (envelope, _) in valid.items())
-        ).encode()
+        items = tuple((name, envelope.signature) for name, (envelope, _) in valid.items())
+        return messages.Signatures(items).encode()
 
     def unmask(self, replies: Mapping[str, bytes]) -> np.ndarray:
         """After step 5: return the sum of the survivors' integers modulo 2^bits."""
         dropped = tuple(name for name in self._dealt if name not in self.survivors)
+        asked = {("seed", dealer) for dealer in self.survivors}
+        asked |= {("key", dealer) for dealer in dropped}
 
         def read(name: str, payload: bytes) -> dict[tuple[str, str], bytes]:
-            revealed = Revealed.decode(payload)
+            revealed = messages.Revealed.decode(payload)
             shares = {("seed", dealer): share for dealer, share in revealed.seeds}
             shares |= {("key", dealer): share for dealer, share in revealed.keys}
-            asked = {("seed", dealer) for dealer in self.survivors}
-            asked |= {("key", dealer) for dealer in dropped}
             if shares.keys() != asked:
                 raise SecureAggregationError(
                     f"{name!r} did not reveal the shares that were asked for."
                 )
             for (kind, dealer), share in shares.items():
-                if self.settings.share_digest(kind, dealer, name, share) != self._digest(
-                    kind, dealer, name
-                ):
+                item = self._dealt[dealer][name]
+                known = item.seed_digest if kind == "seed" else item.key_digest
+                if self.settings.share_digest(kind, dealer, name, share) != known:
                     raise SecureAggregationError(f"{name!r} gave out a false share of {dealer!r}.")
             return shares
 
         valid = self._collect(Step.REVEAL, replies, self._signers, read)
-        holders = list(valid)[: self.settings.threshold]
         numbers = self.settings.numbers
-        at = primitives.share_weights([numbers[holder] for holder in holders])
+        holders = {numbers[name]: valid[name][1] for name in list(valid)[: self.settings.threshold]}
+        at = primitives.share_weights(holders)
 
         def secret(kind: str, dealer: str) -> bytes:
-            shares = {numbers[holder]: valid[holder][1][kind, dealer] for holder in holders}
-            return self._joined(kind, dealer, shares, at)
+            shares = {number: shares[kind, dealer] for number, shares in holders.items()}
+            return self._genuine(kind, dealer, primitives.join_shares(shares, at))
 
         total = self._total
         for name in self.survivors:
@@ -193,28 +177,16 @@ class Server:
                 total += self.settings.pair_mask(name, survivor, private, public)
         return total
 
-    def _digest(self, kind: str, dealer: str, holder: str) -> bytes:
-        item = self._dealt[dealer].items[self._places[holder]]
-        return item.seed_digest if kind == "seed" else item.key_digest
-
-    def _joined(
-        self, kind: str, dealer: str, shares: Mapping[int, bytes], at: Mapping[int, int]
-    ) -> bytes:
+    def _genuine(self, kind: str, dealer: str, secret: bytes) -> bytes:
         """Return the seed or mask key that a client dealt; refuse one that it did not advertise."""
-        advertised = self._advertised[dealer]
-        secret = primitives.join_shares(shares, at)
+        own = self._advertised[dealer]
         if kind == "seed":
-            genuine = self.settings.seed_commitment(dealer, secret) == advertised.seed_commitment
+            genuine = self.settings.seed_commitment(dealer, secret) == own.seed_commitment
         else:
-            genuine = exchange_public(secret) == advertised.mask_key
+            genuine = primitives.exchange_public(secret) == own.mask_key
         if not genuine:
             raise SecureAggregationError(
                 f"Round {self.settings.round} is abandoned: the shares that {dealer!r} dealt are not "
                 "those of the keys it advertised; leave it out of the next round."
             )
         return secret
-
-
-def _from(dealer: str, dealt: ShareList, place: int) -> SealedShares:
-    item = dealt.items[place]
-    return SealedShares(dealer, item.sealed, item.seed_digest, item.key_digest)

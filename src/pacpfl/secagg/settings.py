@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -16,7 +17,6 @@ Adversary = Literal["active", "curious"]
 
 PROTOCOL = b"pacpfl secure aggregation 1"
 SESSION_BYTES = 16
-MOST_CLIENTS = 10_000
 MOST_DIMENSIONS = 2**31
 MOST_TERMS = 2**16
 
@@ -45,66 +45,61 @@ class Settings:
     terms: bytes = b""
 
     def __post_init__(self) -> None:
+        for problem in (*self._problems_of_cohort(), *self._problems()):
+            raise InputError(problem)
+
+    def _problems(self) -> Iterator[str]:
         if len(self.session) != SESSION_BYTES:
-            raise InputError(
+            yield (
                 f"The session of a secure aggregation is {SESSION_BYTES} random bytes, "
                 f"not {len(self.session)}: draw it with secrets.token_bytes."
             )
         if not 0 <= self.round < 2**63:
-            raise InputError(f"The round of a secure aggregation is {self.round}: count from 0.")
-        self._check_cohort()
+            yield f"The round of a secure aggregation is {self.round}: count from 0."
         if self.adversary not in ("active", "curious"):
-            raise InputError(
+            yield (
                 f"The adversary of a secure aggregation is {self.adversary!r}: "
                 "choose 'active' or 'curious'."
             )
         n, least = len(self.cohort), smallest_threshold(len(self.cohort), self.adversary)
         if not least <= self.threshold <= n:
             share = "2/3" if self.adversary == "active" else "1/2"
-            raise InputError(
+            yield (
                 f"A threshold of {self.threshold} survivors among {n} clients is not safe against an "
                 f"{self.adversary} server: choose {least} to {n}, which is more than {share} of them."
             )
         if not 1 <= self.dimension <= MOST_DIMENSIONS:
-            raise InputError(
+            yield (
                 f"The dimension of a secure aggregation is {self.dimension}: "
                 f"choose 1 to {MOST_DIMENSIONS}."
             )
         if self.bits not in (32, 64):
-            raise InputError(
-                f"The modulus of a secure aggregation has {self.bits} bits: take 32 or 64."
-            )
+            yield f"The modulus of a secure aggregation has {self.bits} bits: take 32 or 64."
         if len(self.terms) > MOST_TERMS:
-            raise InputError(
-                f"The terms of a secure aggregation are longer than {MOST_TERMS} bytes."
-            )
+            yield f"The terms of a secure aggregation are longer than {MOST_TERMS} bytes."
 
-    def _check_cohort(self) -> None:
+    def _problems_of_cohort(self) -> Iterator[str]:
         names, identities = [n for n, _ in self.cohort], [key for _, key in self.cohort]
-        if not 2 <= len(names) <= MOST_CLIENTS:
-            raise InputError(
-                f"A secure aggregation has 2 to {MOST_CLIENTS} clients, not {len(names)}: "
+        if not 2 <= len(names) <= wire.MOST_CLIENTS:
+            yield (
+                f"A secure aggregation has 2 to {wire.MOST_CLIENTS} clients, not {len(names)}: "
                 "the sum of one update is the update itself."
             )
         if names != sorted(set(names)):
-            raise InputError(
-                "The clients of a secure aggregation are not sorted, or one is there twice."
-            )
+            yield "The clients of a secure aggregation are not sorted, or one is there twice."
         for name, identity in self.cohort:
             if not 1 <= len(name.encode("utf-8")) <= wire.NAME_BYTES:
-                raise InputError(
+                yield (
                     f"The client name {name!r} is empty or too long: "
                     f"give it 1 to {wire.NAME_BYTES} bytes."
                 )
             if len(identity) != KEY_BYTES:
-                raise InputError(
+                yield (
                     f"The identity of client {name!r} has {len(identity)} bytes: "
                     f"give its Ed25519 public key of {KEY_BYTES}."
                 )
         if len(set(identities)) < len(identities):
-            raise InputError(
-                "Two clients of a secure aggregation have the same identity: give each its own."
-            )
+            yield "Two clients of a secure aggregation have the same identity: give each its own."
 
     @cached_property
     def context(self) -> bytes:

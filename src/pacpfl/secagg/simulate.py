@@ -10,7 +10,7 @@ import numpy as np
 
 from pacpfl.errors import InputError
 from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.grid import Grid, RandomBytes, sample
+from pacpfl.secagg.grid import Grid, sample
 from pacpfl.secagg.messages import Step
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.secagg.server import Server
@@ -39,11 +39,10 @@ def simulate_round(
     dropouts: Mapping[Step, Collection[str]] | None = None,
     *,
     adversary: Adversary = "active",
-    random_bytes: RandomBytes = secrets.token_bytes,
 ) -> Outcome:
     """Play one round of the clients in `updates`; those in `dropouts[step]` are silent from that step on.
 
-    With `grid.noise` each client adds its share of the noise, drawn from `random_bytes`.
+    With `grid.noise` each client adds its share of the noise.
     """
     if len(updates) > grid.clients:
         raise InputError(f"The grid has room for {grid.clients} clients, not for {len(updates)}.")
@@ -77,7 +76,7 @@ def simulate_round(
     def masked(client: Client, inbox: bytes) -> bytes:
         values = grid.encode(updates[client.name])
         if grid.noise:
-            values = values + sample(grid.noise, grid.dimension, random_bytes)
+            values = values + sample(grid.noise, grid.dimension)
         return client.mask(inbox, values)
 
     replies = ask(Step.ADVERTISE, dict.fromkeys(clients, b""), lambda client, _: client.advertise())

@@ -6,15 +6,14 @@ left over, and each message has exactly one encoding: what can be read encodes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pacpfl.errors import SecureAggregationError
 
-Item = TypeVar("Item")
-
 NAME_BYTES = 255
+MOST_CLIENTS = 10_000
 
 
 def number(value: int, size: int = 4) -> bytes:
@@ -31,12 +30,6 @@ def name(text: str) -> bytes:
     return number(len(data), 1) + data
 
 
-def sequence(items: Iterable[bytes]) -> bytes:
-    """Join encoded items, led by their number."""
-    parts = list(items)
-    return number(len(parts)) + b"".join(parts)
-
-
 class Reader:
     """Takes fields off the front of a message."""
 
@@ -44,9 +37,13 @@ class Reader:
         self._data = memoryview(data)
         self._position = 0
 
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._position
+
     def fixed(self, size: int) -> bytes:
         end = self._position + size
-        if end > len(self._data):
+        if size > self.left:
             raise SecureAggregationError(
                 f"A message ends after {len(self._data)} bytes, where at least {end} were announced."
             )
@@ -75,32 +72,66 @@ class Reader:
             raise SecureAggregationError("A client's name in a message is empty.")
         return text
 
-    def sequence(self, read: Callable[[Reader], Item], limit: int) -> tuple[Item, ...]:
-        count = self.number()
-        if count > limit:
+
+class Part(NamedTuple):
+    """How one field of a message travels."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
+
+
+NAME = Part(name, Reader.name)
+
+
+def fixed(size: int) -> Part:
+    return Part(bytes, lambda reader: reader.fixed(size))
+
+
+def named(size: int) -> Part:
+    """Return the part of a pair: a name, and so many bytes."""
+    return Part(lambda pair: name(pair[0]) + pair[1], lambda r: (r.name(), r.fixed(size)))
+
+
+def ascending(entry: Part, name_of: Callable[[Any], str]) -> Part:
+    """Return the part of a list whose names must be in strictly ascending order, without duplicates."""
+
+    def write(entries: tuple[Any, ...]) -> bytes:
+        return number(len(entries)) + b"".join(map(entry.write, entries))
+
+    def read(reader: Reader) -> tuple[Any, ...]:
+        count = reader.number()
+        if count > MOST_CLIENTS:
             raise SecureAggregationError(
-                f"A list in a message announces {count} entries, and at most {limit} are allowed."
+                f"A list in a message announces {count} entries, and at most {MOST_CLIENTS} are allowed."
             )
-        return tuple(read(self) for _ in range(count))
+        entries = tuple(entry.read(reader) for _ in range(count))
+        for first, second in pairwise(map(name_of, entries)):
+            if first >= second:
+                raise SecureAggregationError(
+                    f"The clients in a message are not sorted, or {second!r} is there twice."
+                )
+        return entries
 
-    def finish(self) -> None:
-        left = len(self._data) - self._position
-        if left:
-            raise SecureAggregationError(f"A message has {left} bytes after its end.")
-
-
-def whole(data: bytes, read: Callable[[Reader], Item]) -> Item:
-    """Return what `read` takes from a message, and refuse one that goes on after it."""
-    reader = Reader(data)
-    taken = read(reader)
-    reader.finish()
-    return taken
+    return Part(write, read)
 
 
-def ascending(names: Iterable[str]) -> None:
-    """Refuse names that are not in strictly ascending order, hence duplicates."""
-    for first, second in pairwise(names):
-        if first >= second:
-            raise SecureAggregationError(
-                f"The clients in a message are not sorted, or {second!r} is there twice."
-            )
+class Message:
+    """A frozen record; `parts` say how its fields travel, one after the other."""
+
+    parts: ClassVar[tuple[Part, ...]]
+
+    def encode(self) -> bytes:
+        fields = zip(self.parts, vars(self).values(), strict=True)
+        return b"".join(part.write(value) for part, value in fields)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        return cls(*(part.read(reader) for part in cls.parts))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        reader = Reader(data)
+        message = cls.read(reader)
+        if reader.left:
+            raise SecureAggregationError(f"A message has {reader.left} bytes after its end.")
+        return message
