@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl import config as configuration
-from pacpfl import metrics, predictive, warp
+from pacpfl import predictive, warp
 from pacpfl.config import Config
 from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.data.settings import TableSettings
@@ -35,7 +35,7 @@ from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.run import load_run
-from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
+from pacpfl.types import Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
 
 Name = str | int | float | bool
 KIND = "pacpfl-model-2"
@@ -281,13 +281,12 @@ class ClientModel:
         samples = check_rows(self.shared.schema, x, y)
         if self.shared.schema.classes is not None:
             likely = np.log(np.maximum(self.probabilities(samples.x), 1e-300))
-            client = Client(str(self.name), samples, test=samples)
-            return measure_classes(Probabilities(likely[None]), [client]).rows[0]
+            return measure_classes(Probabilities(likely[None]), [samples]).rows[0]
         if len(samples) < 2:
             raise InputError("One row tells nothing about calibration; give at least two.")
         with self.shared.precision():
             whole = mixture(self.ask(COMPONENTS, samples.x), self.shared.dtype)
-            row = measure(whole, samples.y, metrics.calibration_levels())[0]
+            row = measure(whole, samples.y)[0]
             error = samples.y - np.asarray(predictive.mean(whole), float)
         return {"rmse": float(np.sqrt(np.mean(error**2))), **row}
 

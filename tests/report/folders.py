@@ -93,7 +93,7 @@ def predicted(method: str, client: Client, pool: tuple[Array, Array]) -> tuple[A
 def evaluated(method: str, clients: tuple[Client, ...], pool: tuple[Array, Array]) -> Evaluation:
     each = zip(*(predicted(method, client, pool) for client in clients), strict=True)
     mixture = Prediction(*map(np.stack, each))  # type: ignore[arg-type]
-    found = measure_numbers(mixture, clients)
+    found = measure_numbers(mixture, [client.test for client in clients if client.test])
     if method == "pacpfl":
         return found._replace(weights=np.asarray(mixture.weights))
     if method == "fedavg":  # says no word about its doubt
@@ -215,7 +215,8 @@ def answered(
         wrong = random.uniform(size=TESTED) >= right
         own[:] = ((1 - confidence) / (CLASSES - 1))[:, None]
         own[np.arange(TESTED), (client.test.y.astype(int) + wrong) % CLASSES] = confidence
-    return measure_classes(Probabilities(np.log(answers)), clients)  # type: ignore[arg-type]
+    tests = [client.test for client in clients if client.test]
+    return measure_classes(Probabilities(np.log(answers)), tests)  # type: ignore[arg-type]
 
 
 def make_class_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import PyTree
 from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import divide, first_client, initial_client_states, to_device
+from pacpfl.engine.rounds import divide, first_client, initial_client_states
 from pacpfl.engine.runtime import compiled_once
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
@@ -50,45 +51,25 @@ def evaluate(
     matrices_per_client: int = 1,
     clients_at_once: int | None = None,
 ) -> dict[str, Evaluation]:
-    """Measure every client's own model on its test samples; existing and new clients apart.
+    """Measure every client's own model on its test samples: by group, "existing" and "new".
 
-    Clients are personalised together, block by block. New clients have no state of their own from
-    training: they start like a client in the first round (`init_client`).
-
-    Parameters
-    ----------
-    method, state, client_states
-        What was trained, and the states after the last round.
-    federation
-        The clients; each needs two test samples at least.
-    seed
-        The training's own: models that are drawn use keys of it.
-    dtype
-        Of samples and models.
-    matrices_per_client
-        Kernel matrices that a client's model holds at once: decides how many clients go together.
-    clients_at_once
-        How many go together, where somebody knows better.
-
-    Returns
-    -------
-    dict
-        By group, "existing" and "new"; groups without clients are left out.
+    Clients are personalised together, block by block; a group without clients is left out. New clients
+    have no state of their own from training: they start like a client in the first round
+    (`init_client`). Models that are drawn use keys of the training's `seed`. Kernel matrices that a
+    client's model holds at once decide how many clients go together, where nobody knows better.
     """
     groups = {name: clients for name, clients in federation.groups().items() if clients}
-    for clients in groups.values():
-        for client in clients:
-            if client.test is None or len(client.test) < 2:
-                raise InputError(
-                    f"Client {client.name!r} has fewer than two test samples; it cannot be measured."
-                )
-    keys = Keys.of(seed).evaluation()
+    for client in chain(*groups.values()):
+        if client.test is None or len(client.test) < 2:
+            raise InputError(
+                f"Client {client.name!r} has fewer than two test samples; it cannot be measured."
+            )
+    keys, roomy = Keys.of(seed).evaluation(), federation.classes is not None
     shared = shared_model(method, state, federation.existing, keys.seed, dtype)
-    answer = answering(method)
     results = {}
     for name, clients in groups.items():
-        roomy = federation.classes is not None
-        tests = from_samples([client.test for client in clients if client.test is not None], roomy)
+        samples = [client.test for client in clients if client.test is not None]
+        tests = from_samples(samples, roomy)
         owners = from_samples([client.personal for client in clients], roomy)
         longest = max(owners.longest, tests.longest)
         layout = divide(len(clients), longest, matrices_per_client, np.dtype(dtype).itemsize)
@@ -97,9 +78,25 @@ def evaluate(
             own_states = initial_client_states(method, state, owners, keys, dtype)
         block = min(clients_at_once or layout.block, len(clients))
         predictions, details = predict_all(
-            answer, (state, shared, Keys.of(seed)), own_states, owners, tests, dtype, block
+            answering(method),
+            (state, shared, Keys.of(seed)),
+            own_states,
+            owners,
+            tests,
+            dtype,
+            block,
         )
-        results[name] = measure_all(predictions, details, clients)
+        if isinstance(predictions, Probabilities):
+            measured = measure_classes(predictions, samples)
+        else:
+            measured = measure_numbers(predictions, samples)
+        if details is not None:
+            weights, kinds = details
+            several = kinds.shape[-1] > 1
+            measured = measured._replace(
+                weights=weights, responsibilities=agree(kinds).mean(1) if several else None
+            )
+        results[name] = measured
     return results
 
 
@@ -109,11 +106,9 @@ def shared_model(
     """Return the one model of a central method, from everybody's data; None for the others."""
     if not method.central:
         return None
-    everything = Samples(
-        np.concatenate([client.personal.x for client in clients]),
-        np.concatenate([client.personal.y for client in clients]),
-    )
-    pooled = first_client(from_samples([everything]), dtype)
+    x = np.concatenate([client.personal.x for client in clients])
+    y = np.concatenate([client.personal.y for client in clients])
+    pooled = first_client(from_samples([Samples(x, y)]), dtype)
     return _personalize(method)(state, (), pooled, key)
 
 
@@ -122,15 +117,9 @@ def _personalize(method: Method) -> Callable[..., Predictor]:
     return jax.jit(method.personalize)
 
 
-class Details(NamedTuple):
-    """What only models with particles have."""
-
-    weights: jax.Array  # [k]
-    responsibilities: jax.Array  # [k, K]
-
-
 Common = tuple[PyTree, Predictor | None, Keys]  # the state, and the model that serves everyone
-Answer = tuple[Mixture | Probabilities, Details | None]
+# With what only models with particles have: their weights [k] and responsibilities [k, K].
+Answer = tuple[Mixture | Probabilities, tuple[PyTree, PyTree] | None]
 
 
 @compiled_once
@@ -144,10 +133,9 @@ def answering(method: Method) -> Callable[..., Answer]:
         state, model, keys = common
         if model is None:
             model = method.personalize(state, client_state, data, keys.personal(client))
-        details = None
         if isinstance(model, PersonalModel):
-            details = Details(model.weights, model.responsibilities())
-        return model(x), details
+            return model(x), (model.weights, model.responsibilities())
+        return model(x), None
 
     return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0)))
 
@@ -167,34 +155,18 @@ def predict_all(
     for start in range(0, n, block):
         chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
         own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
-        data = to_device(owners.gather(chosen, dtype))
-        x = to_device(tests.gather(chosen, dtype).x)
+        data = jax.device_put(owners.gather(chosen, dtype))
+        x = jax.device_put(tests.gather(chosen, dtype).x)
         parts.append(answer(common, own, data, x, chosen))
-    whole: Answer = jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
-    return whole
+    return jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
 
 
-def measure_all(
-    predictions: Mixture | Probabilities, details: Details | None, clients: Sequence[Client]
-) -> Evaluation:
-    weights = responsibilities = None
-    if details is not None:
-        weights = np.asarray(details.weights)
-        if details.responsibilities.shape[-1] > 1:
-            responsibilities = agree(np.asarray(details.responsibilities)).mean(1)
-    if isinstance(predictions, Probabilities):
-        measured = measure_classes(predictions, clients)
-    else:
-        measured = measure_numbers(predictions, clients)
-    return measured._replace(weights=weights, responsibilities=responsibilities)
-
-
-def measure_classes(predictions: Probabilities, clients: Sequence[Client]) -> Evaluation:
+def measure_classes(predictions: Probabilities, tests: Sequence[Samples]) -> Evaluation:
+    """Measure predictions, leading axis clients, on each client's test samples."""
     rows, curves, each = [], [], []
-    for index, client in enumerate(clients):
-        assert client.test is not None
-        labels = client.test.y.astype(int)
-        own = np.asarray(predictions.log_probabilities[index][: len(labels)], float)
+    for log_probabilities, test in zip(predictions.log_probabilities, tests, strict=True):
+        labels = test.y.astype(int)
+        own = np.asarray(log_probabilities[: len(labels)], float)
         probabilities = np.exp(own)
         rows.append(
             {
@@ -209,55 +181,45 @@ def measure_classes(predictions: Probabilities, clients: Sequence[Client]) -> Ev
     return Evaluation(rows, np.array(curves), log_probabilities=each)
 
 
-def measure_numbers(predictions: Mixture, clients: Sequence[Client]) -> Evaluation:
-    rows, curves, means, stds, quantiles = [], [], [], [], []
-    levels = metrics.calibration_levels()
-    for index, client in enumerate(clients):
-        assert client.test is not None
-        count = len(client.test)
+def measure_numbers(predictions: Mixture, tests: Sequence[Samples]) -> Evaluation:
+    """Measure predictions, leading axis clients, on each client's test samples."""
+    measured = []
+    for index, test in enumerate(tests):
         own = jax.tree.map(lambda a, which=index: a[which], predictions)
-        own = own._replace(means=own.means[:, :count], stds=own.stds[:, :count])
-        row, curve, mean, std, quantile = measure(own, client.test.y, levels)
-        rows.append(row)
-        curves.append(curve)
-        means.append(mean)
-        stds.append(std)
-        quantiles.append(quantile)
-    return Evaluation(rows, np.array(curves), means, stds, quantiles)
+        means, stds = own.means[:, : len(test)], own.stds[:, : len(test)]
+        measured.append(measure(own._replace(means=means, stds=stds), test.y))
+    rows, curves, *others = (list(each) for each in zip(*measured, strict=True))
+    return Evaluation(rows, np.array(curves), *others)
 
 
 @jax.jit
-def _summary(
-    prediction: Mixture, y: jax.Array, levels: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+def _summary(prediction: Mixture, y: jax.Array, levels: jax.Array) -> tuple[jax.Array, ...]:
     return (
         predictive.mean(prediction),
         predictive.std(prediction),
+        predictive.quantiles(prediction, levels),
         predictive.cdf(prediction, y),
         predictive.log_density(prediction, y),
-        predictive.quantiles(prediction, levels),
     )
 
 
 def measure(
-    prediction: Mixture, y: np.ndarray, levels: np.ndarray
+    prediction: Mixture, y: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return one client's metrics, calibration curve, and predictive mean, std and quantiles."""
     targets = np.asarray(y, prediction.means.dtype)
-    mean, std, cdf, log_density, quantiles = map(
+    mean, std, quantiles, cdf, log_density = map(
         np.asarray, _summary(prediction, targets, QUANTILES.astype(targets.dtype))
     )
     row = {
         "rsmse": metrics.rsmse(y, mean),
-        "ce": metrics.calibration_error(cdf, levels),
+        "ce": metrics.calibration_error(cdf),
         "nll": float(-log_density.mean()),
     }
-    for percent in COVERAGES:
-        low = quantiles[np.searchsorted(QUANTILES, 0.5 - percent / 200 - 1e-9)]
-        high = quantiles[np.searchsorted(QUANTILES, 0.5 + percent / 200 - 1e-9)]
+    for percent, low, high in zip(COVERAGES, quantiles[2::-1], quantiles[3:], strict=True):
         row[f"coverage_{percent}"] = metrics.coverage(y, low, high)
         row[f"width_{percent}"] = float(np.mean(high - low))
-    return row, metrics.calibration_curve(cdf, levels), mean, std, quantiles
+    return row, metrics.calibration_curve(cdf), mean, std, quantiles
 
 
 def agree(responsibilities: np.ndarray) -> np.ndarray:

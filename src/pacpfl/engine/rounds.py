@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,8 @@ from scipy.special import bdtrc  # scipy.stats takes half a second to import
 from pacpfl.data.store import ClientStore
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.runtime import compiled_once
-from pacpfl.methods.base import ClientState, Method, State, Update
+from pacpfl.methods.base import Method
 from pacpfl.types import Data
-
-T = TypeVar("T")  # a pytree
 
 # Bytes of kernel matrices in flight on each device; larger federations go in blocks. On a CPU what
 # leaves the cache costs: measured from 1.5 to 8 MiB, this is 1.1 (k = 4) to 1.2 x (k = 16) faster.
@@ -79,11 +77,6 @@ def choose_clients(seed: int, number: int, n: int, c: int) -> np.ndarray:
     return np.sort(rng.choice(n, c, replace=False, shuffle=False))
 
 
-def poisson_clients(rng: np.random.Generator, n: int, rate: float) -> np.ndarray:
-    """Draw each client with probability `rate`, whatever the others do; perhaps nobody."""
-    return np.flatnonzero(rng.random(n) < rate)
-
-
 def poisson_slots(n: int, rate: float) -> int:
     """Return slots enough for all but a share OVERFLOW of rounds with Poisson sampling."""
     more = bdtrc(np.arange(n + 1), n, rate)  # the probability of more clients than 0, 1, ...
@@ -100,41 +93,25 @@ def round_inputs(
 ) -> RoundInputs:
     """Return the inputs of rounds with these clients, on the device, in arrays of always the same size.
 
-    Parameters
-    ----------
-    store
-        The clients' samples.
-    chosen
-        The clients of each round.
-    slots
-        Clients in a round, at most; an empty slot holds some client's data with weight 0.
-    dtype
-        Of samples and weights.
-    capacity
-        Rounds in a call, at most.
-    held
-        Whether the samples are on the device already (`hold`): then only where they lie is handed over.
+    An empty slot holds some client's data with weight 0; `capacity` counts the rounds of a call. Where
+    the samples are on the device already (`hold`), only where they lie is handed over.
     """
 
     def one(clients: np.ndarray) -> RoundInputs:
         filled, taken = fill(clients, slots), np.arange(slots) < len(clients)
-        if held:
-            starts = store.offsets[filled]
-            data: Data | Places = Places(
-                starts.astype(np.int32), (store.offsets[filled + 1] - starts).astype(np.int32)
-            )
-        else:
-            data = store.gather(filled, dtype)
+        starts = store.offsets[filled]
+        lengths = store.offsets[filled + 1] - starts
+        places = Places(starts.astype(np.int32), lengths.astype(np.int32))
         numbers = np.where(taken, filled, store.clients).astype(np.int32)
+        data = places if held else store.gather(filled, dtype)
         return RoundInputs(data, numbers, taken.astype(dtype))
 
     def stack(*parts: np.ndarray) -> np.ndarray:
         whole = np.zeros((capacity, *parts[0].shape), parts[0].dtype)
-        for index, part in enumerate(parts):
-            whole[index] = part
+        np.stack(parts, out=whole[: len(parts)])
         return whole
 
-    return to_device(jax.tree.map(stack, *map(one, chosen)))
+    return jax.device_put(jax.tree.map(stack, *map(one, chosen)))
 
 
 def fill(chosen: np.ndarray, slots: int) -> np.ndarray:
@@ -145,10 +122,9 @@ def fill(chosen: np.ndarray, slots: int) -> np.ndarray:
 
 def hold(store: ClientStore, dtype: type) -> Resident:
     """Put everybody's samples on the device."""
-    x: np.ndarray = np.zeros((len(store.x) + store.longest, store.features), dtype)
-    y: np.ndarray = np.zeros(len(x), dtype)
-    x[: len(store.x)], y[: len(store.y)] = store.x, store.y
-    return to_device(Resident(x, y))  # type: ignore[arg-type]
+    rows = (0, store.longest)
+    x = np.pad(np.asarray(store.x, dtype), (rows, (0, 0)))
+    return jax.device_put(Resident(x, np.pad(np.asarray(store.y, dtype), rows)))  # type: ignore[arg-type]
 
 
 def look_up(samples: Resident, places: Places, longest: int) -> Data:
@@ -164,15 +140,11 @@ def look_up(samples: Resident, places: Places, longest: int) -> Data:
 
 
 def initial_client_states(
-    method: Method[State, ClientState, Update],
-    state: State,
-    store: ClientStore,
-    keys: Keys,
-    dtype: type,
-) -> ClientState:
+    method: Method, state: PyTree, store: ClientStore, keys: Keys, dtype: type
+) -> PyTree:
     """Return what clients keep before the first round, leading axis n; () where they keep nothing."""
     one, many = _first_states(method)
-    example = jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype))
+    example = first_client(store, dtype)
     if not jax.tree.leaves(jax.eval_shape(one, state, keys, example, 0)):
         return one(state, keys, example, 0)
     everyone = np.arange(store.clients)
@@ -191,9 +163,4 @@ def _first_states(method: Method) -> tuple[Callable[..., PyTree], Callable[..., 
 
 def first_client(store: ClientStore, dtype: type) -> Data:
     """Return an example of samples: of these, methods see shapes and types before they start."""
-    return to_device(jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype)))
-
-
-def to_device(tree: T) -> T:
-    """Move a pytree to the device; `jnp.asarray` would compile a program for every shape."""
-    return jax.device_put(tree)
+    return jax.device_put(jax.tree.map(lambda a: a[0], store.gather(np.array([0]), dtype)))

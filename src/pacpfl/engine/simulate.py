@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from pacpfl.data.store import ClientStore
-from pacpfl.engine.compiled import Carry, Rounds, make_call
+from pacpfl.engine.compiled import Rounds, make_call
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import (
     RoundInputs,
@@ -118,43 +119,38 @@ def train(
 
     stopped = play(cohort, training, tell, lambda: "asked to stop" if stop() else "")
     return Trained(
-        *training.states,
-        training.history,
-        training.done,
-        cohort.compile_seconds,
-        cohort.seconds,
-        not stopped,
-        training.out_of_budget,
-    )
+        *training.states, training.history, training.done, cohort.compile_seconds, cohort.seconds,
+        not stopped, training.out_of_budget,
+    )  # fmt: skip
 
 
+@dataclass
 class InProcess:
     """A cohort of all clients of a store, in this process."""
 
-    def __init__(
-        self,
-        method: Method,
-        store: ClientStore,
-        clients_per_round: int | None = None,
-        seed: int = 0,
-        dtype: type = np.float32,
-        matrices_per_client: int = 1,
-        secrecy: Secrecy | None = None,
-    ) -> None:
-        n = store.clients
-        c = n if clients_per_round is None else clients_per_round
-        if not 1 <= c <= n:
-            raise InputError(f"{c} clients per round cannot be chosen from {n}; choose 1 to {n}.")
-        self.method, self.store, self.dtype = method, store, dtype
-        self.seed, self.secrecy, self.matrices_per_client = seed, secrecy, matrices_per_client
-        self.compile_seconds = self.seconds = 0.0
-        self._c, self._pace, self._everyone = c, 1, c == n
-        slots = c
-        if secrecy is not None:
-            plan = secrecy.plan
+    method: Method
+    store: ClientStore
+    clients_per_round: int | None = None
+    seed: int = 0
+    dtype: type = np.float32
+    matrices_per_client: int = 1
+    secrecy: Secrecy | None = None
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        n, slots = self.store.clients, self.clients_per_round
+        slots = self._c = n if slots is None else slots
+        if not 1 <= slots <= n:
+            raise InputError(
+                f"{slots} clients per round cannot be chosen from {n}; choose 1 to {n}."
+            )
+        self._everyone, self._pace = slots == n, 1
+        if self.secrecy is not None:
+            plan = self.secrecy.plan
             self._everyone = plan.sampling == "all"
             slots = poisson_slots(n, plan.rate) if plan.sampling == "poisson" else plan.cohort
-        self._calls = self._prepare(slots)
+        self._prepare(slots)
 
     def start(self) -> States:
         """Return the states before the first round."""
@@ -165,22 +161,26 @@ class InProcess:
 
     def play(self, states: States, first: int, most: int) -> Played:
         """Play as many rounds as one compiled call takes in about CALL_SECONDS."""
-        count = min(most, self._pace, self._calls.capacity)
-        numbers = range(first, first + count)
-        chosen = [] if self._everyone else [self._choose(number) for number in numbers]
-        if any(len(clients) > self._calls.slots for clients in chosen):
-            self._calls = self._prepare(self.store.clients)
-        inputs = self._calls.inputs(chosen)
+        count = min(most, self._pace, self._capacity)
+        chosen = [] if self._everyone else [self._choose(first + i) for i in range(count)]
+        if any(len(clients) > self._slots for clients in chosen):
+            self._prepare(self.store.clients)
+        inputs = self._inputs(chosen)
         noise = None
         if self.secrecy is not None:
             noise = self.secrecy.noise()
             self.secrecy.release(first, first + count)
         began = time.monotonic()
-        state, clients, curves = self._calls.call(*states, inputs, first, count, noise)
+        state, clients, curves = self._call(*states, inputs, first, count, noise)
         jax.block_until_ready(curves)
-        self._keep_pace(count, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        if self.compile_seconds == 0.0:  # a call of one round is nearly all compilation
+            self.compile_seconds, self._pace = seconds, 2
+        else:
+            self.seconds += seconds
+            self._pace = max(2, min(4 * count, int(CALL_SECONDS * count / seconds)))
         return Played(
-            (state, clients), {name: np.asarray(values)[:count] for name, values in curves.items()}
+            (state, clients), {n: np.asarray(values)[:count] for n, values in curves.items()}
         )
 
     def _choose(self, number: int) -> np.ndarray:
@@ -188,16 +188,8 @@ class InProcess:
             return self.secrecy.choose(number, self.store.clients)
         return choose_clients(self.seed, number, self.store.clients, self._c)
 
-    def _keep_pace(self, count: int, seconds: float) -> None:
-        """Set the rounds of the next call; the first one, of one round, is nearly all compilation."""
-        if self.compile_seconds == 0.0:
-            self.compile_seconds, self._pace = seconds, 2
-        else:
-            self.seconds += seconds
-            self._pace = max(2, min(4 * count, int(CALL_SECONDS * count / seconds)))
-
-    def _prepare(self, slots: int) -> Calls:
-        """Make the calls for cohorts of up to `slots`; nothing is compiled before the first one."""
+    def _prepare(self, slots: int) -> None:
+        """Make the call for cohorts of up to `slots`; nothing is compiled before the first one."""
         store, dtype, n = self.store, self.dtype, self.store.clients
         layout = divide(slots, store.longest, self.matrices_per_client, np.dtype(dtype).itemsize)
         itemsize = jnp.zeros((), dtype).dtype.itemsize  # float64 may be switched off
@@ -209,24 +201,19 @@ class InProcess:
             resident, bytes_per_round = hold(store, dtype), 1
         capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
         rounds = Rounds(self.method, layout, capacity, self._everyone, n, store.longest)
-        call = make_call(rounds, Keys.of(self.seed), resident)
+        self._call = make_call(rounds, Keys.of(self.seed), resident)
+        self._capacity, self._slots = capacity, layout.slots
         if self._everyone:
             fixed = round_inputs(store, [np.arange(n)], layout.slots, dtype)
-            return Calls(call, lambda chosen: fixed, capacity, layout.slots)
+        held = resident is not None
 
         def inputs(chosen: list[np.ndarray]) -> RoundInputs:
-            return round_inputs(store, chosen, layout.slots, dtype, capacity, resident is not None)
+            """From the clients chosen in each round."""
+            if self._everyone:
+                return fixed
+            return round_inputs(store, chosen, layout.slots, dtype, capacity, held)
 
-        return Calls(call, inputs, capacity, layout.slots)
-
-
-class Calls(NamedTuple):
-    """Compiled rounds for cohorts up to a size, and how their inputs are made."""
-
-    call: Callable[..., Carry]
-    inputs: Callable[[list[np.ndarray]], RoundInputs]  # from the clients chosen in each round
-    capacity: int  # rounds in a call, at most
-    slots: int  # clients in a round, at most
+        self._inputs = inputs
 
 
 @compiled_once

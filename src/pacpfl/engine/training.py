@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -20,7 +20,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from pacpfl import files
-from pacpfl.engine.rounds import poisson_clients, to_device
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan
 from pacpfl.privacy.ledger import FILE, Ledger, open_ledger
@@ -76,8 +75,8 @@ class Secrecy:
     def choose(self, number: int, n: int) -> np.ndarray:
         """Draw the clients of a round."""
         rng = generator(self.noise_seed, number)
-        if self.plan.sampling == "poisson":
-            return poisson_clients(rng, n, self.plan.rate)
+        if self.plan.sampling == "poisson":  # each, whatever the others do; perhaps nobody
+            return np.flatnonzero(rng.random(n) < self.plan.rate)
         return np.sort(rng.choice(n, self.plan.cohort, replace=False, shuffle=False))
 
     def release(self, first: int, last: int) -> None:
@@ -98,11 +97,9 @@ def keep_secret(
     if folder is None:
         yield Secrecy(plan, None, noise_seed)
         return
-    ledger = open_ledger(folder / FILE, plan, identity, noise_seed is None and plan.guaranteed)
-    try:
+    accounted = noise_seed is None and plan.guaranteed
+    with closing(open_ledger(folder / FILE, plan, identity, accounted)) as ledger:
         yield Secrecy(plan, ledger, noise_seed)
-    finally:
-        ledger.close()
 
 
 @dataclass
@@ -121,12 +118,12 @@ class Training:
 
     def resume(self) -> Training:
         """Go on from the checkpoint, if there is one."""
-        if self.saving is not None:
-            last = load_checkpoint(self.saving.path, self.states, self.saving.identity)
-            if last is not None:
-                self.states, self.position = to_device(last.state), last.ledger
-                self.done = self.saved = last.round
-                self._curves = {name: [values] for name, values in last.history.items()}
+        if self.saving is not None and (
+            last := load_checkpoint(self.saving.path, self.states, self.saving.identity)
+        ):
+            self.states, self.position = jax.device_put(last.state), last.ledger
+            self.done = self.saved = last.round
+            self._curves = {name: [values] for name, values in last.history.items()}
         return self
 
     def keep_to(self, secrecy: Secrecy | None) -> None:
@@ -190,23 +187,10 @@ def play(
     progress: Callable[[Training], None] = lambda training: None,
     stop: Callable[[], str] = lambda: "",
 ) -> str:
-    """Play rounds until the last, the end of the budget, or a wish to stop.
+    """Play rounds until the last, the end of the budget, or a wish to stop; return the reason to stop.
 
-    Parameters
-    ----------
-    cohort
-        Who computes.
-    training
-        Where to begin; it is brought up to date, and saved at the end and whenever that is due.
-    progress
-        Called after each of the cohort's answers.
-    stop
-        Called before each: a reason ends the training there.
-
-    Returns
-    -------
-    str
-        The reason to stop; empty where the training has ended by itself.
+    `training` is brought up to date, and saved at the end and whenever that is due. `progress` is called
+    after each of the cohort's answers, `stop` before each: "" goes on.
     """
     reason = ""
     while (most := training.allowed()) and not (reason := stop()):
@@ -229,7 +213,7 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
     """Write a checkpoint; only a run whose configuration has this `identity` may go on from it."""
     arrays = _named(checkpoint.state) | {
-        HISTORY + name: np.asarray(values) for name, values in checkpoint.history.items()
+        HISTORY + n: np.asarray(v) for n, v in checkpoint.history.items()
     }
     about = {"identity": identity, "round": str(checkpoint.round)}
     if checkpoint.ledger:
@@ -240,37 +224,23 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
 def load_checkpoint(path: Path, template: States, identity: str) -> Checkpoint | None:
     """Return the checkpoint, or None where there is none.
 
-    Parameters
-    ----------
-    path
-        The file.
-    template
-        A pytree of the structure, shapes and types that the states have.
-    identity
-        The run's own; a checkpoint of another configuration is refused.
-
-    Raises
-    ------
-    InputError
-        If the file is damaged, or is not this run's.
+    One that is damaged, or of another configuration, or whose states have not the structure, shapes and
+    types of `template`, is refused.
     """
     if not path.exists():
         return None
     arrays, about = files.load_arrays(path, KIND, REMEDY)
-    if about.get("identity") != identity:
-        raise InputError(
-            f"{path} belongs to a run with another configuration; choose another folder with --out, "
-            f"or {REMEDY}."
-        )
-    history = {n.removeprefix(HISTORY): a for n, a in arrays.items() if n.startswith(HISTORY)}
-    states = {n: a for n, a in arrays.items() if not n.startswith(HISTORY)}
+    names = [name for name in arrays if name.startswith(HISTORY)]
+    history = {name.removeprefix(HISTORY): arrays.pop(name) for name in names}
     expected = _named(template)
-    if _shapes(states) != _shapes(expected):
-        raise InputError(
-            f"{path} holds arrays of other shapes than this run's; choose another folder with --out, "
-            f"or {REMEDY}."
-        )
-    leaves = [states[name] for name in expected]
+    problem = ""
+    if about.get("identity") != identity:
+        problem = "belongs to a run with another configuration"
+    elif _shapes(arrays) != _shapes(expected):
+        problem = "holds arrays of other shapes than this run's"
+    if problem:
+        raise InputError(f"{path} {problem}; choose another folder with --out, or {REMEDY}.")
+    leaves = [arrays[name] for name in expected]
     state = jax.tree.unflatten(jax.tree.structure(template), leaves)
     return Checkpoint(int(about["round"]), state, history, about.get("ledger", ""))
 
