@@ -215,8 +215,7 @@ def test_every_module_is_imported_by_somebody() -> None:
     assert alone == set()
 
 
-# Whether a method is wrapped is asked where its sums are protected; Together is an offer, no kind.
-MAY_BE_ASKED = {"Private", "Together"}
+MAY_BE_ASKED = {"Private"}  # where its sums are protected
 
 
 def kinds(every: list[Module]) -> set[str]:

@@ -22,7 +22,7 @@ from pacpfl.data.store import ClientStore, from_clients, release, row_blocks
 from pacpfl.engine import simulate
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import first_client, to_device
+from pacpfl.engine.rounds import first_client
 from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.simulate import Progress, train
 from pacpfl.engine.training import Saving, Secrecy, keep_secret, load_checkpoint
@@ -274,7 +274,7 @@ def load_run(path: Path) -> Trained:
     if found is None or found.round < last:
         reached = "there is no checkpoint" if found is None else f"round {found.round}"
         raise InputError(f"The run in {path} is not complete ({reached}); {AGAIN}.")
-    state = to_device(found.state[0])
+    state = jax.device_put(found.state[0])
     if private is None:
         return Trained(config, record, federation, method, state)
     spent = read_ledger(folder.ledger, found.ledger)[-1]

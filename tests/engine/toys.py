@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.methods.base import Federated
+from pacpfl.methods.base import Method
 from pacpfl.types import Data, Prediction, Samples
 
 
@@ -27,7 +27,7 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Toy(Federated):
+class Toy(Method[ToyState, Any, Any]):
     """Every function uses its key, the data and the state, so a mistake in any of them shows."""
 
     def init(self, key: jax.Array, example: Data) -> ToyState:

@@ -16,7 +16,7 @@ from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from pacpfl.methods import pfedgp_classes as polya_gamma
-from pacpfl.methods.pfedgp_classes import class_tree, depth
+from pacpfl.methods.pfedgp_classes import class_tree
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -213,10 +213,6 @@ def test_gradient_of_the_latent_function(oracle: SimpleNamespace) -> None:
     evaluate = compiled(both)
     expected = oracle.central_differences(lambda theta: float(evaluate(theta)), start)
     np.testing.assert_allclose(compiled(jax.grad(both))(start), expected, rtol=1e-8)
-
-
-def test_depth_of_a_tree_of_halves() -> None:
-    assert [depth(n) for n in (1, 2, 3, 4, 5, 10, 62, 64, 65)] == [0, 1, 2, 2, 3, 4, 6, 6, 7]
 
 
 @pytest.mark.parametrize("seed", range(6))

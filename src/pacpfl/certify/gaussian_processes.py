@@ -44,7 +44,6 @@ from pacpfl.certify.clients import (
 )
 from pacpfl.data.store import from_samples
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import to_device
 from pacpfl.errors import InputError
 from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
@@ -263,7 +262,7 @@ def family(trained: Trained, loss: Loss) -> Family:
     alone = hyper.sample(key, method.hyper_prior(dtype), DRAWS_ALONE)
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
-        data = to_device(jax.tree.map(lambda a: a[0], store.gather(places, dtype)))
+        data = jax.device_put(jax.tree.map(lambda a: a[0], store.gather(places, dtype)))
         used = weights_in_use(
             method.prior, method.mixture_weights, trained.particles, data,
             method.settings.temperature,

@@ -46,7 +46,6 @@ from pacpfl.certify.clients import (
 )
 from pacpfl.data.store import ClientStore, from_clients, from_samples
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import to_device
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
@@ -369,7 +368,7 @@ def _blocks(clients: int, prior: BNNPrior) -> list[np.ndarray]:
 
 
 def _gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
-    return Data(*to_device(store.gather(places, dtype)))
+    return Data(*jax.device_put(store.gather(places, dtype)))
 
 
 def _used(trained: Trained, loss: ClassLoss, parts: tuple[Data, Data], places: np.ndarray) -> InUse:

@@ -188,8 +188,8 @@ def measure_numbers(predictions: Mixture, tests: Sequence[Samples]) -> Evaluatio
         own = jax.tree.map(lambda a, which=index: a[which], predictions)
         means, stds = own.means[:, : len(test)], own.stds[:, : len(test)]
         measured.append(measure(own._replace(means=means, stds=stds), test.y))
-    rows, curves, *others = (list(each) for each in zip(*measured, strict=True))
-    return Evaluation(rows, np.array(curves), *others)
+    rows, curves, means, stds, quantiles = map(list, zip(*measured, strict=True))
+    return Evaluation(rows, np.array(curves), means, stds, quantiles)
 
 
 @jax.jit

@@ -123,7 +123,7 @@ def fill(chosen: np.ndarray, slots: int) -> np.ndarray:
 def hold(store: ClientStore, dtype: type) -> Resident:
     """Put everybody's samples on the device."""
     rows = (0, store.longest)
-    x = np.pad(np.asarray(store.x, dtype), (rows, (0, 0)))
+    x: np.ndarray = np.pad(np.asarray(store.x, dtype), (rows, (0, 0)))
     return jax.device_put(Resident(x, np.pad(np.asarray(store.y, dtype), rows)))  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,10 +92,8 @@ def machine() -> str:
     """Name the processor, the number of cores and the accelerator."""
     processor = platform.processor() or platform.machine()
     if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                processor = line.partition(":")[2].strip()
-                break
+        cores = Path("/proc/cpuinfo").read_text(errors="replace")
+        processor = next(iter(re.findall(r"(?m)^model name\s*: *(.*)$", cores)), processor).strip()
     device = jax.devices()[0]
     accelerator = "" if device.platform == "cpu" else f", {device.device_kind}"
     return f"{processor}, {os.cpu_count()} cores{accelerator}"

@@ -16,12 +16,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from pacpfl import hyper
 from pacpfl.errors import InputError
 from pacpfl.linalg import factorise
-from pacpfl.methods.base import Curves, Stateless, Weights
+from pacpfl.methods.base import Curves, Method, Nothing, Weights
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Particle, Prior
@@ -50,37 +50,32 @@ class AloneSettings(Settings):
     batch: int | None = key(None, "samples per step of its fit; unset: all", least=1)
 
 
-class State(NamedTuple):
-    """The server knows nothing."""
-
-
 class FixedPrior(NamedTuple):
     """The fixed prior: all that clients have in common."""
 
     particles: Float[Array, "k size"]
 
 
-Known = TypeVar("Known")
 Parameters = TypeVar("Parameters")  # a pytree of arrays
 
 
-class Alone(Stateless):
+class Alone(Method[PyTree, Nothing, Nothing]):
     """A method without a federation: the server knows nothing, and nobody tells it anything."""
 
-    def init(self, key: Array, example: Data) -> State | FixedPrior:
-        return State()
+    def init(self, key: Array, example: Data) -> PyTree:
+        return ()
 
     def client_update(
-        self, state: object, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[tuple[()], tuple[()]]:
+        self, state: PyTree, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Nothing, Nothing]:
         return (), ()
 
     def server_update(
-        self, state: Known, updates: tuple[()], weights: Weights, key: Array
-    ) -> Known:
+        self, state: PyTree, updates: Nothing, weights: Weights, key: Array
+    ) -> PyTree:
         return state
 
-    def diagnostics(self, state: object, updates: tuple[()], weights: Weights) -> Curves:
+    def diagnostics(self, state: PyTree, updates: Nothing, weights: Weights) -> Curves:
         return {}
 
 
@@ -96,21 +91,19 @@ class Vanilla(Alone):
     prior: Prior
     settings: AloneSettings = AloneSettings()
 
+    def starts(self, data: Data, key: Array) -> Float[Array, "starts size"]:
+        around = hyper.hyper_prior(self.prior.blocks, self.settings.hyper_std, data.x.dtype)
+        return hyper.sample(key, around, 1 if self.central else self.settings.restarts)
+
     def personalize(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
-    ) -> PersonalModel:
-        own = self.settings
-        prior = hyper.hyper_prior(self.prior.blocks, own.hyper_std, data.x.dtype)
-        starts = hyper.sample(key, prior, own.restarts)
+        self, state: Nothing, client_state: Nothing, data: Data, key: Array
+    ) -> PersonalModel | SparseModel:
+        starts, own = self.starts(data, key), self.settings
         return fit(self.prior, starts, data, own.steps, own.learning_rate)
 
 
 def fit(
-    prior: Prior,
-    starts: Float[Array, "starts size"],
-    data: Data,
-    steps: int,
-    learning_rate: float,
+    prior: Prior, starts: Float[Array, "starts size"], data: Data, steps: int, learning_rate: float
 ) -> PersonalModel:
     """The particle with the highest evidence that is found from any of the starts, conditioned."""
     per_sample = 1 / data.mask.sum()
@@ -158,8 +151,8 @@ class SparseModel(eqx.Module):
 
 
 @dataclass(frozen=True)
-class Pooled(Alone):
-    """One prior, fitted to everybody's samples.
+class Pooled(Vanilla):
+    """One prior, fitted to everybody's samples, from one start.
 
     The paper says that the pooled Gaussian process has inducing points, and leaves the rest open. Here:
     - Up to `exact_limit` samples the model needs none, and is fitted like `Vanilla`.
@@ -169,37 +162,29 @@ class Pooled(Alone):
     - All samples are used in every step: it costs O(n M^2), and 15,000 samples need no mini-batches.
     """
 
-    prior: Prior
-    settings: AloneSettings = AloneSettings()  # its `inducing` is M; there is one start
     exact_limit: int = 500
 
     central: ClassVar[bool] = True
 
     def personalize(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
+        self, state: Nothing, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel | SparseModel:
-        own = self.settings
-        prior = hyper.hyper_prior(self.prior.blocks, own.hyper_std, data.x.dtype)
-        starts = hyper.sample(key, prior, 1)
         if len(data.mask) <= self.exact_limit:
-            return fit(self.prior, starts, data, own.steps, own.learning_rate)
-        return self._fit_sparse(starts, data)
-
-    def _fit_sparse(self, starts: Float[Array, "starts size"], data: Data) -> SparseModel:
-        prior = self.prior.gaussian
+            return super().personalize(state, client_state, data, key)
+        prior, own = self.prior.gaussian, self.settings
         if prior is None or prior is not self.prior:
             raise InputError(
                 f"A pooled model of {len(data.mask)} samples needs inducing points, which only a "
                 'single Gaussian process of the plain target has: set members = 1 and warp = "none", or '
                 "leave out the pooled model."
             )
-        inducing = sparse.initial_inducing(data, min(self.settings.inducing, len(data.mask)))
+        inducing = sparse.initial_inducing(data, min(own.inducing, len(data.mask)))
 
         def objective(parameters: tuple[Array, Array]) -> Array:
             return sparse.bound(prior, *parameters, data) / data.mask.sum()
 
-        own = self.settings
-        phi, inducing = maximise(objective, (starts, inducing[None]), own.steps, own.learning_rate)
+        start = (self.starts(data, key), inducing[None])
+        phi, inducing = maximise(objective, start, own.steps, own.learning_rate)
         return SparseModel(prior, phi, sparse.condition(prior, phi, inducing, data))
 
 
@@ -232,7 +217,7 @@ class VanillaBNN(Alone):
         return FixedPrior(self.prior.start(key, around, self.particles))
 
     def personalize(
-        self, state: FixedPrior, client_state: tuple[()], data: Data, key: Array
+        self, state: FixedPrior, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         return personal_model(self.prior, state.particles, data, "uniform", key=key)
 
@@ -288,7 +273,7 @@ class Ridge(Alone):
     least_noise: float = 1e-3
 
     def personalize(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
+        self, state: Nothing, client_state: Nothing, data: Data, key: Array
     ) -> RidgeModel:
         penalties = jnp.asarray(self.penalties, data.x.dtype)
         models, errors = jax.vmap(lambda penalty: self._fit(penalty, data))(penalties)
@@ -312,8 +297,7 @@ class Ridge(Alone):
         rest = jnp.maximum(1 - leverage, jnp.finfo(x.dtype).eps)
         residual = y - matmul(x, slope)
         error = jnp.sum((residual / rest) ** 2) / count
-        noise = jnp.sqrt(jnp.sum(residual**2 / rest) / count)
-        noise = jnp.maximum(noise, self.least_noise)
+        noise = jnp.maximum(jnp.sqrt(jnp.sum(residual**2 / rest) / count), self.least_noise)
         return RidgeModel(centre, intercept, slope, factor, noise, count, penalty), error
 
 
@@ -340,15 +324,10 @@ class ARD(Alone):
     spread: float = 0.5  # of the draws: 1 takes them from the prior's blocks as they are
     noise: float = 0.4  # of the first start
 
-    def starting_points(
-        self, prior: GPPrior, key: Array, dtype: jnp.dtype | type
-    ) -> Float[Array, "starts size"]:
-        around = hyper.hyper_prior(prior.blocks, 1.0, dtype)
-        return hyper.sample(key, around, self.starts, self.spread).at[0].set(around.means)
-
     def personalize(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
+        self, state: Nothing, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         prior = plain_prior(data.x.shape[-1], self.noise)
-        starts = self.starting_points(prior, key, data.x.dtype)
+        around = hyper.hyper_prior(prior.blocks, 1.0, data.x.dtype)
+        starts = hyper.sample(key, around, self.starts, self.spread).at[0].set(around.means)
         return fit(prior, starts, data, self.steps, self.learning_rate)

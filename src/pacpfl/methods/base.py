@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol, TypeVar
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from pacpfl.priors.base import random_rows
 from pacpfl.types import Data, Mixture, Probabilities
 
 Weights = Float[Array, " c"]  # of the clients of a round; 0: absent
 Curves = dict[str, Float[Array, ""]]  # numbers worth a curve, one value each per round
+Nothing = tuple[()]  # what most clients keep between rounds
 
 
 class Predictor(Protocol):
@@ -25,28 +26,30 @@ class Predictor(Protocol):
 
 State = TypeVar("State")  # of the server: a NamedTuple of arrays
 ClientState = TypeVar("ClientState")  # what a client keeps between rounds
-Update = TypeVar("Update")  # what it sends
+Update = TypeVar("Update")  # what it sends: arrays only
 
 
 class Method(Protocol[State, ClientState, Update]):
+    """What a method is; where it says nothing else, clients train in rounds and keep nothing."""
+
     # True: the method knows no clients; it is given one, who holds everybody's data, and its
     # predictor serves everyone.
-    central: ClassVar[bool]
+    central: ClassVar[bool] = False
     # True: the server reads no more of its updates than their weighted mean and the sum of weights.
-    averages: ClassVar[bool]
+    averages: ClassVar[bool] = False
 
     def init(self, key: Array, example: Data) -> State:
-        """State of the server before the first round: a NamedTuple of arrays."""
+        """State of the server before the first round."""
         ...
 
     def init_client(self, state: State, data: Data, key: Array) -> ClientState:
-        """What a client keeps between rounds; () for methods whose clients keep nothing."""
-        ...
+        """What a client keeps between rounds."""
+        return ()  # type: ignore[return-value]
 
     def client_update(
         self, state: State, client_state: ClientState, data: Data, key: Array
     ) -> tuple[Update, ClientState]:
-        """What a client computes: the update it sends (arrays only) and its own new state."""
+        """What a client computes: the update it sends and its own new state."""
         ...
 
     def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
@@ -56,11 +59,11 @@ class Method(Protocol[State, ClientState, Update]):
     @property
     def together(self) -> bool:
         """Whether `mean_update` takes less than all of the clients' updates one by one."""
-        ...
+        return False
 
     def mean_update(self, state: State, data: Data, keys: Array, weights: Weights) -> Update:
         """The weighted mean of what `client_update` sends; clients along the leading axis of `data`."""
-        ...
+        raise TypeError("Updates of this method are asked for one by one.")
 
     def personalize(
         self, state: State, client_state: ClientState, data: Data, key: Array
@@ -71,29 +74,6 @@ class Method(Protocol[State, ClientState, Update]):
     def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         """What a round is watched by."""
         ...
-
-
-class Federated:
-    """What most methods have in common: they train clients in rounds, who each have their own model."""
-
-    central: ClassVar[bool] = False
-    averages: ClassVar[bool] = False
-
-    @property
-    def together(self) -> bool:
-        return False
-
-    def mean_update(
-        self, state: PyTree, data: Data, keys: Array, weights: Weights
-    ) -> PyTree[Array]:
-        raise NotImplementedError
-
-
-class Stateless(Federated):
-    """A method whose clients keep nothing between rounds."""
-
-    def init_client(self, state: object, data: Data, key: Array) -> tuple[()]:
-        return ()
 
 
 def mini_batch(key: Array, data: Data, size: int | None) -> Data:

@@ -17,14 +17,13 @@ from typing import NamedTuple
 import optax
 from jaxtyping import Array, Float
 
-from pacpfl.methods.base import Curves, Stateless, Weights
+from pacpfl.methods.base import Curves, Method, Nothing, Weights
 from pacpfl.methods.network import (
     LocalTraining,
     NetworkModel,
     NetworkPredictor,
     Parameters,
     ServerState,
-    combine,
     mean_loss,
     server_start,
     server_step,
@@ -41,7 +40,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedAvg(Stateless):
+class FedAvg(Method[ServerState, Nothing, Update]):
     model: NetworkModel
     local: LocalTraining
 
@@ -49,8 +48,8 @@ class FedAvg(Stateless):
         return server_start(AVERAGE, self.model.initial(key, example))
 
     def client_update(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[Update, tuple[()]]:
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Update, Nothing]:
         trained, loss = self.local.descend(self.model.loss, state.parameters, data, key)
         samples = data.mask.sum().astype(trained.dtype)
         return Update(trained - state.parameters, samples, loss), ()
@@ -58,11 +57,10 @@ class FedAvg(Stateless):
     def server_update(
         self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
-        combined = combine(updates.change, weights, updates.samples)
-        return server_step(AVERAGE, state, -combined.mean, combined)
+        return server_step(AVERAGE, state, -updates.change, weights, updates.samples)
 
     def personalize(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
     ) -> NetworkPredictor:
         return self.model.predictor(state.parameters, data)
 

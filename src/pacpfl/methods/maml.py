@@ -27,13 +27,12 @@ import jax
 import optax
 from jaxtyping import Array, Float
 
-from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
+from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
 from pacpfl.methods.network import (
     NetworkModel,
     NetworkPredictor,
     Parameters,
     ServerState,
-    combine,
     finite_or,
     mean_loss,
     server_start,
@@ -61,7 +60,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MAML(Stateless):
+class MAML(Method[ServerState, Nothing, Update]):
     model: NetworkModel
     settings: MAMLSettings = MAMLSettings()
     batch: int | None = None
@@ -83,15 +82,12 @@ class MAML(Stateless):
 
     def adapted_loss(self, parameters: Parameters, data: Data, key: Array) -> Float[Array, ""]:
         """F_i, estimated from two batches."""
-        inner_key, outer_key = jax.random.split(key)
-        adapted = self.adapt(
-            parameters, mini_batch(inner_key, data, self.batch), self.settings.inner_steps
-        )
-        return self.model.loss(adapted, mini_batch(outer_key, data, self.batch))
+        inner, outer = (mini_batch(own, data, self.batch) for own in jax.random.split(key))
+        return self.model.loss(self.adapt(parameters, inner, self.settings.inner_steps), outer)
 
     def client_update(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[Update, tuple[()]]:
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Update, Nothing]:
         loss, gradient = jax.value_and_grad(self.adapted_loss)(
             state.parameters, data, jax.random.fold_in(key, 0)
         )
@@ -100,11 +96,10 @@ class MAML(Stateless):
     def server_update(
         self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
-        combined = combine(updates.gradient, weights)
-        return server_step(self.server_optimizer, state, combined.mean, combined)
+        return server_step(self.server_optimizer, state, updates.gradient, weights)
 
     def personalize(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
     ) -> NetworkPredictor:
         adapted = self.adapt(state.parameters, data, self.settings.personal_steps)
         return self.model.predictor(finite_or(adapted, state.parameters), data)

@@ -36,7 +36,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from pacpfl.methods.base import Curves, Federated, Weights
+from pacpfl.methods.base import Curves, Method, Weights
 from pacpfl.methods.network import (
     LocalTraining,
     NetworkModel,
@@ -74,7 +74,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MTL(Federated):
+class MTL(Method[State, ClientState, Update]):
     model: NetworkModel
     clients: int  # n
     local: LocalTraining

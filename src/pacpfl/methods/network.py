@@ -44,6 +44,7 @@ OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
 
 Parameters = Float[Array, " size"]
 Loss = Callable[[Parameters, Data], Float[Array, ""]]
+Carry = tuple[Parameters, optax.OptState, Array]  # with the first step's loss
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,7 @@ class LocalTraining(Settings):
         step's loss. `before` moves the parameters ahead of each step."""
         optimizer = OPTIMIZERS[self.optimizer](self.learning_rate)
 
-        def step(
-            index: Array, carry: tuple[Parameters, optax.OptState, Array]
-        ) -> tuple[Parameters, optax.OptState, Array]:
+        def step(index: Array, carry: Carry) -> Carry:
             parameters, memory, first = carry
             parameters = before(parameters)
             batch = mini_batch(jax.random.fold_in(key, index), data, self.batch)
@@ -159,6 +158,26 @@ def server_start(optimizer: optax.GradientTransformation, parameters: Parameters
     return ServerState(parameters, optimizer.init(parameters), jnp.zeros((), jnp.int32))
 
 
+def server_step(
+    optimizer: optax.GradientTransformation,
+    state: ServerState,
+    gradients: Float[Array, "c size"],
+    weights: Weights,
+    sizes: Float[Array, " c"] | float = 1.0,
+) -> ServerState:
+    """One step of the optimiser with the clients' mean gradient; none, optimiser state included, without
+    a client or towards infinity."""
+    combined = combine(gradients, weights, sizes)
+    change, memory = optimizer.update(combined.mean, state.optimizer, state.parameters)
+    moved = state.parameters + change
+    taken = (combined.used > 0) & jnp.isfinite(moved).all()
+    skipped = combined.skipped + jnp.where(taken, 0, combined.used)
+    parameters, memory = jax.tree.map(
+        lambda new, old: jnp.where(taken, new, old), (moved, memory), state[:2]
+    )
+    return ServerState(parameters, memory, state.skipped + skipped.astype(jnp.int32))
+
+
 class Combined(NamedTuple):
     """What the server makes of its clients' vectors."""
 
@@ -168,9 +187,7 @@ class Combined(NamedTuple):
 
 
 def combine(
-    values: Float[Array, "c size"],
-    weights: Weights,
-    sizes: Float[Array, " c"] | float = 1.0,
+    values: Float[Array, "c size"], weights: Weights, sizes: Float[Array, " c"] | float = 1.0
 ) -> Combined:
     """sum_i w_i s_i v_i / sum_i w_i s_i over the clients who are present (w_i > 0) and finite."""
     present = weights > 0
@@ -182,25 +199,6 @@ def combine(
     scale = weights.sum()
     mean = total / jnp.where(scale > 0, scale, 1)
     return Combined(mean, usable.sum(), (present & ~usable).sum())
-
-
-def server_step(
-    optimizer: optax.GradientTransformation,
-    state: ServerState,
-    gradient: Parameters,
-    combined: Combined,
-) -> ServerState:
-    """One step of the optimiser; none, optimiser state included, without a client or towards infinity."""
-    change, memory = optimizer.update(gradient, state.optimizer, state.parameters)
-    moved = state.parameters + change
-    taken = (combined.used > 0) & jnp.isfinite(moved).all()
-    skipped = combined.skipped + jnp.where(taken, 0, combined.used)
-    parameters, memory = jax.tree.map(
-        lambda new, old: jnp.where(taken, new, old),
-        (moved, memory),
-        (state.parameters, state.optimizer),
-    )
-    return ServerState(parameters, memory, state.skipped + skipped.astype(jnp.int32))
 
 
 def mean_loss(losses: Float[Array, " c"], weights: Weights) -> Float[Array, ""]:

@@ -32,9 +32,9 @@ import optax
 from jaxtyping import Array, Float, Int, UInt32
 
 from pacpfl import hyper, svgd
-from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
+from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import Noise, Particle, Prior, Scalar
+from pacpfl.priors.base import Noise, Particle, Prior
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data
 
@@ -118,7 +118,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PACPFL(Stateless):
+class PACPFL(Method[State, Nothing, Update]):
     prior: Prior
     clients: int  # n
     optimizer: optax.GradientTransformation
@@ -138,21 +138,32 @@ class PACPFL(Stateless):
 
     def init(self, key: Array, example: Data) -> State:
         """phi_1, ..., phi_k drawn from the hyper-prior, or where the family wants to start."""
-        prior, dtype = self.prior, example.x.dtype
+        dtype, k = example.x.dtype, self.settings.particles
         particle_key, reference_key = jax.random.split(key)
-        around, count = self.hyper_prior(dtype), self.settings.particles
-        particles = prior.start(particle_key, around, count, self.settings.initial_spread)
+        particles = self.prior.start(
+            particle_key, self.hyper_prior(dtype), k, self.settings.initial_spread
+        )
         references = jax.random.normal(reference_key, (self.references, example.x.shape[-1]), dtype)
         optimizer = jax.vmap(self.optimizer.init)(particles)
-        skipped = jnp.zeros(count, jnp.int32)
-        return State(particles, optimizer, references, skipped, self._next_seed(key))
+        return State(particles, optimizer, references, jnp.zeros(k, jnp.int32), self._seed(key))
 
     def client_update(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[Update, tuple[()]]:
-        """Algorithm 2."""
+        self, state: State, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Update, Nothing]:
+        """Algorithm 2: ln Z and its gradient, of every particle."""
         batch, temperature, samples = self._batch(data, key)
-        log_evidence, gradients = self._evidence(state, batch, temperature, key)
+        noise = self.noise(state, key, batch.x.dtype)
+        one = jax.value_and_grad(lambda phi, e: self.prior.log_evidence(phi, batch, temperature, e))
+        if self.together:
+            log_evidence, gradients = jax.vmap(one)(state.particles, noise)
+        else:
+            # All clients' images already fill a CPU's caches; particles side by side take 1.3 x longer.
+            log_evidence, gradients = jax.lax.platform_dependent(
+                state.particles,
+                noise,
+                cpu=lambda phis, noise: jax.lax.map(lambda pair: one(*pair), (phis, noise)),
+                default=jax.vmap(one),
+            )
         return Update(gradients, log_evidence.mean() / samples), ()
 
     def _batch(self, data: Data, key: Array) -> tuple[Data, Array, Array]:
@@ -187,22 +198,6 @@ class PACPFL(Stateless):
         gradients, log_evidence = each(state.particles, noise)
         return Update(gradients, jnp.sum(shares * log_evidence.mean(0) / samples))
 
-    def _evidence(
-        self, state: State, batch: Data, temperature: Scalar, key: Array
-    ) -> tuple[Float[Array, " k"], Float[Array, "k size"]]:
-        """ln Z and its gradient, of every particle."""
-        noise = self.noise(state, key, batch.x.dtype)
-        one = jax.value_and_grad(lambda phi, e: self.prior.log_evidence(phi, batch, temperature, e))
-        if self.together:
-            return jax.vmap(one)(state.particles, noise)
-        # All clients' images already fill a CPU's caches; particles side by side take 1.3 x longer.
-        return jax.lax.platform_dependent(
-            state.particles,
-            noise,
-            cpu=lambda phis, noise: jax.lax.map(lambda pair: one(*pair), (phis, noise)),
-            default=jax.vmap(one),
-        )
-
     def _draw_key(self, state: State, key: Array) -> Array:
         """The key that the clients of a round draw with: the same for all, or each their own."""
         if self.prior.draws == "shared":
@@ -215,49 +210,37 @@ class PACPFL(Stateless):
         keys = jax.random.split(self._draw_key(state, key), self.settings.particles)
         return jax.vmap(lambda key: self.prior.draw(key, dtype))(keys)
 
-    def _next_seed(self, key: Array) -> UInt32[Array, " 2"] | tuple[()]:
+    def _seed(self, key: Array) -> UInt32[Array, " 2"] | tuple[()]:
         return jax.random.key_data(jax.random.fold_in(key, 2)) if self.prior.draws else ()
 
     def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         """Algorithm 1, lines 8 to 13."""
-        present = weights > 0
-        gradients = jnp.where(present[:, None, None], updates.gradients, 0)
+        particles = state.particles
+        gradients = jnp.where((weights > 0)[:, None, None], updates.gradients, 0)
         scale = (self.clients if self.settings.aggregation == "sum" else 1.0) / weights.sum()
         # In full precision also where products of float32 are shortened by default (GPUs).
         total = jnp.einsum("c,ckp->kp", weights * scale, gradients, precision="highest")
-
-        prior = self.hyper_prior(state.particles.dtype)
-        scores = hyper.score(prior, state.particles) + self.tau * total
-
+        scores = hyper.score(self.hyper_prior(particles.dtype), particles) + self.tau * total
         finite = jnp.isfinite(scores).all(1)
         step = svgd.direction(
-            state.particles, scores, self.settings.svgd_kernel, self.fingerprint(state), finite
+            particles, scores, self.settings.svgd_kernel, self.fingerprint(state), finite
         )
-        moved, optimizer = jax.vmap(self._ascend)(state.particles, step, state.optimizer)
+        change, optimizer = jax.vmap(self.optimizer.update)(-step, state.optimizer, particles)
 
         def keep(new: Array, old: Array) -> Array:
             """A particle without a finite gradient stays where it is, optimiser state included."""
             return jnp.where(finite.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-        return State(
-            keep(moved, state.particles),
-            jax.tree.map(keep, optimizer, state.optimizer),
-            state.references,
-            state.skipped + ~finite,
-            self._next_seed(key),
+        moved, memory = jax.tree.map(
+            keep, (particles + change, optimizer), (particles, state.optimizer)
         )
-
-    def _ascend(
-        self, particle: Array, step: Array, optimizer: optax.OptState
-    ) -> tuple[Array, optax.OptState]:
-        change, optimizer = self.optimizer.update(-step, optimizer, particle)
-        return particle + change, optimizer
+        return State(moved, memory, state.references, state.skipped + ~finite, self._seed(key))
 
     def fingerprint(self, state: State) -> svgd.Features:
         return lambda phi: self.prior.fingerprint(phi, state.references)
 
     def personalize(
-        self, state: State, client_state: tuple[()], data: Data, key: Array
+        self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         """Q* is made for clients who take the optimal posterior of the same temperature."""
         drawn, temperature = self._draw_key(state, key), self.settings.temperature

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -43,14 +43,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from pacpfl.methods.base import Curves, Federated, Weights, mini_batch
-from pacpfl.methods.network import (
-    OPTIMIZERS,
-    LocalTraining,
-    NetworkModel,
-    combine,
-    mean_loss,
-)
+from pacpfl.methods.base import Curves, Method, Weights, mini_batch
+from pacpfl.methods.network import OPTIMIZERS, LocalTraining, NetworkModel, combine, mean_loss
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
 
@@ -85,12 +79,10 @@ class WeightDistribution(NamedTuple):
     def sample(self, key: Array) -> Float[Array, " size"]:
         return self.mean + self.std * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
-    def finite(self) -> Array:
-        return jnp.isfinite(self.mean).all() & jnp.isfinite(self.raw).all()
 
-
-# q_i, z_i, and what their optimisers remember
-Carry = tuple[WeightDistribution, WeightDistribution, optax.OptState, optax.OptState]
+Memory: TypeAlias = optax.OptState
+Carry = tuple[WeightDistribution, WeightDistribution, Memory, Memory]  # q_i, z_i, their optimisers'
+Own = tuple[WeightDistribution, Memory]
 
 
 class State(NamedTuple):
@@ -104,7 +96,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedBayes(Federated):
+class PFedBayes(Method[State, WeightDistribution, Update]):
     model: NetworkModel
     local: LocalTraining = LocalTraining()  # R and b; its optimiser is not used
     settings: PFedBayesSettings = PFedBayesSettings()
@@ -113,11 +105,6 @@ class PFedBayes(Federated):
     def optimizer(self) -> optax.GradientTransformation:
         """Of q_i."""
         return OPTIMIZERS[self.settings.optimizer](self.settings.learning_rate)
-
-    @property
-    def shared_optimizer(self) -> optax.GradientTransformation:
-        """Of z_i."""
-        return OPTIMIZERS[self.settings.optimizer](self.settings.shared_learning_rate)
 
     def init(self, key: Array, example: Data) -> State:
         mean = self.model.initial(key, example)
@@ -131,29 +118,31 @@ class PFedBayes(Federated):
         self, state: State, client_state: WeightDistribution, data: Data, key: Array
     ) -> tuple[Update, WeightDistribution]:
         """R steps for q_i and z_i in turn."""
+        to_shared = OPTIMIZERS[self.settings.optimizer](self.settings.shared_learning_rate)
 
         def step(carry: Carry, step_key: Array) -> tuple[Carry, Array]:
             own, shared, memory, shared_memory = carry
             loss, own, memory = self._personal_step(own, shared, memory, data, step_key)
             gradient = jax.grad(lambda z: self.settings.zeta * divergence(own, z))(shared)
-            change, shared_memory = self.shared_optimizer.update(gradient, shared_memory, shared)
+            change, shared_memory = to_shared.update(gradient, shared_memory, shared)
             return (own, optax.apply_updates(shared, change), memory, shared_memory), loss
 
-        memories = self.optimizer.init(client_state), self.shared_optimizer.init(state.shared)
+        memories = self.optimizer.init(client_state), to_shared.init(state.shared)
         (own, shared, *_), losses = jax.lax.scan(
             step, (client_state, state.shared, *memories), jax.random.split(key, self.local.steps)
         )
-        kept = jax.tree.map(lambda new, old: jnp.where(own.finite(), new, old), own, client_state)
+        finite = jnp.isfinite(own.mean).all() & jnp.isfinite(own.raw).all()
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), own, client_state)
         return Update(shared, -losses[-1] / data.mask.sum()), kept
 
     def _personal_step(
         self,
         own: WeightDistribution,
         shared: WeightDistribution,
-        memory: optax.OptState,
+        memory: Memory,
         data: Data,
         key: Array,
-    ) -> tuple[Array, WeightDistribution, optax.OptState]:
+    ) -> tuple[Array, WeightDistribution, Memory]:
         loss, gradient = jax.value_and_grad(self.objective)(own, shared, data, key)
         change, memory = self.optimizer.update(gradient, memory, own)
         return loss, optax.apply_updates(own, change), memory
@@ -183,17 +172,13 @@ class PFedBayes(Federated):
     ) -> NetworkMixture:
         step_key, draw_key = jax.random.split(key)
 
-        def step(
-            carry: tuple[WeightDistribution, optax.OptState], key: Array
-        ) -> tuple[tuple[WeightDistribution, optax.OptState], None]:
+        def step(carry: Own, key: Array) -> tuple[Own, None]:
             _, own, memory = self._personal_step(carry[0], state.shared, carry[1], data, key)
             return (own, memory), None
 
-        (own, _), _ = jax.lax.scan(
-            step,
-            (client_state, self.optimizer.init(client_state)),
-            jax.random.split(step_key, self.settings.personal_steps),
-        )
+        start = (client_state, self.optimizer.init(client_state))
+        keys = jax.random.split(step_key, self.settings.personal_steps)
+        (own, _), _ = jax.lax.scan(step, start, keys)
         return NetworkMixture(self.model, self.settings.networks, own, draw_key)
 
     def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:

@@ -31,7 +31,7 @@ import optax
 from jaxtyping import Array, Float
 
 from pacpfl import hyper
-from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
+from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
 from pacpfl.methods.network import ServerState, server_start
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
@@ -44,7 +44,7 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGP(Stateless):
+class PFedGP(Method[ServerState, Nothing, Update]):
     prior: Prior
     optimizer: optax.GradientTransformation
     batch: int | None = None  # None: all samples
@@ -56,8 +56,8 @@ class PFedGP(Stateless):
         return server_start(self.optimizer, hyper.sample(key, start, 1)[0])
 
     def client_update(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[Update, tuple[()]]:
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Update, Nothing]:
         samples, batch = data.mask.sum(), mini_batch(key, data, self.batch)
         temperature = (samples / batch.mask.sum()).astype(data.x.dtype)
         log_evidence, gradient = jax.value_and_grad(self.prior.log_evidence)(
@@ -69,10 +69,8 @@ class PFedGP(Stateless):
         self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
         """The mean of the updates that are there and finite, and a step along it."""
-        used = usable(updates, weights)
-        share = jnp.where(used, weights, 0)
-        share = share / jnp.where(used.any(), share.sum(), 1)
-        mean = share @ jnp.where(used[:, None], updates.gradient, 0)
+        used, share, total = usable(updates, weights)
+        mean = share / total @ jnp.where(used[:, None], updates.gradient, 0)
         change, memory = self.optimizer.update(-mean, state.optimizer, state.parameters)
         moved = (state.parameters + change, memory)
         parameters, memory = jax.tree.map(
@@ -82,18 +80,18 @@ class PFedGP(Stateless):
         return ServerState(parameters, memory, state.skipped + missed)
 
     def personalize(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         return personal_model(self.prior, state.parameters[None], data, "uniform")
 
     def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
-        used = usable(updates, weights)
-        share = jnp.where(used, weights, 0)
-        total = share @ jnp.where(used, updates.log_evidence, 0)
-        return {"log_evidence": total / jnp.where(used.any(), share.sum(), 1)}
+        used, share, total = usable(updates, weights)
+        return {"log_evidence": share @ jnp.where(used, updates.log_evidence, 0) / total}
 
 
-def usable(updates: Update, weights: Weights) -> Array:
-    """Which clients are there and sent numbers."""
+def usable(updates: Update, weights: Weights) -> tuple[Array, Weights, Array]:
+    """Which clients are there and sent numbers, their weights, and the sum of these (1 without any)."""
     finite = jnp.isfinite(updates.gradient).all(1) & jnp.isfinite(updates.log_evidence)
-    return (weights > 0) & finite
+    used = (weights > 0) & finite
+    share = jnp.where(used, weights, 0)
+    return used, share, jnp.where(used.any(), share.sum(), 1)

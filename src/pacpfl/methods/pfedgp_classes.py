@@ -53,8 +53,8 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from pacpfl.linalg import factorise, gaussian_log_density
-from pacpfl.methods.base import Curves, Stateless, Weights, mini_batch
-from pacpfl.methods.network import ServerState, combine, mean_loss, server_start, server_step
+from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
+from pacpfl.methods.network import ServerState, mean_loss, server_start, server_step
 from pacpfl.methods.pfedgp import Update
 from pacpfl.priors.networks import Network
 from pacpfl.settings import Settings, key
@@ -62,6 +62,15 @@ from pacpfl.tiles import matmul, split, transpose
 from pacpfl.types import Data, Probabilities
 
 ABSENT = 1e-6
+POWER_STEPS = 30  # of the power method: the classes' order settles before the vector does
+# Expectations under N(0, 1) by equal steps: the integrand is analytic, so the error falls faster than
+# any power. Below 1e-6 for variances of f up to 25, where Gauss-Hermite with as many points has 1e-4.
+NODES = np.linspace(-6.5, 6.5, 64)
+LOG_WEIGHTS = -0.5 * NODES**2 - np.log(np.exp(-0.5 * NODES**2).sum())
+
+Parameters = Float[Array, " size"]  # of the network, and behind them ln v and ln l
+Each = Float[Array, " m"]  # a number for each sample
+Square = Float[Array, "m m"]
 
 
 @dataclass(frozen=True)
@@ -94,23 +103,21 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGPClassify(Stateless):
+class PFedGPClassify(Method[ServerState, Nothing, Update]):
     network: Network  # its outputs are the features
     classes: int
     optimizer: optax.GradientTransformation
     settings: PFedGPSettings = PFedGPSettings()
 
     def init(self, key: Array, example: Data) -> ServerState:
-        """The network's parameters, and behind them ln v and ln l."""
-        kernel = jnp.array(
-            [math.log(self.settings.kernel_variance), math.log(self.settings.kernel_length)]
-        )
+        own = self.settings
+        kernel = jnp.array([math.log(own.kernel_variance), math.log(own.kernel_length)])
         start = jnp.concatenate([self.network.initial(key), kernel]).astype(example.x.dtype)
         return server_start(self.optimizer, start)
 
     def client_update(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[Update, tuple[()]]:
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Update, Nothing]:
         support_key, half_key = jax.random.split(key)
         data = mini_batch(support_key, data, self.settings.support or None)
 
@@ -122,31 +129,28 @@ class PFedGPClassify(Stateless):
         value, gradient = jax.value_and_grad(objective)(state.parameters)
         return Update(gradient, value), ()
 
-    def log_evidence_bound(self, parameters: Float[Array, " size"], data: Data) -> Float[Array, ""]:
+    def log_evidence_bound(self, parameters: Parameters, data: Data) -> Float[Array, ""]:
         """The bound on ln p(y | x) of the client's tree: the sum of its nodes' bounds."""
         samples = self.samples(parameters, data)
         scales = fit_levels(samples.kernels, samples.sides, self.settings.iterations)
-        bounds = jax.vmap(log_evidence_bound)(samples.kernels, samples.sides, scales)
-        return bounds.sum()
+        return jax.vmap(log_evidence_bound)(samples.kernels, samples.sides, scales).sum()
 
-    def log_predictive(
-        self, parameters: Float[Array, " size"], data: Data, key: Array
-    ) -> Float[Array, ""]:
+    def log_predictive(self, parameters: Parameters, data: Data, key: Array) -> Float[Array, ""]:
         """Mean of ln p(y_j | x_j, support) over half of each class's samples; 0 if there are none."""
         samples = self.samples(parameters, data)
         asked = half_of_each_class(key, samples.members)
         labels = jnp.where(asked, 0, samples.sides)
         scales = fit_levels(samples.kernels, labels, self.settings.iterations)
         mean, reduction = jax.vmap(latent)(samples.kernels, labels, scales, samples.kernels)
-        left = self.prior_variance(parameters, samples.features) - reduction
+        left = self.covariance(parameters, jnp.sum(samples.features**2, axis=1)) - reduction
         each = log_probability(samples.sides * mean, left)
         total = jnp.sum(jnp.where(asked & (samples.sides != 0), each, 0))
         return total / jnp.maximum(asked.sum(), 1)
 
-    def samples(self, parameters: Float[Array, " size"], data: Data) -> Samples:
+    def samples(self, parameters: Parameters, data: Data) -> Samples:
         # Zeros for padding: whatever it holds, NaN times 0 would be NaN.
         features = self.features(parameters, jnp.where(data.mask[:, None], data.x, 0))
-        kernel = self.covariance(parameters, features, features)
+        kernel = self.covariance(parameters, matmul(features, transpose(features)))
         members = (data.y[:, None] == jnp.arange(self.classes)) & data.mask[:, None]
         members = members.astype(kernel.dtype)
         counts = members.sum(0)
@@ -161,24 +165,14 @@ class PFedGPClassify(Stateless):
         sides = matmul(tree.side, transpose(members))
         return Samples(features, members, tree, shared * kernel, sides)
 
-    def features(
-        self, parameters: Float[Array, " size"], x: Float[Array, "m d"]
-    ) -> Float[Array, "m f"]:
+    def features(self, parameters: Parameters, x: Float[Array, "m d"]) -> Float[Array, "m f"]:
         """The network's output, each row brought to length 1."""
         output = self.network(parameters[:-2], x)
         tiny = jnp.finfo(output.dtype).eps ** 2  # a row of zeros has no direction, nor a gradient
         return output * jax.lax.rsqrt(jnp.sum(output**2, axis=1, keepdims=True) + tiny)
 
-    def covariance(
-        self, parameters: Array, a: Float[Array, "m f"], b: Float[Array, "t f"]
-    ) -> Float[Array, "m t"]:
-        """k between features of length 1, for which |u - u'|^2 / 2 = 1 - u u'."""
-        return self._kernel(parameters, matmul(a, transpose(b)))
-
-    def prior_variance(self, parameters: Array, a: Float[Array, "t f"]) -> Float[Array, " t"]:
-        return self._kernel(parameters, jnp.sum(a**2, axis=1))
-
-    def _kernel(self, parameters: Array, products: Array) -> Array:
+    def covariance(self, parameters: Parameters, products: Array) -> Array:
+        """k by inner products of features of length 1, for which |u - u'|^2 / 2 = 1 - u u'."""
         log_variance, log_length = parameters[-2], parameters[-1]
         return jnp.exp(log_variance + (products - 1) * jnp.exp(-2 * log_length))
 
@@ -186,11 +180,10 @@ class PFedGPClassify(Stateless):
         self, state: ServerState, updates: Update, weights: Weights, key: Array
     ) -> ServerState:
         """One step along the mean gradient of those whose gradients are finite."""
-        combined = combine(updates.gradient, weights)
-        return server_step(self.optimizer, state, -combined.mean, combined)
+        return server_step(self.optimizer, state, -updates.gradient, weights)
 
     def personalize(
-        self, state: ServerState, client_state: tuple[()], data: Data, key: Array
+        self, state: ServerState, client_state: Nothing, data: Data, key: Array
     ) -> TreeModel:
         data = mini_batch(key, data, self.settings.personal_support or None)
         samples = self.samples(state.parameters, data)
@@ -208,7 +201,7 @@ class TreeModel(eqx.Module):
     """One client's model: the posteriors of its tree's nodes."""
 
     method: PFedGPClassify = eqx.field(static=True)
-    parameters: Float[Array, " size"]
+    parameters: Parameters
     features: Float[Array, "m f"]  # of the client's samples
     members: Float[Array, "m classes"]
     tree: ClassTree
@@ -216,36 +209,27 @@ class TreeModel(eqx.Module):
 
     def __call__(self, x: Float[Array, "t d"]) -> Probabilities:
         features = self.method.features(self.parameters, x)
-        cross = self.method.covariance(self.parameters, self.features, features)
-        variance = self.method.prior_variance(self.parameters, features)
+        products = matmul(self.features, transpose(features))
+        cross = self.method.covariance(self.parameters, products)
+        variance = self.method.covariance(self.parameters, jnp.sum(features**2, axis=1))
 
         def level(together: Array, side: Array, posterior: BinaryPosterior) -> Array:
-            """ln p of each class's side at its node; 0 where there is nothing to decide."""
-            mean, reduction = self._latent(together, posterior, cross)
-            decided = log_probability(side[:, None] * mean, variance - reduction)
+            """ln p of each class's side at its node; 0 where there is nothing to decide.
+
+            B is zero between samples of different nodes, and so is W: the node's part of |W k|^2 is the
+            sum over the node's rows.
+            """
+            own = matmul(together.astype(cross.dtype), transpose(self.members))  # [classes, m]
+            mean = matmul(own * posterior.alpha, cross)
+            white = matmul(posterior.inverse_factor, posterior.root[:, None] * cross)
+            decided = log_probability(side[:, None] * mean, variance - matmul(own, white**2))
             return jnp.where(side[:, None] != 0, decided, 0)
 
-        per_class = jax.vmap(level)(self.tree.together, self.tree.side, self.posteriors).sum(0)
-        return Probabilities(spare_for_absent(per_class.T, self.members.any(0)))
-
-    def _latent(
-        self, together: Array, posterior: BinaryPosterior, cross: Float[Array, "m t"]
-    ) -> tuple[Float[Array, "classes t"], Float[Array, "classes t"]]:
-        """Mean of f at each class's node, and what the node's samples take off its variance.
-
-        B is zero between samples of different nodes, and so is W: the node's part of |W k|^2 is the
-        sum over the node's rows.
-        """
-        own = matmul(together.astype(cross.dtype), transpose(self.members))  # [classes, m]
-        mean = matmul(own * posterior.alpha, cross)
-        white = matmul(posterior.inverse_factor, posterior.root[:, None] * cross)
-        return mean, matmul(own, white**2)
-
-
-def fit_levels(
-    kernels: Float[Array, "levels m m"], labels: Float[Array, "levels m"], iterations: int
-) -> Float[Array, "levels m"]:
-    return jax.vmap(lambda k, s: fit(k, s, iterations))(kernels, labels)
+        per_class = jax.vmap(level)(self.tree.together, self.tree.side, self.posteriors).sum(0).T
+        # Probability `ABSENT` for each class that is not there; the others share the rest.
+        present = self.members.any(0)
+        rest = jnp.log1p(-ABSENT * jnp.sum(~present, dtype=per_class.dtype))
+        return Probabilities(jnp.where(present, per_class + rest, math.log(ABSENT)))
 
 
 def half_of_each_class(key: Array, members: Float[Array, "m classes"]) -> Bool[Array, " m"]:
@@ -258,14 +242,6 @@ def half_of_each_class(key: Array, members: Float[Array, "m classes"]) -> Bool[A
     earlier = (draws[None, :] < draws[:, None]).astype(members.dtype)
     rank = jnp.sum(matmul(earlier, members) * members, axis=1)
     return rank < matmul(members, members.sum(0) // 2)
-
-
-def spare_for_absent(
-    log_probabilities: Float[Array, "t classes"], present: Bool[Array, " classes"]
-) -> Float[Array, "t classes"]:
-    """Probability `ABSENT` for each class that is not there; the others share the rest."""
-    rest = jnp.log1p(-ABSENT * jnp.sum(~present, dtype=log_probabilities.dtype))
-    return jnp.where(present, log_probabilities + rest, math.log(ABSENT))
 
 
 # --- the tree of classes
@@ -288,19 +264,11 @@ def spare_for_absent(
 # Everything is written with "do classes a and b share a node?", so it needs no list of nodes.
 
 
-POWER_STEPS = 30  # of the power method: the classes' order settles before the vector does
-
-
 class ClassTree(NamedTuple):
     """For each level: which classes share a node that is still to be divided, and who goes where."""
 
     together: Bool[Array, "levels classes classes"]
     side: Float[Array, "levels classes"]  # -1 or +1; 0 for a class that is alone already, or absent
-
-
-def depth(classes: int) -> int:
-    """Levels of a tree in which each node is divided in halves."""
-    return (classes - 1).bit_length()
 
 
 def class_tree(
@@ -316,7 +284,7 @@ def class_tree(
         return together & (right[:, None] == right[None, :]), (undivided, side)
 
     everyone = present[:, None] & present[None, :]
-    _, levels = jax.lax.scan(divide, everyone, length=depth(present.size))
+    _, levels = jax.lax.scan(divide, everyone, length=(present.size - 1).bit_length())
     return ClassTree(*levels)
 
 
@@ -339,12 +307,10 @@ def _right_half(similarity: Array, together: Array) -> Bool[Array, " classes"]:
         return longer / jnp.where(largest > 0, largest, 1)
 
     component = jax.lax.fori_loop(0, POWER_STEPS, power, start)
-    numbers = jnp.arange(len(together))
-    before = (component[None, :] < component[:, None]) | (
-        (component[None, :] == component[:, None]) & (numbers[None, :] < numbers[:, None])
-    )
-    rank = jnp.sum(together & before, axis=1)
-    return 2 * rank >= together.sum(1)
+    lower = component[None, :] < component[:, None]
+    equal = component[None, :] == component[:, None]
+    before = lower | (equal & jnp.tri(len(together), k=-1, dtype=bool))  # of equal ones the first
+    return 2 * jnp.sum(together & before, axis=1) >= together.sum(1)
 
 
 # --- one binary classifier
@@ -373,30 +339,22 @@ def _right_half(similarity: Array, together: Array) -> Bool[Array, " classes"]:
 # no result. The matrix K itself may be singular.
 
 
-# Expectations under N(0, 1) by equal steps: the integrand is analytic, so the error falls faster than
-# any power. Below 1e-6 for variances of f up to 25, where Gauss-Hermite with as many points has 1e-4.
-NODES = np.linspace(-6.5, 6.5, 64)
-LOG_WEIGHTS = -0.5 * NODES**2 - np.log(np.exp(-0.5 * NODES**2).sum())
-
-
 class BinaryPosterior(NamedTuple):
     """q(f) at the samples; entries of samples that take no part are 0."""
 
-    root: Float[Array, " m"]  # omega^1/2
-    inverse_factor: Float[Array, "m m"]  # W with W B W^T = I
-    alpha: Float[Array, " m"]  # (K + Omega^-1)^-1 z, with pseudo-targets z = s / (2 omega)
+    root: Each  # omega^1/2
+    inverse_factor: Square  # W with W B W^T = I
+    alpha: Each  # (K + Omega^-1)^-1 z, with pseudo-targets z = s / (2 omega)
 
 
-def expected_omega(c: Float[Array, " m"]) -> Float[Array, " m"]:
+def expected_omega(c: Each) -> Each:
     """Mean of PG(1, c): tanh(c / 2) / (2 c), which is 1/4 at 0."""
     positive = c > 0
     safe = jnp.where(positive, c, 1)
     return jnp.where(positive, jnp.tanh(safe / 2) / (2 * safe), 0.25)
 
 
-def fit(
-    kernel: Float[Array, "m m"], labels: Float[Array, " m"], iterations: int
-) -> Float[Array, " m"]:
+def fit(kernel: Square, labels: Each, iterations: int) -> Each:
     """The scales c after so many rounds of updates, from those of the prior, c_j = K_jj^1/2.
 
     No product of matrices is needed: Omega^1/2 S Omega^1/2 = I - B^-1, so W alone gives S_jj.
@@ -415,19 +373,21 @@ def fit(
     return jax.lax.fori_loop(0, iterations, update, start)
 
 
-def posterior_given(
-    kernel: Float[Array, "m m"], labels: Float[Array, " m"], c: Float[Array, " m"]
-) -> BinaryPosterior:
+def fit_levels(
+    kernels: Float[Array, "levels m m"], labels: Float[Array, "levels m"], iterations: int
+) -> Float[Array, "levels m"]:
+    return jax.vmap(lambda k, s: fit(k, s, iterations))(kernels, labels)
+
+
+def posterior_given(kernel: Square, labels: Each, c: Each) -> BinaryPosterior:
     """q(f) for these scales: alpha = Omega^1/2 B^-1 u and mu = K alpha, with u = s / (2 omega^1/2)."""
-    root, u = _pseudo_targets(labels, c)
-    inverse = factorise(_whitened(kernel, root)).inverse
+    root, u, b = _pseudo_targets(kernel, labels, c)
+    inverse = factorise(b).inverse
     alpha = root * matmul(transpose(inverse), matmul(inverse, u))
     return BinaryPosterior(root, inverse, alpha)
 
 
-def log_evidence_bound(
-    kernel: Float[Array, "m m"], labels: Float[Array, " m"], c: Float[Array, " m"]
-) -> Float[Array, ""]:
+def log_evidence_bound(kernel: Square, labels: Each, c: Each) -> Float[Array, ""]:
     """A lower bound on ln p(s), whatever c; it is highest at the fixed point of `fit`:
 
     sum_j [omega_j c_j^2 / 2 - ln(2 cosh(c_j / 2))] + |u|^2 / 2 - u^T B^-1 u / 2 - ln|B| / 2.
@@ -436,28 +396,21 @@ def log_evidence_bound(
     point, the derivative by c is zero and nothing is left out; before, it is that of a generalised
     EM step.
     """
-    root, u = _pseudo_targets(labels, c)
+    root, u, b = _pseudo_targets(kernel, labels, c)
     each = 0.5 * (root * c) ** 2 - jnp.logaddexp(c / 2, -c / 2) + 0.5 * u**2
-    density = gaussian_log_density(split(_whitened(kernel, root)), u)
-    return density + jnp.sum(jnp.where(labels != 0, each, 0))
+    return gaussian_log_density(split(b), u) + jnp.sum(jnp.where(labels != 0, each, 0))
 
 
-def _pseudo_targets(labels: Array, c: Array) -> tuple[Array, Array]:
+def _pseudo_targets(kernel: Square, labels: Each, c: Each) -> tuple[Each, Each, Square]:
+    """Omega^1/2, u and B = I + Omega^1/2 K Omega^1/2"""
     used = labels != 0
     root = jnp.where(used, jnp.sqrt(expected_omega(c)), 0)
-    return root, labels / (2 * jnp.where(used, root, 1))
-
-
-def _whitened(kernel: Array, root: Array) -> Array:
-    """B = I + Omega^1/2 K Omega^1/2"""
-    return root[:, None] * kernel * root[None, :] + jnp.eye(root.size, dtype=kernel.dtype)
+    whitened = root[:, None] * kernel * root[None, :] + jnp.eye(root.size, dtype=kernel.dtype)
+    return root, labels / (2 * jnp.where(used, root, 1)), whitened
 
 
 def latent(
-    kernel: Float[Array, "m m"],
-    labels: Float[Array, " m"],
-    c: Float[Array, " m"],
-    cross: Float[Array, "m t"],
+    kernel: Square, labels: Each, c: Each, cross: Float[Array, "m t"]
 ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
     """Mean of f at t other inputs, and how much the samples take off its prior variance:
 
@@ -465,14 +418,14 @@ def latent(
 
     It can be differentiated by the kernel and by `cross`.
     """
-    root, u = _pseudo_targets(labels, c)
+    root, u, b = _pseudo_targets(kernel, labels, c)
     own = root[:, None] * cross
-    solved = solve(_whitened(kernel, root), jnp.concatenate([u[:, None], own], axis=1))
+    solved = solve(b, jnp.concatenate([u[:, None], own], axis=1))
     return matmul(solved[:, 0], own), jnp.sum(own * solved[:, 1:], axis=0)
 
 
 @jax.custom_vjp
-def solve(a: Float[Array, "m m"], b: Float[Array, "m n"]) -> Float[Array, "m n"]:
+def solve(a: Square, b: Float[Array, "m n"]) -> Float[Array, "m n"]:
     """X = A^-1 B for a symmetric positive definite A. Backwards: B' = A^-1 X', A' = -B' X^T."""
     return _solve_forward(a, b)[0]
 

@@ -21,7 +21,7 @@ evidence from one draw. It is not so for Gaussian processes, whose kernel matrix
 nor for ln 1/L sum_l p(S|w_l), whose weights do: there only the client unit is offered, which implies
 the sample unit.
 
-`SummedPrivate` is the same under secure aggregation (sites.secure_terms): the sum of the updates
+With `summed` it is the same under secure aggregation (sites.secure_terms): the sum of the updates
 already holds the sites' noise, and the server adds none.
 
 `Compressed` sends float16 or int8, with error feedback (Seide et al. 2014; Karimireddy 2019):
@@ -36,7 +36,7 @@ good. Simulator, sites and replay compute the same numbers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeAlias
 
 import jax
@@ -49,18 +49,16 @@ from pacpfl.methods import pacpfl
 from pacpfl.methods.base import (
     ClientState,
     Curves,
-    Federated,
     Method,
+    Nothing,
     Predictor,
     State,
-    Stateless,
     Update,
     Weights,
     mini_batch,
 )
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.personal import PersonalModel
-from pacpfl.priors.base import Prior
 from pacpfl.privacy import mechanisms
 from pacpfl.privacy.accounting import Plan, PrivacySettings
 from pacpfl.privacy.mechanisms import AdaptiveClip, count_std, next_clip, sum_multiplier
@@ -88,7 +86,7 @@ class PrivateUpdate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Private(Stateless):
+class Private(Method[PrivateState, Nothing, PrivateUpdate]):
     method: PACPFL
     plan: Plan
     clip: float  # gamma; with `adaptive` where it starts
@@ -96,13 +94,16 @@ class Private(Stateless):
     adaptive: AdaptiveClip | None = None
     average_from: int | None = None  # first round whose particles are averaged; None: no average
     strict: bool = False
+    summed: bool = False  # only the clipped update is sent, and the noise comes with the sum
 
     def __post_init__(self) -> None:
-        if self.plan.unit == "sample":
-            check_decomposes(self.method.prior)
-        if self.adaptive is not None and (
-            self.plan.mode != "gaussian" or self.plan.unit != "client"
-        ):
+        coupling = self.method.prior.coupling
+        if self.plan.unit == "sample" and coupling:
+            raise InputError(
+                f"unit = sample cannot be had here: {coupling}, so no single sample's gradient can be "
+                "clipped; choose unit = client, which protects every sample as well."
+            )
+        if self.adaptive and (self.plan.mode != "gaussian" or self.plan.unit != "client"):
             raise InputError(
                 "A clip that adapts is accounted for Gaussian noise and whole clients only; leave "
                 "clip_quantile out, or choose mode = gaussian and unit = client."
@@ -121,22 +122,21 @@ class Private(Stateless):
 
     def init(self, key: Array, example: Data) -> PrivateState:
         inner = self.method.init(key, example)
-        particles = inner.particles
-        average = particles if self.average_from is not None else ()
-        return PrivateState(
-            inner, jnp.asarray(self.clip, particles.dtype), jnp.zeros((), jnp.int32), average
-        )
+        average = () if self.average_from is None else inner.particles
+        clip = jnp.asarray(self.clip, inner.particles.dtype)
+        return PrivateState(inner, clip, jnp.zeros((), jnp.int32), average)
 
     def client_update(
-        self, state: PrivateState, client_state: tuple[()], data: Data, key: Array
-    ) -> tuple[PrivateUpdate, tuple[()]]:
+        self, state: PrivateState, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[PrivateUpdate, Nothing]:
+        unclipped: PyTree[Bool[Array, ""]] = ()
         if self.plan.unit == "sample":
             clipped, finite = self._per_sample(state, data, key)
-            return PrivateUpdate(clipped, (), () if self.strict else ~finite), ()
-        gradients = self.method.client_update(state.inner, (), data, key)[0].gradients
-        clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
-        finite = mechanisms.finite_rows(gradients).all()
-        unclipped = () if self.adaptive is None else (clipped == gradients).all()
+        else:
+            gradients = self.method.client_update(state.inner, (), data, key)[0].gradients
+            clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
+            finite = mechanisms.finite_rows(gradients).all()
+            unclipped = () if self.adaptive is None else (clipped == gradients).all()
         return PrivateUpdate(clipped, unclipped, () if self.strict else ~finite), ()
 
     def _per_sample(
@@ -147,7 +147,7 @@ class Private(Stateless):
         Replacing a sample changes neither m nor the batch's rows, so it changes one term, by at most
         twice the clip, or none where the sample is not in the batch.
         """
-        method, prior = self.method, self.method.prior
+        method, particles = self.method, state.inner.particles
         batch = mini_batch(key, data, method.settings.batch)
         share = data.mask.sum() / batch.mask.sum()
         temperature = (method.settings.temperature * share).astype(data.x.dtype)
@@ -156,32 +156,38 @@ class Private(Stateless):
         def add(total: tuple[Array, Array], sample: Data) -> tuple[tuple[Array, Array], None]:
             one = jax.tree.map(lambda a: a[None], sample)
             gradients = jax.vmap(
-                jax.grad(lambda phi, e: prior.log_evidence(phi, one, temperature, e))
-            )(state.inner.particles, noise)
+                jax.grad(lambda phi, e: method.prior.log_evidence(phi, one, temperature, e))
+            )(particles, noise)
             gradients = jnp.where(sample.mask, gradients, 0)
             clipped = mechanisms.clip(gradients, state.clip, self.order, self.per_particle)
             return (total[0] + clipped, total[1] & jnp.isfinite(gradients).all()), None
 
-        nothing = (jnp.zeros_like(state.inner.particles), jnp.array(True))
-        return jax.lax.scan(add, nothing, batch)[0]
+        return jax.lax.scan(add, (jnp.zeros_like(particles), jnp.array(True)), batch)[0]
 
     def server_update(
         self, state: PrivateState, updates: PrivateUpdate, weights: Weights, key: Array
     ) -> PrivateState:
         """`key` must be secret: the noise is drawn with it."""
-        noise_key, count_key, inner_key = jax.random.split(key, 3)
-        accepted = (weights > 0) & self._acceptable(state, updates.gradients)
-        total = jnp.where(accepted[:, None, None], updates.gradients, 0).sum(0)
-        kind = mechanisms.NOISE[self.plan.mode]
-        noisy = mechanisms.add_noise(noise_key, total, self.multiplier * state.clip, kind)
+        clip, cohort = state.clip, self.plan.cohort
+        if self.summed:
+            noisy = jnp.einsum("c,ckp->kp", weights, updates.gradients, precision="highest")
+        else:
+            noise_key, count_key, key = jax.random.split(key, 3)
+            accepted = (weights > 0) & self._acceptable(state, updates.gradients)
+            total = jnp.where(accepted[:, None, None], updates.gradients, 0).sum(0)
+            kind = mechanisms.NOISE[self.plan.mode]
+            noisy = mechanisms.add_noise(noise_key, total, self.multiplier * clip, kind)
+            if self.adaptive is not None:
+                half = jnp.where(weights > 0, updates.unclipped - 0.5, 0).astype(noisy.dtype).sum()
+                clip = next_clip(count_key, clip, half, cohort, self.adaptive)
         # One update that stands for everybody's mean: PAC-PFL turns it into the sum, or leaves it.
-        mean = pacpfl.Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
-        inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), inner_key)
-        clip = state.clip
-        if self.adaptive is not None:
-            half = jnp.where(weights > 0, updates.unclipped - 0.5, 0).astype(noisy.dtype).sum()
-            clip = next_clip(count_key, clip, half, self.plan.cohort, self.adaptive)
-        return PrivateState(inner, clip, state.round + 1, self._average(state, inner.particles))
+        mean = pacpfl.Update((noisy / cohort)[None], jnp.zeros(1, noisy.dtype))
+        inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), key)
+        average = state.average
+        if self.average_from is not None:  # before that round, just the latest particles
+            count = 1 + jnp.maximum(0, state.round - self.average_from).astype(noisy.dtype)
+            average = average + (inner.particles - average) / count
+        return PrivateState(inner, clip, state.round + 1, average)
 
     def _acceptable(
         self, state: PrivateState, gradients: Float[Array, "c k size"]
@@ -196,13 +202,6 @@ class Private(Stateless):
         norms = jax.vmap(lambda update: mechanisms.norm(update, self.order))(gradients)
         return finite & (norms <= state.clip * (1 + mechanisms.MARGIN))
 
-    def _average(self, state: PrivateState, particles: Float[Array, "k size"]) -> Array | tuple[()]:
-        """Mean over the rounds from `average_from` on; before that, just the latest particles."""
-        if self.average_from is None:
-            return ()
-        count = 1 + jnp.maximum(0, state.round - self.average_from).astype(particles.dtype)
-        return state.average + (particles - state.average) / count
-
     def released(self, state: PrivateState) -> pacpfl.State:
         """What training leaves: PAC-PFL's state, with averaged particles where these are wanted."""
         if self.average_from is None:
@@ -210,7 +209,7 @@ class Private(Stateless):
         return state.inner._replace(particles=state.average)
 
     def personalize(
-        self, state: PrivateState, client_state: tuple[()], data: Data, key: Array
+        self, state: PrivateState, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         return self.method.personalize(self.released(state), (), data, key)
 
@@ -229,67 +228,40 @@ class Private(Stateless):
 
 def protect(method: PACPFL, plan: Plan, settings: PrivacySettings, rounds: int) -> Private:
     """Return the method that clips, adds the plan's noise, and averages as the settings say."""
-    adaptive = None
+    adaptive = average_from = None
     if settings.clip_quantile is not None:
         noise = count_std(plan.multiplier, plan.cohort)
         adaptive = AdaptiveClip(settings.clip_quantile, noise, settings.clip_rate)
+    if settings.average > 0:
+        average_from = math.floor((1 - settings.average) * rounds)
     return Private(
-        method,
-        plan,
-        settings.clip,
-        settings.per_particle,
-        adaptive,
-        math.floor((1 - settings.average) * rounds) if settings.average > 0 else None,
-        settings.strict,
+        method, plan, settings.clip, settings.per_particle, adaptive, average_from, settings.strict
     )
-
-
-def check_decomposes(prior: Prior) -> None:
-    """Check that the evidence is a sum over samples, as per-sample clipping needs."""
-    if prior.coupling:
-        raise InputError(
-            f"unit = sample cannot be had here: {prior.coupling}, so no single sample's gradient can be "
-            "clipped; choose unit = client, which protects every sample as well."
-        )
-
-
-@dataclass(frozen=True)
-class SummedPrivate(Private):
-    """Only the clipped update is sent, and the noise comes with the sum."""
-
-    def server_update(
-        self, state: PrivateState, updates: PrivateUpdate, weights: Weights, key: Array
-    ) -> PrivateState:
-        """Take `Private`'s step from its noisy sum on."""
-        noisy = jnp.einsum("c,ckp->kp", weights, updates.gradients, precision="highest")
-        mean = pacpfl.Update((noisy / self.plan.cohort)[None], jnp.zeros(1, noisy.dtype))
-        inner = self.method.server_update(state.inner, mean, jnp.ones(1, noisy.dtype), key)
-        average = self._average(state, inner.particles)
-        return PrivateState(inner, state.clip, state.round + 1, average)
 
 
 def summed(method: Method) -> Method:
     """Return the method as secure rounds need it; refuse what they cannot do."""
     if not isinstance(method, Private):
         return method
-    plan = method.plan
+    plan, problem = method.plan, ""
     if plan.mode != "gaussian":
-        raise InputError(
-            f"With secure aggregation sites add Gaussian noise in shares, and the run has privacy mode "
-            f"{plan.mode}; choose gaussian, or set secure = false in [run]."
+        problem = (
+            f"sites add Gaussian noise in shares, and the run has privacy mode {plan.mode}; choose "
+            "gaussian, or set secure = false in [run]."
         )
-    if plan.unit != "client" or method.adaptive is not None:
-        raise InputError(
-            "With secure aggregation a client's update needs one limit that all know; leave "
-            "clip_quantile out and choose unit = client."
+    elif plan.unit != "client" or method.adaptive is not None:
+        problem = (
+            "a client's update needs one limit that all know; leave clip_quantile out and choose unit "
+            "= client."
         )
-    if plan.sampling != "all":
-        raise InputError(
-            "With secure aggregation the server knows who takes part in a round, so that sampling "
-            "clients protects nobody; leave clients_per_round out."
+    elif plan.sampling != "all":
+        problem = (
+            "the server knows who takes part in a round, so that sampling clients protects nobody; "
+            "leave clients_per_round out."
         )
-    settings = {f.name: getattr(method, f.name) for f in fields(Private)}
-    return SummedPrivate(**(settings | {"strict": True}))
+    if problem:
+        raise InputError(f"With secure aggregation {problem}")
+    return replace(method, strict=True, summed=True)
 
 
 class Code(NamedTuple):
@@ -310,7 +282,7 @@ class Carried(NamedTuple, Generic[ClientState]):
 
 
 @dataclass(frozen=True)
-class Compressed(Federated, Generic[State, ClientState, Update]):
+class Compressed(Method[State, Carried[ClientState], Sent], Generic[State, ClientState, Update]):
     method: Method[State, ClientState, Update]
     encoding: str  # float16 or int8
 
@@ -329,19 +301,19 @@ class Compressed(Federated, Generic[State, ClientState, Update]):
         self, state: State, client_state: Carried[ClientState], data: Data, key: Array
     ) -> tuple[Sent, Carried[ClientState]]:
         update, own = self.method.client_update(state, client_state.own, data, key)
-        leaves, structure = jax.tree.flatten(update)
-        kept = jax.tree.leaves(client_state.residual)
-        pairs = [self._one(leaf, left) for leaf, left in zip(leaves, kept, strict=True)]
-        sent = jax.tree.unflatten(structure, [code for code, _ in pairs])
-        residual = jax.tree.unflatten(structure, [left for _, left in pairs])
-        return sent, Carried(own, residual)
 
-    def _one(self, leaf: Array, left: Array) -> tuple[Array | Code, Array]:
-        if not worthwhile(leaf):
-            return leaf, left
-        wanted = leaf + left
-        code = encode(wanted, self.encoding)
-        return code, wanted - decode(code, leaf.dtype)
+        def send(leaf: Array, left: Array) -> tuple[Array | Code, Array]:
+            if not worthwhile(leaf):
+                return leaf, left
+            code = encode(leaf + left, self.encoding)
+            return code, leaf + left - decode(code, leaf.dtype)
+
+        pairs = jax.tree.map(send, update, client_state.residual)
+        sent, residual = (
+            jax.tree.map(lambda _, pair, place=place: pair[place], update, pairs)
+            for place in (0, 1)
+        )
+        return sent, Carried(own, residual)
 
     def server_update(self, state: State, updates: Sent, weights: Weights, key: Array) -> State:
         return self.method.server_update(state, decoded(updates, weights.dtype), weights, key)
@@ -373,9 +345,7 @@ def encode(values: Float[Array, "*rows n"], encoding: str) -> Code:
 
 def decode(code: Code, dtype: jnp.dtype) -> Array:
     parts = code.codes.astype(dtype)
-    if code.codes.dtype == jnp.int8:
-        parts = parts / LEVELS
-    return parts * code.scale
+    return (parts / LEVELS if code.codes.dtype == jnp.int8 else parts) * code.scale
 
 
 def decoded(updates: Sent, dtype: jnp.dtype) -> PyTree[Array]:

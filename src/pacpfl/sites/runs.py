@@ -28,7 +28,6 @@ from pacpfl.engine.rounds import (
     first_client,
     initial_client_states,
     round_inputs,
-    to_device,
 )
 from pacpfl.engine.training import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.errors import InputError
@@ -209,7 +208,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     own = replace(own, existing=measured, new=())
     made = compressed(recipe.build(whole), about["encoding"])
     shapes = shapes_of(made, recipe, whole)
-    state = to_device(states.load_tree(place / "state.safetensors", shapes.state))
+    state = jax.device_put(states.load_tree(place / "state.safetensors", shapes.state))
     started = datetime.now(UTC)
     groups = evaluate(
         made,

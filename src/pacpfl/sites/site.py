@@ -26,7 +26,7 @@ import numpy as np
 from pacpfl import files
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import fill, to_device
+from pacpfl.engine.rounds import fill
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import ENCODINGS, compressed, summed
@@ -86,9 +86,9 @@ class Work:
             slots = min(AT_ONCE, self.store.clients, 1 << (len(some) - 1).bit_length())
             filled = fill(some, max(slots, len(some)))
             rows = np.minimum(start + np.arange(len(filled)), len(chosen) - 1)
-            data = to_device(self.store.gather(filled, self.recipe.dtype))
-            mine = to_device(jax.tree.map(lambda a, rows=rows: a[rows], own))
-            numbers = to_device((self.first + filled).astype(np.int32))
+            data = jax.device_put(self.store.gather(filled, self.recipe.dtype))
+            mine = jax.device_put(jax.tree.map(lambda a, rows=rows: a[rows], own))
+            numbers = jax.device_put((self.first + filled).astype(np.int32))
             result = self._update(state, mine, data, jnp.int32(number), numbers)
             parts.append(_rows(result, len(some)))
         return jax.tree.map(lambda *a: np.concatenate(a), *parts)
@@ -118,7 +118,7 @@ class Work:
     def _first_state(self, client: int) -> Any:
         """Return a client's state before its first round, as the simulator makes it."""
         data = self.store.gather(np.array([client]), self.recipe.dtype)
-        one = to_device(jax.tree.map(lambda a: a[0], data))
+        one = jax.device_put(jax.tree.map(lambda a: a[0], data))
         return jax.tree.map(np.asarray, self._initial(one, self.first + client))
 
     @cached_property
