@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +96,16 @@ def row(parameter: Any) -> str:
 
 def configuration() -> str:
     """Every key of every section, with its default."""
-    from pacpfl.config import Config
+    from pacpfl.config import SECTIONS, Config
 
     first = next(f for f in fields(Config) if f.name == "seed")
     parts = ["\n".join([*HEAD, key(first)])]
-    for section in fields(Config):
-        if not is_dataclass(section.default):
-            continue
-        parts.append(f"## [{section.name}]" + f" {{ #{section.name} }}")
-        words = inspect.getdoc(type(section.default)) or ""
-        if not words.startswith(f"{type(section.default).__name__}("):
+    for name, section in SECTIONS.items():
+        parts.append(f"## [{name}]" + f" {{ #{name} }}")
+        words = inspect.getdoc(type(section)) or ""
+        if not words.startswith(f"{type(section).__name__}("):
             parts.append(words)
-        rows = [key(field) for field in fields(type(section.default))]
+        rows = [key(field) for field in fields(type(section))]
         parts.append("\n".join([*HEAD, *rows]))
     return "\n\n".join(parts)
 

@@ -25,20 +25,7 @@ from pacpfl.data.settings import (
     TableSettings,
 )
 from pacpfl.errors import InputError
-from pacpfl.methods.alone import AloneSettings
-from pacpfl.methods.maml import MAMLSettings
-from pacpfl.methods.mtl import MTLSettings
-from pacpfl.methods.network import LocalTraining
-from pacpfl.methods.pacpfl import TrainSettings
-from pacpfl.methods.pfedbayes import PFedBayesSettings
-from pacpfl.methods.pfedgp_classes import PFedGPSettings
-from pacpfl.methods.registry import entries, entry, named
-from pacpfl.personal import PersonalSettings
-from pacpfl.priors.bnn import BNNSettings
-from pacpfl.priors.gp import GPSettings
-from pacpfl.priors.inference import Inference
-from pacpfl.priors.networks import NetworkSettings
-from pacpfl.privacy.accounting import PrivacySettings
+from pacpfl.methods.registry import Sections, entries, entry, named
 from pacpfl.settings import Settings, convert, key, nearest
 
 
@@ -56,7 +43,7 @@ class RunSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Sections):
     seed: int = key(
         0, "of everything random: data, particles, choice of clients", least=0, most=2**32 - 1
     )
@@ -64,24 +51,15 @@ class Config:
     pv: PVSettings = PVSettings()
     images: ImageSettings = ImageSettings()
     tables: TableSettings = TableSettings()
-    prior: GPSettings = GPSettings()
-    network: NetworkSettings = NetworkSettings()
-    train: TrainSettings = TrainSettings()
-    local: LocalTraining = LocalTraining()
-    mtl: MTLSettings = MTLSettings()
-    maml: MAMLSettings = MAMLSettings()
-    bnn: BNNSettings = BNNSettings()
-    pfedbayes: PFedBayesSettings = PFedBayesSettings()
-    pfedgp: PFedGPSettings = PFedGPSettings()
-    alone: AloneSettings = AloneSettings()
-    posterior: Inference = Inference()
-    privacy: PrivacySettings = PrivacySettings()
-    personal: PersonalSettings = PersonalSettings()
     run: RunSettings = RunSettings()
 
 
 DATA = ("data", "pv", "images", "tables")
-SECTIONS = {f.name: f.default for f in fields(Config) if is_dataclass(f.default)}
+SECTIONS = {
+    f.name: f.default
+    for f in sorted(fields(Config), key=lambda f: f.name not in DATA)  # the data come first
+    if is_dataclass(f.default)
+}
 
 
 def load(text: str, origin: str, base: Config | None = None) -> Config:

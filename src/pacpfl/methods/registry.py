@@ -2,7 +2,7 @@
 
 From a configuration and a form to priors, networks and methods, for both tasks: where the target is a
 number the likelihood is Gaussian; where it is one of several classes it is categorical, and what a
-particle of PAC-PFL stands for is a Bayesian network (`build_bnn_prior`).
+particle of PAC-PFL stands for is a Bayesian network.
 
 A method of somebody else's package stands here, too, if its distribution names an `Entry` in the group
 of entry points `pacpfl.methods`:
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -65,56 +65,38 @@ NUMBERS: frozenset[Task] = frozenset({"numbers"})
 SMALLEST = 16  # pixels; a side below this has no room for two unpadded convolutions of 5 x 5
 
 
-class Sections(Protocol):
-    """What of a configuration methods are built from: `config.Config` has these sections, and more."""
+@dataclass(frozen=True)
+class Sections:
+    """What of a configuration methods are built from."""
 
-    @property
-    def seed(self) -> int: ...
-    @property
-    def prior(self) -> GPSettings: ...
-    @property
-    def network(self) -> NetworkSettings: ...
-    @property
-    def train(self) -> TrainSettings: ...
-    @property
-    def local(self) -> LocalTraining: ...
-    @property
-    def mtl(self) -> MTLSettings: ...
-    @property
-    def maml(self) -> MAMLSettings: ...
-    @property
-    def bnn(self) -> BNNSettings: ...
-    @property
-    def pfedbayes(self) -> PFedBayesSettings: ...
-    @property
-    def pfedgp(self) -> PFedGPSettings: ...
-    @property
-    def alone(self) -> AloneSettings: ...
-    @property
-    def posterior(self) -> Inference: ...
-    @property
-    def privacy(self) -> PrivacySettings: ...
-    @property
-    def personal(self) -> PersonalSettings: ...
+    prior: GPSettings = GPSettings()
+    network: NetworkSettings = NetworkSettings()
+    train: TrainSettings = TrainSettings()
+    local: LocalTraining = LocalTraining()
+    mtl: MTLSettings = MTLSettings()
+    maml: MAMLSettings = MAMLSettings()
+    bnn: BNNSettings = BNNSettings()
+    pfedbayes: PFedBayesSettings = PFedBayesSettings()
+    pfedgp: PFedGPSettings = PFedGPSettings()
+    alone: AloneSettings = AloneSettings()
+    posterior: Inference = Inference()
+    privacy: PrivacySettings = PrivacySettings()
+    personal: PersonalSettings = PersonalSettings()
 
 
 def build_prior(config: Sections, form: Form) -> Prior:
     """Return the family of priors that a configuration means: a Bayesian network for classes."""
     if form.classes is not None:
-        return build_bnn_prior(config, form)
+        if config.prior.members > 1:
+            raise InputError(
+                "Mixtures of Bayesian networks are not offered; set prior.members = 1."
+            )
+        model = build_model(config, form)
+        return BNNPrior(model.network, model.likelihood, config.bnn, config.posterior)
     plain = GPPrior(len(form.features), config.prior)
     return mixture(
         plain if config.prior.warp == "none" else WarpedPrior(plain), config.prior.members
     )
-
-
-def simple_prior(config: Sections, form: Form) -> GPPrior:
-    """What people fit to one small data set."""
-    return plain_prior(len(form.features), config.prior.noise)
-
-
-def build_likelihood(form: Form) -> Likelihood:
-    return Gaussian(1.0) if form.classes is None else Categorical(form.classes)
 
 
 def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:
@@ -124,25 +106,15 @@ def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:
     if shape is None or len(shape) != 2:
         raise InputError('network.kind = "cnn" needs images, which the data are not; choose "mlp".')
     first, second = network.filters
-    return CNN(
-        *shape,
-        outputs,
-        filters=(first, second),
-        hidden=network.hidden,
-        padding="valid" if min(shape) >= SMALLEST else "same",
-    )
+    padding = "valid" if min(shape) >= SMALLEST else "same"
+    return CNN(*shape, outputs, filters=(first, second), hidden=network.hidden, padding=padding)
 
 
 def build_model(config: Sections, form: Form) -> NetworkModel:
-    likelihood = build_likelihood(form)
+    likelihood: Likelihood = Gaussian(1.0)
+    if form.classes is not None:
+        likelihood = Categorical(form.classes)
     return NetworkModel(build_network(config, form, likelihood.outputs), likelihood)
-
-
-def build_bnn_prior(config: Sections, form: Form) -> BNNPrior:
-    if config.prior.members > 1:
-        raise InputError("Mixtures of Bayesian networks are not offered; set prior.members = 1.")
-    model = build_model(config, form)
-    return BNNPrior(model.network, model.likelihood, config.bnn, config.posterior)
 
 
 def vague_prior(config: Sections, form: Form) -> BNNPrior:
@@ -175,12 +147,10 @@ def temperatures(config: Sections, form: Form) -> dict[str, float]:
             )
         return {"tau": train.tau or DEFAULT_TAU}
     beta = train.temperature * float(np.mean(form.sizes))
-    if train.lambda_ is not None:
-        lambda_ = train.lambda_
+    lambda_, tau = train.lambda_, train.tau or DEFAULT_TAU
+    if lambda_ is not None:
         tau = tau_from_lambda(lambda_, [beta] * n, n_2, train.upsilon)
-    else:
-        tau = train.tau or DEFAULT_TAU
-        # No finite lambda leads to tau = 1, and none at all beyond it.
+    else:  # no finite lambda leads to tau = 1, and none at all beyond it
         lambda_ = lambda_from_tau(min(tau, 1.0), [beta] * n, n_2, train.upsilon)
     return {
         "tau": tau,
@@ -209,41 +179,21 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """All that the package knows of a method beside its functions.
+    """All that the package knows of a method beside its functions."""
 
-    Parameters
-    ----------
-    name
-        How configurations, folders and reports name it.
-    title
-        What people call it; `class_title`, if it is another model where the target is a class.
-    build
-        From the configuration and the form of the federation to the method.
-    tasks
-        What the target may be.
-    learns
-        In rounds, at each client alone, or from everybody's data in one place.
-    releases
-        What of the clients' data leaves them: `nothing`, what a privacy budget accounts for
-        (`accounted`), or more than that. Who does not say releases more: `privacy.strict` refuses it.
-    settings
-        The sections of the configuration that its results depend on, beside those of the data.
-    memory
-        What one client's work holds at once.
-    particles
-        As `build`, of a method that learns particles of a prior: how far they are apart is told, noise
-        can make their training private, and they serve clients who come later.
-    """
-
-    name: str
-    title: str
+    name: str  # in configurations, folders and reports
+    title: str  # what people call it
     build: Callable[[Sections, Form], Method]
-    tasks: frozenset[Task] = BOTH
+    tasks: frozenset[Task] = BOTH  # what the target may be
     learns: Literal["in rounds", "alone", "from pooled data"] = "in rounds"
+    # What of the clients' data leaves them: nothing, what a privacy budget accounts for, or more than
+    # that. Who does not say releases more: `privacy.strict` refuses it.
     releases: Literal["nothing", "accounted", "more"] = "more"
-    settings: tuple[str, ...] = ()
-    class_title: str = ""
+    settings: tuple[str, ...] = ()  # sections that its results depend on, beside those of the data
+    class_title: str = ""  # if it is another model where the target is a class
     memory: Callable[[Sections, Form], Memory] = lambda config, form: Memory()
+    # As `build`, of a method that learns particles of a prior: how far they are apart is told, noise
+    # can make their training private, and they serve clients who come later.
     particles: Callable[[Sections, Form], PACPFL] | None = None
 
     @property
@@ -259,10 +209,9 @@ class Entry:
         """
         if federation.classes is None:
             return None
-        form = federation.form
-        network = build_network(config, form, build_likelihood(form).outputs)
+        network = build_network(config, federation.form, federation.classes)
         rows = max(len(c.personal) for group in federation.groups().values() for c in group)
-        held = self.memory(config, form)
+        held = self.memory(config, federation.form)
         passes, rows = GRADIENT if held.gradients else 1, min(rows, held.rows or rows)
         floats = held.networks * (passes * rows * network.activations + COPIES * network.size)
         room = ROOM.get(jax.default_backend(), ROOM_ACCELERATOR)
@@ -274,13 +223,7 @@ class Entry:
 
 
 def entry(name: str) -> Entry:
-    """Return the method of this name.
-
-    Raises
-    ------
-    InputError
-        If there is none; the nearest name is told.
-    """
+    """Return the method of this name; if there is none, the nearest name is told."""
     known = entries()
     if name not in known:
         raise InputError(f"there is no method {name!r}{nearest(name, known)}")
@@ -348,14 +291,9 @@ def _others(ours: Mapping[str, Entry]) -> Iterator[Entry]:
 
 
 def build_pacpfl(config: Sections, form: Form) -> PACPFL:
-    tau = temperatures(config, form)["tau"]
-    return PACPFL(
-        build_prior(config, form),
-        form.clients,
-        build_optimizer(config.train),
-        replace(config.train, tau=tau, lambda_=None),
-        config.personal.weights,
-    )
+    train = replace(config.train, tau=temperatures(config, form)["tau"], lambda_=None)
+    optimizer, weights = build_optimizer(config.train), config.personal.weights
+    return PACPFL(build_prior(config, form), form.clients, optimizer, train, weights)
 
 
 def _pacpfl_memory(config: Sections, form: Form) -> Memory:
@@ -376,43 +314,23 @@ def _pfedgp(config: Sections, form: Form) -> Method:
 
 
 def _pfedgp_memory(config: Sections, form: Form) -> Memory:
-    if form.classes is None:
-        return Memory(config.prior.members)
-    # One binary Gaussian process for each level of the tree of classes.
-    return Memory((form.classes - 1).bit_length())
-
-
-def _pfedbayes(config: Sections, form: Form) -> PFedBayes:
-    return PFedBayes(build_model(config, form), config.local, config.pfedbayes)
-
-
-def _mtl(config: Sections, form: Form) -> MTL:
-    return MTL(build_model(config, form), form.clients, config.local, config.mtl)
+    # For classes one binary Gaussian process for each level of their tree.
+    members = config.prior.members
+    return Memory(members if form.classes is None else (form.classes - 1).bit_length())
 
 
 def _maml(config: Sections, form: Form) -> MAML:
-    return MAML(
-        build_model(config, form),
-        config.maml,
-        config.train.batch,
-        server_optimizer=build_optimizer(config.train),
-    )
+    optimizer = build_optimizer(config.train)
+    return MAML(build_model(config, form), config.maml, config.train.batch, optimizer)
 
 
-def _fedavg(config: Sections, form: Form) -> FedAvg:
-    return FedAvg(build_model(config, form), config.local)
-
-
-def _vanilla(config: Sections, form: Form) -> Method:
-    if form.classes is None:
-        return Vanilla(simple_prior(config, form), config.alone)
-    return VanillaBNN(vague_prior(config, form))
-
-
-def _pooled(config: Sections, form: Form) -> Method:
-    if form.classes is None:
-        return Pooled(simple_prior(config, form), config.alone)
-    return PooledBNN(vague_prior(config, form))
+def _plain(
+    numbers: type[Vanilla], classes: type[VanillaBNN], config: Sections, form: Form
+) -> Method:
+    """What people fit to one small data set."""
+    if form.classes is not None:
+        return classes(vague_prior(config, form))
+    return numbers(plain_prior(len(form.features), config.prior.noise), config.alone)
 
 
 def _local_memory(config: Sections, form: Form) -> Memory:
@@ -428,26 +346,32 @@ OURS = (
         "pacpfl", "PAC-PFL", build_pacpfl,
         releases="accounted",
         settings=("prior", "network", "train", "bnn", "posterior", "personal", "privacy"),
-        memory=_pacpfl_memory,
-        particles=build_pacpfl,
+        memory=_pacpfl_memory, particles=build_pacpfl,
     ),
     Entry(
         "pfedgp", "pFedGP", _pfedgp,
         settings=("prior", "network", "train", "pfedgp"), memory=_pfedgp_memory,
     ),
     Entry(
-        "pfedbayes", "pFedBayes", _pfedbayes,
+        "pfedbayes", "pFedBayes",
+        lambda config, form: PFedBayes(build_model(config, form), config.local, config.pfedbayes),
         settings=("network", "train", "local", "pfedbayes"), memory=_local_memory,
     ),
     Entry(
-        "mtl", "MTL", _mtl, settings=("network", "train", "local", "mtl"), memory=_local_memory
+        "mtl", "MTL",
+        lambda config, form: MTL(
+            build_model(config, form), form.clients, config.local, config.mtl
+        ),
+        settings=("network", "train", "local", "mtl"), memory=_local_memory,
     ),
     Entry("maml", "MAML", _maml, settings=("network", "train", "maml")),
-    Entry("fedavg", "FedAvg", _fedavg, settings=("network", "train", "local")),
     Entry(
-        "vanilla", "GP per client", _vanilla,
-        learns="alone", releases="nothing",
-        settings=("prior", "network", "alone"),
+        "fedavg", "FedAvg", lambda config, form: FedAvg(build_model(config, form), config.local),
+        settings=("network", "train", "local"),
+    ),
+    Entry(
+        "vanilla", "GP per client", partial(_plain, Vanilla, VanillaBNN),
+        learns="alone", releases="nothing", settings=("prior", "network", "alone"),
         class_title="BNN per client", memory=_alone_memory,
     ),
     Entry(
@@ -456,9 +380,8 @@ OURS = (
         tasks=NUMBERS, learns="alone", releases="nothing", settings=("prior", "alone"),
     ),
     Entry(
-        "pooled", "Pooled GP", _pooled,
-        learns="from pooled data",
-        settings=("prior", "network", "alone"),
+        "pooled", "Pooled GP", partial(_plain, Pooled, PooledBNN),
+        learns="from pooled data", settings=("prior", "network", "alone"),
         class_title="Pooled BNN", memory=_alone_memory,
     ),
     Entry(

@@ -11,12 +11,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from pacpfl import config as configuration
-from pacpfl.config import Config
+from pacpfl.config import SECTIONS, Config
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.folder import MethodResult, summarise
@@ -163,11 +163,9 @@ def open_tracker(name: str, out: Path, config: Config) -> Tracker:
 def changed(config: Config) -> dict[str, Any]:
     """Return the keys whose values are not the defaults, the seed, and the name of the data."""
     differing: dict[str, Any] = {"seed": config.seed, "data.name": config.data.name}
-    for section in fields(config):
-        part, usual = getattr(config, section.name), section.default
-        if is_dataclass(part):
-            for key in fields(part):
-                value = getattr(part, key.name)
-                if value != getattr(usual, key.name):
-                    differing[f"{section.name}.{key.name.rstrip('_')}"] = value
+    for section, usual in SECTIONS.items():
+        for key in fields(usual):
+            value = getattr(getattr(config, section), key.name)
+            if value != getattr(usual, key.name):
+                differing[f"{section}.{key.name.rstrip('_')}"] = value
     return differing
