@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from toys import StatelessToy, make_store
 
-from pacpfl import config
-from pacpfl.build import build_federation
 from pacpfl.engine.runtime import PROGRAMS, compiled_once
 from pacpfl.engine.simulate import train
-from pacpfl.methods.registry import build_method, named
 
 TRACED: list[str] = []
 
@@ -44,23 +40,6 @@ def test_another_method_or_more_samples_are_traced() -> None:
     for name, lengths in (("a", (3, 2)), ("b", (3, 2)), ("b", (4, 2)), ("a", (3, 2))):
         train(Counted(name), make_store(lengths), rounds=2)
     assert TRACED == ["a", "b", "b"]
-
-
-SMALL = ["clients=3", "new_clients=1", "test_samples=4"]
-
-
-@pytest.mark.parametrize(
-    ("data", "name"),
-    [("polynomial", n) for n in named("numbers")] + [("digits", n) for n in named("classes")],
-)
-def test_methods_of_two_seeds_are_equal(data: str, name: str) -> None:
-    made = []
-    for seed in (1, 2):
-        settings = [f"data.name={data}", "samples=8", f"seed={seed}", *SMALL]
-        whole = config.override(config.Config(), settings)
-        made.append(build_method(name, whole, build_federation(whole).form))
-    assert made[0] == made[1]
-    assert hash(made[0]) == hash(made[1])
 
 
 def test_what_is_kept_is_bounded_and_what_has_no_hash_is_made_each_time() -> None:

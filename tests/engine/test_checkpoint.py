@@ -76,19 +76,15 @@ def test_another_configuration_is_refused(path: Path) -> None:
     assert "another configuration" in refused(path)
 
 
-def other_shape(state: State) -> State:
-    return state._replace(particles=np.zeros((3, 3), np.float32))
-
-
-def other_type(state: State) -> State:
-    return state._replace(particles=state.particles.astype(np.float64))
-
-
-def one_more(state: State) -> State:
-    return state._replace(memory=(*state.memory, np.zeros(2)))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("change", [other_shape, other_type, one_more])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state._replace(particles=np.zeros((3, 3), np.float32)),
+        lambda state: state._replace(particles=state.particles.astype(np.float64)),
+        lambda state: state._replace(memory=(*state.memory, np.zeros(2))),
+    ],
+    ids=["shape", "type", "one more"],
+)
 def test_other_arrays_are_refused(change: Callable[[State], State], path: Path) -> None:
     save_checkpoint(path, make(), "me")
     expected = make()._replace(state=(change(make().state[0]), ()))

@@ -46,12 +46,8 @@ def federation() -> Federation:
     return Federation("toys", tuple(existing), (Client("n0", samples(6, 3), None, samples(9, 3)),))
 
 
-def measured(
-    federation: Federation, method: Toy | None = None, matrices: int = 1
-) -> dict[str, Evaluation]:
-    return evaluate(
-        method or Toy(), STATE, federation, dtype=np.float64, matrices_per_client=matrices
-    )
+def measured(federation: Federation, method: Any = None, **more: Any) -> dict[str, Evaluation]:
+    return evaluate(method or Toy(), STATE, federation, dtype=np.float64, **more)
 
 
 def components(client: Client, number: int) -> np.ndarray:
@@ -102,22 +98,14 @@ def test_every_metric_equals_scipy_s(federation: Federation) -> None:
 
 def test_division_into_blocks_changes_nothing(federation: Federation) -> None:
     matrices = next(2**e for e in range(40) if divide(3, 20, 2**e, 8).blocks > 1)
-    whole, divided = measured(federation), measured(federation, matrices=matrices)
-    for group in whole:
-        for a, b in zip(whole[group].rows, divided[group].rows, strict=True):
-            assert a == pytest.approx(b, rel=1e-9)
+    federation = replace(federation, new=())  # a group without clients is left out
+    whole, divided = measured(federation), measured(federation, matrices_per_client=matrices)
+    assert list(whole) == list(divided) == ["existing"]
+    for a, b in zip(whole["existing"].rows, divided["existing"].rows, strict=True):
+        assert a == pytest.approx(b, rel=1e-9)
 
 
-def test_a_client_s_numbers_do_not_depend_on_the_others(federation: Federation) -> None:
-    first = federation.existing[0]
-    alone = measured(replace(federation, existing=(first,), new=()))
-    assert list(alone) == ["existing"]
-    assert alone["existing"].rows[0] == pytest.approx(measured(federation)["existing"].rows[0])
-
-
-def test_a_central_method_gives_everyone_the_model_of_all_existing_data(
-    federation: Federation,
-) -> None:
+def test_a_central_method_gives_everyone_the_model_of_all_existing_data(federation: Any) -> None:
     results = measured(federation, CentralToy())
     everything = np.concatenate([client.personal.y for client in federation.existing])
     key = jax.random.fold_in(jax.random.key(0), 2)
@@ -129,21 +117,8 @@ def test_a_central_method_gives_everyone_the_model_of_all_existing_data(
             np.testing.assert_allclose(mean, expected)
 
 
-def test_test_targets_change_no_prediction(federation: Federation) -> None:
-    first = federation.existing[0]
-    assert first.test is not None
-    spoilt = replace(first, test=Samples(first.test.x, first.test.y + 100))
-    other = replace(federation, existing=(spoilt, *federation.existing[1:]))
-    before, after = measured(federation)["existing"], measured(other)["existing"]
-    for a, b in zip(before.means, after.means, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert after.rows[0]["rsmse"] > 10 * before.rows[0]["rsmse"]
-
-
 @pytest.mark.parametrize("count", [None, 0, 1])
-def test_clients_that_cannot_be_measured_are_named(
-    count: int | None, federation: Federation
-) -> None:
+def test_clients_that_cannot_be_measured_are_named(count: Any, federation: Federation) -> None:
     bad = replace(federation.new[0], test=None if count is None else samples(count, 0))
     with pytest.raises(InputError, match=r"'n0'.*\.$"):
         measured(replace(federation, new=(bad,)))
@@ -154,9 +129,7 @@ def test_particles_agree_on_the_numbering_of_kinds() -> None:
     truth = random.dirichlet([0.2] * 3, size=30)
     orders = [np.array([0, 1, 2]), np.array([2, 0, 1]), np.array([1, 0, 2])]
     shuffled = np.stack([truth[:, order] for order in orders], axis=1)
-    aligned = agree(shuffled)
-    for particle in range(3):
-        np.testing.assert_array_equal(aligned[:, particle], truth)
+    np.testing.assert_array_equal(agree(shuffled), np.stack([truth] * 3, axis=1))
 
 
 class Chooser(eqx.Module):

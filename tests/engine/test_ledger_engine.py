@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,13 @@ class Cohorts(Toy):
     def init_client(self, state: ToyState, data: Data, key: jax.Array) -> tuple[()]:  # type: ignore[override]
         return ()
 
-    def client_update(  # type: ignore[override]
-        self, state: ToyState, client_state: tuple[()], data: Data, key: jax.Array
-    ) -> tuple[jax.Array, tuple[()]]:
+    def client_update(self, state: ToyState, client_state: Any, data: Data, key: jax.Array) -> Any:
         return 2.0 ** (data.mask.sum() - 1), ()
 
-    def server_update(
-        self, state: ToyState, updates: jax.Array, weights: jax.Array, key: jax.Array
-    ) -> ToyState:
+    def server_update(self, state: ToyState, updates: Any, weights: Any, key: Any) -> ToyState:
         return ToyState(jax.random.normal(key, state.value.shape), state.rounds + 1)
 
-    def diagnostics(
-        self, state: ToyState, updates: jax.Array, weights: jax.Array
-    ) -> dict[str, jax.Array]:
+    def diagnostics(self, state: ToyState, updates: Any, weights: Any) -> dict[str, jax.Array]:
         return {"who": jnp.where(weights > 0, updates, 0).sum(), "value": state.value[0]}
 
 
@@ -111,12 +106,13 @@ def test_nothing_secret_comes_from_the_seed_of_the_run() -> None:
 
 
 def private_run(folder: Path, number: int = 30, **more: Any) -> Trained:
-    ledger = open_ledger(folder / "ledger", PLAN, "me", True)
-    try:
+    with closing(open_ledger(folder / "ledger", PLAN, "me", True)) as ledger:
         saving = Saving(folder / "checkpoint", "me")
         return run(number, Secrecy(PLAN, ledger), saving=saving, **more)
-    finally:
-        ledger.close()
+
+
+def released(folder: Path) -> int:
+    return read_ledger(folder / "ledger")[-1].released
 
 
 class Killed(Exception):
@@ -125,19 +121,16 @@ class Killed(Exception):
 
 def killed_after(folder: Path, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worst moment: the rounds are released, and their checkpoint is not written."""
-    real, count = training.save_checkpoint, 0
+    real, left = training.save_checkpoint, iter(range(calls))
 
     def save(*arguments: Any) -> None:
-        nonlocal count
-        count += 1
-        if count > calls:
+        if next(left, None) is None:
             raise Killed
         real(*arguments)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(training, "save_checkpoint", save)
-        with pytest.raises(Killed):
-            private_run(folder)
+        private_run(folder)
 
 
 def test_a_whole_run_releases_every_round_once(tmp_path: Path) -> None:
@@ -147,49 +140,39 @@ def test_a_whole_run_releases_every_round_once(tmp_path: Path) -> None:
     assert record.released == 30 == trained.rounds
     assert record.releases[0] == (0, 1) and record.releases[-1][1] == 30
     again = private_run(tmp_path)  # started once more: nothing is left to do
-    assert read_ledger(tmp_path / "ledger")[0].released == 30
+    assert released(tmp_path) == 30
     assert_same_tree(again.state, trained.state)
 
 
+@pytest.mark.parametrize("calls", [0, 1, 2])
 def test_lost_rounds_are_paid_for_and_the_budget_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed_after(tmp_path, 2, monkeypatch)
+    """Also where nothing was saved yet; and a run that goes on draws other noise."""
+    killed_after(tmp_path, calls, monkeypatch)
+    assert (tmp_path / "checkpoint").exists() == (calls > 0)
     before = read_ledger(tmp_path / "ledger")[0]
-    saved = before.releases[1][1]
+    saved = before.releases[calls - 1][1] if calls else 0
     lost = before.released - saved
     assert lost > 0
     trained = private_run(tmp_path)
     (record,) = read_ledger(tmp_path / "ledger")
     assert record.released == 30, "never more than the budget"
     assert trained.out_of_budget and trained.finished
-    assert trained.rounds == 30 - lost == len(trained.history["who"])
+    values = trained.history["value"]
+    assert trained.rounds == 30 - lost == len(values) == len(np.unique(values))
     assert record.releases[len(before.releases)][0] == saved, "it goes on from the checkpoint"
     assert np.isfinite(np.asarray(trained.state.value)).all()
-    last = private_run(tmp_path)
-    assert last.out_of_budget and read_ledger(tmp_path / "ledger")[0].released == 30
+    assert private_run(tmp_path).out_of_budget and released(tmp_path) == 30
 
 
-def test_killed_before_the_first_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_after(tmp_path, 0, monkeypatch)
-    assert not (tmp_path / "checkpoint").exists()
-    trained = private_run(tmp_path)
-    assert (trained.rounds, trained.out_of_budget) == (29, True)
-    assert read_ledger(tmp_path / "ledger")[0].released == 30
-
-
-def test_a_run_that_goes_on_draws_other_noise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_after(tmp_path, 1, monkeypatch)
-    trained = private_run(tmp_path)
-    values = trained.history["value"]
-    assert len(np.unique(values)) == len(values)
-
-
-def test_a_ledger_that_is_gone_stops_the_run(tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_ledger_stops_the_run(tmp_path: Path) -> None:
+    """One that is shortened or gone; nor can a run without privacy be continued as a private one."""
+    run(5, saving=Saving(tmp_path / "checkpoint", "me"))
+    with pytest.raises(InputError, match="not the ledger"):
+        private_run(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
     private_run(tmp_path, 10)
     lines = (tmp_path / "ledger").read_bytes().splitlines(keepends=True)
     (tmp_path / "ledger").write_bytes(b"".join(lines[:-1]))
@@ -200,28 +183,15 @@ def test_a_ledger_that_is_gone_stops_the_run(tmp_path: Path) -> None:
         private_run(tmp_path)
 
 
-def test_a_checkpoint_without_a_ledger_has_no_place_in_one(tmp_path: Path) -> None:
-    """That of a run without privacy cannot be continued as a private one."""
-    run(5, saving=Saving(tmp_path / "checkpoint", "me"))
-    with pytest.raises(InputError, match="not the ledger"):
-        private_run(tmp_path)
-
-
 def test_the_release_is_written_before_the_rounds_are_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error in the very first compiled call comes after the ledger counted its round."""
-    real = simulate.make_call
 
-    def broken(*arguments: Any) -> Any:
-        real(*arguments)
+    def call(*_: Any) -> Any:
+        raise Killed
 
-        def call(*_: Any) -> Any:
-            raise Killed
-
-        return call
-
-    monkeypatch.setattr(simulate, "make_call", broken)
+    monkeypatch.setattr(simulate, "make_call", lambda *arguments: call)
     with pytest.raises(Killed):
         private_run(tmp_path)
     assert read_ledger(tmp_path / "ledger")[0].releases == ((0, 1),)

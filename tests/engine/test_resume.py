@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -64,102 +63,63 @@ def arrays(out: Path) -> dict[str, np.ndarray]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    output: str
-    errors: str
-
-
-def finish(process: subprocess.Popen[str]) -> Ended:
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its code, output and errors."""
     output, errors = process.communicate(timeout=LIMIT)
-    return Ended(process.returncode, output, errors)
-
-
-@dataclass(frozen=True)
-class Story:
-    """What happened to the disturbed run, and where both runs left their folders."""
-
-    undisturbed: Path
-    disturbed: Path
-    killed_at: list[int]
-    stopped: Ended
-    stopped_at: int
-    left: set[str]
-    completed: Ended
+    return process.returncode, output, errors
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """Killed twice and stopped by Ctrl-C once, at seeded rounds; then left alone."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of a run left alone, and of one killed twice and stopped by Ctrl-C, at seeded rounds."""
     folder = tmp_path_factory.mktemp("resume")
-    programs = folder / "programs"
-    whole, out = folder / "undisturbed", folder / "disturbed"
-    ended = finish(start(whole, programs))
-    assert ended.code == 0, ended
+    whole, out, programs = folder / "undisturbed", folder / "disturbed", folder / "programs"
+    assert finish(start(whole, programs))[0] == 0
     random = np.random.default_rng(4)
     moments = np.sort(random.integers(1, 18, 3)) * 10
-    killed_at = []
-    for moment in moments[:2]:
+    saved = [0]
+    for moment, sent in zip(moments, [signal.SIGKILL, signal.SIGKILL, signal.SIGINT], strict=True):
         process = start(out, programs)
         wait_for_round(process, out, int(moment))
-        process.send_signal(signal.SIGKILL)
-        assert finish(process).code == -signal.SIGKILL
-        killed_at.append(saved_round(out))
-    process = start(out, programs)
-    wait_for_round(process, out, int(moments[2]))
-    process.send_signal(signal.SIGINT)
-    stopped, stopped_at = finish(process), saved_round(out)
+        process.send_signal(sent)
+        code, output, errors = finish(process)
+        saved.append(saved_round(out))
+        if sent == signal.SIGKILL:
+            assert code == -signal.SIGKILL
+    assert 0 < saved[1] <= saved[2] <= saved[3] < ROUNDS, "it struck in the middle"
+    assert code == 130 and output == ""
+    assert "same command goes on" in errors and "Traceback" not in errors
+    assert f"round {saved[3]} of {ROUNDS}" in errors
     left = {path.name for path in out.iterdir()}
-    completed = finish(start(out, programs))
-    return Story(whole, out, killed_at, stopped, stopped_at, left, completed)
+    assert left == {"config.toml", "checkpoint.safetensors"}, "no results before the end"
+    code, _, errors = finish(start(out, programs))
+    assert (code, errors) == (0, "")
+    return whole, out
 
 
-def test_kills_struck_in_the_middle(story: Story) -> None:
-    first, second = story.killed_at
-    assert 0 < first <= second < ROUNDS
-    assert second <= story.stopped_at < ROUNDS
-
-
-def test_ctrl_c_saves_and_says_how_to_go_on(story: Story) -> None:
-    assert story.stopped.code == 130
-    assert story.stopped.output == ""
-    assert "same command goes on" in story.stopped.errors
-    assert f"round {story.stopped_at} of {ROUNDS}" in story.stopped.errors
-    assert "Traceback" not in story.stopped.errors
-    assert story.left == {"config.toml", "checkpoint.safetensors"}, "no results before the end"
-
-
-def test_the_same_command_completes_the_run(story: Story) -> None:
-    assert story.completed.code == 0
-    assert story.completed.errors == ""
-    for out in (story.undisturbed, story.disturbed):
+def test_the_same_command_completes_the_run(runs: tuple[Path, Path]) -> None:
+    for out in runs:
         assert saved_round(out) == ROUNDS
         assert not [path for path in out.rglob("*") if "partial" in path.name]
         assert (out / "report.html").is_file()
 
 
-def test_the_particles_are_the_same_to_the_bit(story: Story) -> None:
-    one, two = arrays(story.undisturbed), arrays(story.disturbed)
+def test_particles_and_results_are_the_same_to_the_bit(runs: tuple[Path, Path]) -> None:
+    one, two = map(arrays, runs)
     assert one.keys() == two.keys()
     for name, values in one.items():
         assert values.tobytes() == two[name].tobytes(), name
         if name.startswith("history/"):
             assert values.shape == (ROUNDS,)
     assert any(values.ndim == 2 and len(values) == 3 for values in one.values())
-
-
-def test_so_are_all_results(story: Story) -> None:
     for name in ("metrics.json", "clients.csv", "arrays.safetensors", "config.toml"):
-        one, two = ((out / name).read_bytes() for out in (story.undisturbed, story.disturbed))
-        assert one == two, name
+        first, second = ((out / name).read_bytes() for out in runs)
+        assert first == second, name
 
 
-def test_a_checkpoint_is_readable_at_every_moment(story: Story) -> None:
+def test_a_checkpoint_is_readable_at_every_moment(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """`saved_round` above met no half-written file; a torn one would have raised this."""
-    torn = story.disturbed.parent / "torn"
-    torn.mkdir()
-    whole = (story.disturbed / "checkpoint.safetensors").read_bytes()
-    (torn / "checkpoint.safetensors").write_bytes(whole[: len(whole) // 2])
+    whole = (runs[1] / "checkpoint.safetensors").read_bytes()
+    (tmp_path / "checkpoint.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(SafetensorError):
-        saved_round(torn)
+        saved_round(tmp_path)

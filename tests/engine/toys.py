@@ -46,21 +46,15 @@ class Toy(Method[ToyState, Any, Any]):
         update = jnp.tanh(state.value) * mean + 0.1 * noise + 0.01 * client_state.number
         return update, Memory(client_state.chosen + 1, 0.5 * client_state.number + noise)
 
-    def server_update(
-        self, state: ToyState, updates: jax.Array, weights: jax.Array, key: jax.Array
-    ) -> ToyState:
+    def server_update(self, state: ToyState, updates: Any, weights: Any, key: Any) -> ToyState:
         step = jnp.einsum("c,cd->d", weights, updates) / weights.sum()
         noise = jax.random.normal(key, state.value.shape, state.value.dtype)
         return ToyState(0.9 * state.value + step + 0.1 * noise, state.rounds + 1)
 
-    def diagnostics(
-        self, state: ToyState, updates: jax.Array, weights: jax.Array
-    ) -> dict[str, jax.Array]:
+    def diagnostics(self, state: ToyState, updates: Any, weights: Any) -> dict[str, jax.Array]:
         return {"clients": weights.sum(), "rounds": state.rounds, "value": state.value[0]}
 
-    def personalize(
-        self, state: ToyState, client_state: Any, data: Data, key: jax.Array
-    ) -> TwoGaussians:
+    def personalize(self, state: Any, client_state: Any, data: Data, key: Any) -> TwoGaussians:
         mean = jnp.where(data.mask, data.y, 0).sum() / data.mask.sum()
         return TwoGaussians(mean, jax.random.uniform(key, (), data.y.dtype))
 
@@ -69,12 +63,10 @@ class Toy(Method[ToyState, Any, Any]):
 class StatelessToy(Toy):
     """The same without anything that clients keep."""
 
-    def init_client(self, state: ToyState, data: Data, key: jax.Array) -> tuple[()]:  # type: ignore[override]
+    def init_client(self, state: Any, data: Data, key: Any) -> tuple[()]:  # type: ignore[override]
         return ()
 
-    def client_update(  # type: ignore[override]
-        self, state: ToyState, client_state: tuple[()], data: Data, key: jax.Array
-    ) -> tuple[jax.Array, tuple[()]]:
+    def client_update(self, state: ToyState, client_state: Any, data: Data, key: Any) -> Any:
         nothing = Memory(jnp.zeros((), jnp.int32), jnp.zeros((), data.y.dtype))
         return Toy.client_update(self, state, nothing, data, key)[0], ()
 
