@@ -40,22 +40,18 @@ def own(client: int) -> tuple[np.ndarray, np.ndarray]:
     return data.x[client, :count], data.y[client, :count]
 
 
-def fit_all(method: ARD, data: Data, key: jax.Array) -> tuple[PersonalModel, Prediction, jax.Array]:
-    """Models, their predictions and evidences, all clients in one call."""
-
-    def one(d: Data) -> tuple[PersonalModel, Prediction, jax.Array]:
-        model = method.personalize(method.init(key, d), (), d, key)
-        return model, model(AT), PRIOR.log_evidence(model.particles[0], d)
-
-    return jax.vmap(one)(data)
-
-
-compiled_fit = compiled(fit_all, static_argnums=0)
+Fitted = tuple[PersonalModel, Prediction, jax.Array]
 
 
 @pytest.fixture(scope="module")
-def fitted(x64: None) -> tuple[PersonalModel, Prediction, jax.Array]:
-    return compiled_fit(METHOD, make_clients(), jax.random.key(0))
+def fitted(x64: None) -> Fitted:
+    """Models, their predictions and evidences, all clients in one call."""
+
+    def one(d: Data) -> Fitted:
+        model = METHOD.personalize((), (), d, jax.random.key(0))
+        return model, model(AT), PRIOR.log_evidence(model.particles[0], d)
+
+    return compiled(jax.vmap(one))(make_clients())
 
 
 def scales(phi: np.ndarray) -> dict[str, Any]:
@@ -70,9 +66,7 @@ def scales(phi: np.ndarray) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:The optimal value:sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("client", range(CLIENTS))
-def test_evidence_reaches_that_of_scikit_learn(
-    client: int, fitted: tuple[PersonalModel, Prediction, jax.Array]
-) -> None:
+def test_evidence_reaches_that_of_scikit_learn(client: int, fitted: Fitted) -> None:
     """At our parameters its evidence is ours, and where its optimiser ends it is no higher."""
     x, y = own(client)
     model, prediction, evidence = fitted
@@ -95,9 +89,7 @@ def test_evidence_reaches_that_of_scikit_learn(
     assert float(evidence[client]) > best - 0.05
 
 
-def test_a_feature_that_does_not_matter_gets_a_long_length(
-    fitted: tuple[PersonalModel, Prediction, jax.Array],
-) -> None:
+def test_a_feature_that_does_not_matter_gets_a_long_length(fitted: Fitted) -> None:
     for client in range(CLIENTS):
         lengths = scales(np.asarray(fitted[0].particles[client, 0]))["lengths"]
         assert lengths[2] > 4 * lengths[0]

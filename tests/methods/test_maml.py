@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from compiling import compiled
+from quadratics import FEATURES, START, curvatures, make_clients
 
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.maml import MAML, MAMLSettings
@@ -20,10 +21,9 @@ from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-NOISE, ALPHA, FEATURES, CLIENTS, SLOTS = 0.9, 0.25, 2, 3, 7
+NOISE, ALPHA, CLIENTS, SLOTS = 0.9, 0.25, 3, 7
 LENGTHS = np.array([7, 4, 5])
 KEY = jax.random.key(0)
-START = np.array([0.4, -0.7, 0.2])
 LINEAR = MAML(
     NetworkModel(MLP((FEATURES, 1)), Gaussian(NOISE)),
     MAMLSettings(inner_learning_rate=ALPHA),
@@ -37,34 +37,9 @@ update_client = compiled(MAML.client_update, static_argnums=0)
 adapted_loss = compiled(MAML.adapted_loss, static_argnums=0)
 
 
-def make_clients() -> Data:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(CLIENTS, SLOTS, FEATURES))
-    y = (x @ rng.normal(size=(CLIENTS, FEATURES, 1)))[..., 0] + 1.0
-    return Data(x, y + 0.3 * rng.normal(size=y.shape), np.arange(SLOTS) < LENGTHS[:, None])
-
-
-DATA = make_clients()
+DATA = make_clients(SLOTS, LENGTHS)
 LABELLED = Data(DATA.x[1], np.array([2.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]), DATA.mask[1])
-
-
-def curvatures(data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """H_i and the minimiser of L_i(w) = (w - w_i)^T H_i (w - w_i) / 2 + constant."""
-    h, best = [], []
-    for x, y, mask in zip(*data, strict=True):
-        rows = np.c_[x, np.ones(len(x))][mask]
-        h.append(rows.T @ rows / (len(rows) * NOISE**2))
-        best.append(np.linalg.lstsq(rows, y[mask])[0])
-    return np.array(h), np.array(best)
-
-
-H, BEST = curvatures(DATA)
-
-
-def quadratic_meta_gradient(w: np.ndarray, client: int, inner_steps: int) -> np.ndarray:
-    """The inner steps shrink w - w_i by I - alpha H_i each: (I - alpha H)^2K H (w - w_i)."""
-    shrink = np.linalg.matrix_power(np.eye(3) - ALPHA * H[client], inner_steps)
-    return shrink @ H[client] @ shrink @ (w - BEST[client])
+H, BEST = curvatures(DATA, NOISE)
 
 
 def server(parameters: np.ndarray, method: MAML = LINEAR) -> ServerState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,6 @@ import pytest
 from compiling import compiled
 from scipy import special, stats
 
-from pacpfl.data.store import from_clients
-from pacpfl.engine.evaluate import evaluate
-from pacpfl.engine.simulate import train
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.base import Method
@@ -33,7 +29,7 @@ from pacpfl.methods.network import (
     server_step,
 )
 from pacpfl.priors.networks import MLP
-from pacpfl.types import Client, Data, Federation, Prediction, Probabilities, Samples
+from pacpfl.types import Data, Prediction, Probabilities
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -58,10 +54,8 @@ def make_methods(model: NetworkModel) -> dict[str, Method]:
     }
 
 
-METHODS = {
-    **{f"{name}, numbers": method for name, method in make_methods(REGRESSION).items()},
-    **{f"{name}, classes": method for name, method in make_methods(CLASSIFICATION).items()},
-}
+METHODS = {f"{name}, numbers": method for name, method in make_methods(REGRESSION).items()}
+METHODS |= {f"{name}, classes": method for name, method in make_methods(CLASSIFICATION).items()}
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -281,20 +275,3 @@ def test_classes_far_apart_are_all_recognised(name: str) -> None:
     found = np.asarray(predictions.log_probabilities).argmax(-1)
     assert (found == data.y)[data.mask].all()
     assert float(curves["loss"]) < 0.1
-
-
-def test_the_engine_keeps_what_clients_keep() -> None:
-    """Two of three clients per round; existing and new clients are personalised and measured."""
-    data, method = make_clients(REGRESSION), make_methods(LINEAR)["mtl"]
-    samples = [Samples(data.x[i, :m], data.y[i, :m]) for i, m in enumerate(LENGTHS)]
-    clients = tuple(Client(f"c{i}", part, test=samples[2]) for i, part in enumerate(samples))
-    federation = Federation("toy", clients, (replace(clients[1], name="new"),))
-    trained = train(method, from_clients(clients), rounds=40, clients_per_round=2, dtype=np.float64)
-    losses, own = trained.history["loss"], trained.client_states
-    assert losses[-5:].mean() < losses[:5].mean() - 0.05
-    np.testing.assert_allclose(trained.state.mean, own.forward.mean(0), rtol=1e-10)
-    assert own.steps.sum() == 40 * 2 * 4
-    results = evaluate(method, trained.state, federation, client_states=own, dtype=np.float64)
-    for group in ("existing", "new"):
-        for row in results[group].rows:
-            assert row["rsmse"] < 0.7 and np.isfinite(row["nll"])

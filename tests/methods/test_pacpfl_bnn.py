@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from benchmarks.problem import svgd_direction
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.base import mini_batch
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update
-from pacpfl.personal import PersonalModel, mix
+from pacpfl.personal import PersonalModel
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
@@ -29,20 +30,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 SIZES = (1, 2, 2)
 CLIENTS, SLOTS, PARTICLES, WEIGHTS = 3, 5, 2, 10
 LENGTHS = np.array([5, 3, 4])
-PRIOR = BNNPrior(
-    MLP(SIZES),
-    Categorical(2),
-    BNNSettings(draws=2, initial_std=0.2),
-    inference=Inference(networks=3, steps=2),
-)
-METHOD = PACPFL(
-    PRIOR,
-    CLIENTS,
-    optax.sgd(0.01),
-    TrainSettings(particles=PARTICLES, tau=0.3, hyper_std=0.7),
-    mixture_weights="evidence",
-    references=4,
-)
+SETTINGS, INFERENCE = BNNSettings(draws=2, initial_std=0.2), Inference(networks=3, steps=2)
+PRIOR = BNNPrior(MLP(SIZES), Categorical(2), SETTINGS, INFERENCE)
+TRAIN = TrainSettings(particles=PARTICLES, tau=0.3, hyper_std=0.7)
+METHOD = PACPFL(PRIOR, CLIENTS, optax.sgd(0.01), TRAIN, "evidence", references=4)
 OWN = replace(METHOD, prior=replace(PRIOR, settings=replace(PRIOR.settings, noise="own")))
 KEY = jax.random.key(0)
 
@@ -53,19 +44,13 @@ def make_clients() -> Data:
     return Data(x, (x[..., 0] > 0).astype(float), np.arange(SLOTS) < LENGTHS[:, None])
 
 
-def play_eagerly(method: PACPFL, data: Data, key: jax.Array) -> tuple[State, Update, State]:
+@partial(compiled, static_argnums=0)
+def play(method: PACPFL, data: Data, key: jax.Array) -> tuple[State, Update, State]:
     """One round: state, what clients send, next state."""
     state = method.init(key, jax.tree.map(lambda a: a[0], data))
     keys = jax.random.split(jax.random.fold_in(key, 5), CLIENTS)
     updates, _ = jax.vmap(lambda d, k: method.client_update(state, (), d, k))(data, keys)
-    return (
-        state,
-        updates,
-        method.server_update(state, updates, jnp.ones(CLIENTS, data.x.dtype), key),
-    )
-
-
-play = compiled(play_eagerly, static_argnums=0)
+    return state, updates, method.server_update(state, updates, jnp.ones(CLIENTS), key)
 
 
 def log_evidence(
@@ -162,7 +147,8 @@ def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
         np.testing.assert_allclose(found.gradients[row], expected, rtol=1e-6, atol=1e-8)
 
 
-def personalize_eagerly(method: PACPFL, state: State, data: Data, x: jax.Array) -> tuple[Any, Any]:
+@partial(compiled, static_argnums=0)
+def personalize(method: PACPFL, state: State, data: Data, x: jax.Array) -> tuple[Any, Any]:
     """All clients in one call."""
     keys = jax.random.split(jax.random.key(8), CLIENTS)
 
@@ -171,9 +157,6 @@ def personalize_eagerly(method: PACPFL, state: State, data: Data, x: jax.Array) 
         return model, model(x)
 
     return jax.vmap(one)(data, keys)
-
-
-personalize = compiled(personalize_eagerly, static_argnums=0)
 
 
 def test_personal_models_are_mixtures_over_particles_and_networks(oracle: SimpleNamespace) -> None:
@@ -214,51 +197,3 @@ def test_a_failed_particle_has_no_weight_and_harms_nobody() -> None:
     models, predictions = personalize(METHOD, broken, data, data.x[0])
     np.testing.assert_array_equal(models.weights, np.tile([0.0, 1.0], (CLIENTS, 1)))
     assert np.isfinite(predictions.log_probabilities).all()
-
-
-def test_mixing_probabilities() -> None:
-    probabilities = np.random.default_rng(2).dirichlet(np.ones(3), size=(2, 5))
-    weights = np.array([0.3, 0.7])
-    found = mix(jnp.asarray(weights), Probabilities(jnp.log(probabilities)))
-    assert isinstance(found, Probabilities)
-    expected = np.einsum("k,ktc->tc", weights, probabilities)
-    np.testing.assert_allclose(np.exp(found.log_probabilities), expected, rtol=1e-12)
-
-
-def test_it_learns_what_clients_have_in_common() -> None:
-    """Twelve clients with six samples each: new ones are classified well from six of their own."""
-    rng = np.random.default_rng(3)
-
-    def make(count: int) -> tuple[np.ndarray, np.ndarray]:
-        x = rng.normal(size=(count, 2))
-        return x, (x[:, 0] * x[:, 1] > 0).astype(float)
-
-    data = Data(
-        *map(np.stack, zip(*[make(6) for _ in range(12)], strict=True)), np.ones((12, 6), bool)
-    )
-    prior = BNNPrior(MLP((2, 16, 2), "relu"), Categorical(2), inference=Inference(networks=3))
-    method = PACPFL(prior, 12, optax.adam(0.02), TrainSettings(particles=2), references=4)
-
-    x, y = make(400)
-    few = Data(x[:6], y[:6], np.ones(6, bool))
-
-    @compiled
-    def learn() -> tuple[jax.Array, ...]:
-        """Log evidence of each round, and predictions after training and before."""
-
-        def one_round(state: State, key: jax.Array) -> tuple[State, jax.Array]:
-            updates, _ = jax.vmap(lambda d: method.client_update(state, (), d, key))(data)
-            after = method.server_update(state, updates, jnp.ones(12), key)
-            return after, method.diagnostics(state, updates, jnp.ones(12))["log_evidence"]
-
-        start = method.init(KEY, jax.tree.map(lambda a: jnp.asarray(a[0]), data))
-        trained, curve = jax.lax.scan(one_round, start, jax.random.split(KEY, 120))
-        both = jax.tree.map(lambda *a: jnp.stack(a), trained, start)
-        predict = jax.vmap(lambda s: method.personalize(s, (), few, KEY)(x[6:]).log_probabilities)
-        return curve, predict(both)
-
-    curve, predictions = learn()
-    found, untrained = (np.asarray(p).argmax(1) == y[6:] for p in predictions)
-    assert curve[-20:].mean() > -0.2
-    assert found.mean() > 0.85
-    assert untrained.mean() < 0.75

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,29 +54,18 @@ def own(client: int) -> tuple[np.ndarray, np.ndarray]:
     return data.x[client, :count], data.y[client, :count]
 
 
-@pytest.mark.parametrize("client", range(CLIENTS))
-def test_penalty_line_and_errors_are_those_of_scikit_learn(
-    client: int, models: list[RidgeModel]
-) -> None:
-    x, y = own(client)
-    reference = RidgeCV(PENALTIES).fit(x, y)
-    model = models[client]
-    assert float(model.penalty) == pytest.approx(reference.alpha_, rel=1e-12)
-    np.testing.assert_allclose(model.slope, reference.coef_, rtol=1e-7, atol=1e-9)
-    prediction = model(AT)
-    np.testing.assert_allclose(prediction.means[0], reference.predict(AT), rtol=1e-9)
-    np.testing.assert_array_equal(prediction.weights, [1.0])
-
-
-def test_clients_choose_different_penalties(models: list[RidgeModel]) -> None:
+def test_penalties_and_lines_are_those_of_scikit_learn(models: list[RidgeModel]) -> None:
+    for client, model in enumerate(models):
+        reference = RidgeCV(PENALTIES).fit(*own(client))
+        assert float(model.penalty) == pytest.approx(reference.alpha_, rel=1e-12)
+        np.testing.assert_allclose(model.slope, reference.coef_, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(model(AT).means[0], reference.predict(AT), rtol=1e-9)
     chosen = [float(model.penalty) for model in models]
     assert len(set(chosen)) >= 3 and chosen[0] < chosen[2]
 
 
 @pytest.mark.parametrize("client", [1, 3])
-def test_the_noise_makes_left_out_samples_most_likely(
-    client: int, models: list[RidgeModel]
-) -> None:
+def test_the_noise_makes_left_out_samples_most_likely(client: int, models: list[Any]) -> None:
     """Fit again without each sample; then search for the noise under which they are likeliest."""
     x, y = own(client)
     penalty = float(models[client].penalty)
@@ -92,9 +83,7 @@ def test_the_noise_makes_left_out_samples_most_likely(
 
 
 @pytest.mark.parametrize("client", range(CLIENTS))
-def test_predictions_are_those_of_a_process_with_a_linear_kernel(
-    client: int, models: list[RidgeModel]
-) -> None:
+def test_predictions_are_those_of_a_process_with_a_linear_kernel(client: int, models: Any) -> None:
     """k(x, x') = s^2 (x^T x' / penalty + a large constant): the intercept's flat prior."""
     x, y = own(client)
     model = models[client]

@@ -9,7 +9,7 @@ import pytest
 from compiling import compiled
 
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.alone import FixedPrior, PooledBNN, VanillaBNN
+from pacpfl.methods.alone import FixedPrior, VanillaBNN
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
@@ -29,9 +29,7 @@ def blobs(flipped: bool, count: int, seed: int) -> Data:
     rng = np.random.default_rng(seed)
     y = np.arange(count) % 2
     x = rng.normal(size=(count, 2)) + np.where(y == 1, 3.0, -3.0)[:, None]
-    return Data(
-        jnp.asarray(x), jnp.asarray((1.0 - y) if flipped else 1.0 * y), jnp.ones(count, bool)
-    )
+    return Data(jnp.asarray(x), jnp.asarray(1.0 - y if flipped else 1.0 * y), jnp.ones(count, bool))
 
 
 def padded(data: Data, rows: int = 20) -> Data:
@@ -66,20 +64,10 @@ def test_every_client_learns_its_own_task_alone_and_pooling_confuses_them() -> N
 
 
 def test_the_prior_is_fixed_and_has_seen_no_data() -> None:
-    method = ALONE
-    state = method.init(KEY, NEVER_SEEN)
-    other = method.init(KEY, jax.tree.map(jnp.zeros_like, NEVER_SEEN))
+    state = ALONE.init(KEY, NEVER_SEEN)
+    other = ALONE.init(KEY, jax.tree.map(jnp.zeros_like, NEVER_SEEN))
     np.testing.assert_array_equal(state.particles, other.particles)
     assert state.particles.shape == (2, PRIOR.size)
     assert np.abs(state.particles[0] - state.particles[1]).max() > 0.1
     np.testing.assert_allclose(state.particles[:, PRIOR.network.size :], 0)
-    assert method.client_update(state, (), NEVER_SEEN, KEY) == ((), ())
-    after = method.server_update(state, (), jnp.ones(3), KEY)
-    np.testing.assert_array_equal(after.particles, state.particles)
-    assert method.diagnostics(state, (), jnp.ones(3)) == {}
-
-
-def test_pooled_is_the_same_with_all_samples_in_one_place() -> None:
-    assert PooledBNN.central and not VanillaBNN.central
-    assert isinstance(PooledBNN(PRIOR), VanillaBNN)
-    assert PooledBNN.personalize is VanillaBNN.personalize
+    assert ALONE.server_update(state, (), jnp.ones(3), KEY) is state
