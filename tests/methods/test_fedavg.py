@@ -13,8 +13,7 @@ from compiling import compiled
 from quadratics import FEATURES, START, curvatures, make_clients
 
 from pacpfl.likelihoods import Gaussian
-from pacpfl.methods.fedavg import FedAvg, Update
-from pacpfl.methods.network import LocalTraining, NetworkModel, ServerState
+from pacpfl.methods.network import Change, FedAvg, LocalTraining, NetworkModel, State
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
@@ -36,14 +35,14 @@ def trained(w: np.ndarray, client: int, steps: int) -> np.ndarray:
     return w
 
 
-def play(method: FedAvg, data: Data, weights: Any, rounds: int) -> tuple[ServerState, Update]:
+def play(method: FedAvg, data: Data, weights: Any, rounds: int) -> tuple[State, Change]:
     state = method.init(KEY, jax.tree.map(lambda a: a[0], data))
     state = state._replace(parameters=jnp.asarray(START))
 
-    def update(state: ServerState) -> Update:
+    def update(state: State) -> Change:
         return jax.vmap(lambda d: method.client_update(state, (), d, KEY)[0])(data)
 
-    def one(_: int, state: ServerState) -> ServerState:
+    def one(_: int, state: State) -> State:
         return method.server_update(state, update(state), weights, KEY)
 
     state = jax.lax.fori_loop(0, rounds - 1, one, state)

@@ -14,8 +14,7 @@ from compiling import compiled
 from quadratics import FEATURES, START, curvatures, make_clients
 
 from pacpfl.likelihoods import Categorical, Gaussian
-from pacpfl.methods.maml import MAML, MAMLSettings
-from pacpfl.methods.network import NetworkModel, ServerState
+from pacpfl.methods.network import MAML, MAMLSettings, NetworkModel, State
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
@@ -42,13 +41,13 @@ LABELLED = Data(DATA.x[1], np.array([2.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]), DATA.m
 H, BEST = curvatures(DATA, NOISE)
 
 
-def server(parameters: np.ndarray, method: MAML = LINEAR) -> ServerState:
+def server(parameters: np.ndarray, method: MAML = LINEAR) -> State:
     w = jnp.asarray(parameters)
-    return ServerState(w, method.server_optimizer.init(w), jnp.zeros((), jnp.int32))
+    return State(w, method.server_optimizer.init(w), jnp.zeros((), jnp.int32))
 
 
-def play(method: MAML, rounds: int, weights: jax.Array) -> ServerState:
-    def one(_: int, state: ServerState) -> ServerState:
+def play(method: MAML, rounds: int, weights: jax.Array) -> State:
+    def one(_: int, state: State) -> State:
         updates, _ = jax.vmap(lambda d: method.client_update(state, (), d, KEY))(DATA)
         return method.server_update(state, updates, weights, KEY)
 

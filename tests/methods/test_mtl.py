@@ -13,8 +13,7 @@ from compiling import compiled
 from quadratics import FEATURES, START, curvatures, make_clients
 
 from pacpfl.likelihoods import Gaussian
-from pacpfl.methods.mtl import MTL, ClientState, MTLSettings, State
-from pacpfl.methods.network import LocalTraining, NetworkModel
+from pacpfl.methods.network import MTL, LocalTraining, Memory, MTLSettings, MTLState, NetworkModel
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
@@ -51,10 +50,10 @@ def coupled_ridge(coupling: float) -> np.ndarray:
     return np.linalg.solve(system, B.ravel()).reshape(CLIENTS, size)
 
 
-def play(method: MTL, data: Data, weights: jax.Array) -> tuple[State, ClientState, jax.Array]:
+def play(method: MTL, data: Data, weights: jax.Array) -> tuple[MTLState, Memory, jax.Array]:
     """One round for each row of weights; then the clients' networks. Absent clients do nothing."""
     zero = jnp.zeros((), jnp.int32)
-    state = State(jnp.asarray(START), zero)
+    state = MTLState(jnp.asarray(START), zero)
     own = jax.vmap(lambda d: method.init_client(state, d, KEY))(data)
 
     def one(carry: Any, present: jax.Array) -> Any:
@@ -133,7 +132,7 @@ def test_endless_coupling_is_averaging_in_every_round() -> None:
 def test_a_new_client_solves_its_own_penalised_problem() -> None:
     """argmin L(w) + coupling / 2 |w - v|^2, from v; with or without the state of a beginner."""
     method = tuned(personal_steps=300)
-    state = State(jnp.asarray(START), jnp.zeros((), jnp.int32))
+    state = MTLState(jnp.asarray(START), jnp.zeros((), jnp.int32))
     data = jax.tree.map(lambda a: jnp.asarray(a[1]), DATA)
     model = compiled_personalize(method, state, (), data, KEY)
     expected = np.linalg.solve(H[1] + 0.6 * np.eye(3), B[1] + 0.6 * START)
@@ -167,7 +166,7 @@ def test_a_client_that_diverges_keeps_what_it_had_and_is_counted() -> None:
     assert np.isfinite(networks).all()
     # At home as well: endless steps are undone, and what the rounds gave is there.
     fast = replace(tuned(coupling=0.0, personal_steps=4), local=LocalTraining(1, 1e200))
-    state = State(jnp.asarray(START), jnp.zeros((), jnp.int32))
+    state = MTLState(jnp.asarray(START), jnp.zeros((), jnp.int32))
     data = jax.tree.map(lambda a: jnp.asarray(a[0]), DATA)
     model = compiled_personalize(fast, state, (), data, KEY)
     np.testing.assert_array_equal(model.parameters, START)

@@ -16,14 +16,16 @@ from scipy import special, stats
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.base import Method
-from pacpfl.methods.fedavg import FedAvg
-from pacpfl.methods.maml import MAML, MAMLSettings
-from pacpfl.methods.mtl import MTL, MTLSettings
 from pacpfl.methods.network import (
     FLOOR,
+    MAML,
+    MTL,
+    FedAvg,
     LocalTraining,
+    MAMLSettings,
+    MTLSettings,
     NetworkModel,
-    ServerState,
+    State,
     combine,
     mean_loss,
     server_step,
@@ -232,7 +234,7 @@ def test_the_mean_is_over_those_who_are_present_and_finite() -> None:
 
 def test_the_server_takes_no_step_without_clients_or_towards_infinity() -> None:
     optimizer, w = optax.adam(0.1), jnp.array([1.0, 2.0])
-    state = ServerState(w, optimizer.init(w), jnp.asarray(4, jnp.int32))
+    state = State(w, optimizer.init(w), jnp.asarray(4, jnp.int32))
     state = compiled_step(optimizer, state, np.array([[1.0, -1.0], [np.nan, 0.0]]), np.ones(2))
     np.testing.assert_allclose(state.parameters, [0.9, 2.1], rtol=1e-6)
     assert int(state.skipped) == 5

@@ -16,7 +16,7 @@ from compiling import compiled
 
 from pacpfl.hyper import Block
 from pacpfl.methods.base import mini_batch
-from pacpfl.methods.network import ServerState
+from pacpfl.methods.network import State
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.pfedgp import PFedGP, Update
 from pacpfl.priors.gp import GPPrior, GPSettings
@@ -61,7 +61,7 @@ def own(client: int) -> tuple[np.ndarray, np.ndarray]:
     return data.x[client, :count], data.y[client, :count]
 
 
-def make_state(method: PFedGP = METHOD) -> ServerState:
+def make_state(method: PFedGP = METHOD) -> State:
     example = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
     return method.init(KEY, example)._replace(parameters=jnp.asarray(PHI))
 

@@ -17,7 +17,7 @@ from scipy.special import expit, log_expit
 
 from pacpfl.methods import pfedgp_classes
 from pacpfl.methods.base import mini_batch
-from pacpfl.methods.network import ServerState
+from pacpfl.methods.network import State
 from pacpfl.methods.pfedgp_classes import (
     ABSENT,
     PFedGPClassify,
@@ -102,7 +102,7 @@ def node_by_node(oracle: SimpleNamespace, tree: Any, iterations: int) -> tuple[f
     return total, probabilities
 
 
-def state_of(method: PFedGPClassify, parameters: Any, data: Data) -> ServerState:
+def state_of(method: PFedGPClassify, parameters: Any, data: Data) -> State:
     return method.init(KEY, data)._replace(parameters=parameters)
 
 

@@ -1,1 +1,1 @@
-"""How models are learned: one method per file, all with the functions of `methods.base.Method`."""
+"""How models are learned: methods, all with the functions of `methods.base.Method`."""

@@ -1,4 +1,4 @@
-"""What FedAvg, MTL and MAML share: one network per client, trained by gradient descent.
+"""FedAvg, MTL and MAML: one network per client, trained by gradient descent.
 
     L_i(w) = 1/m_i sum_j -ln p(y_j | network_w(x_j))
 
@@ -26,16 +26,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood, log_likelihood
-from pacpfl.methods.base import Weights, mini_batch
+from pacpfl.methods.base import Curves, Method, Nothing, Predictor, Weights, mini_batch
 from pacpfl.priors.networks import Network
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
 
 FLOOR = 0.01
+AVERAGE, ADAM = optax.sgd(1.0), optax.adam(1e-3)
 OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
     "momentum": partial(optax.sgd, momentum=0.9),
@@ -146,7 +147,14 @@ def finite_or(new: Parameters, old: Parameters) -> Parameters:
     return jnp.where(jnp.isfinite(new).all(), new, old)
 
 
-class ServerState(NamedTuple):
+def _without_padding(data: Data) -> Data:
+    """Zeros in place of padding: a NaN there times a gradient of 0 would still be NaN."""
+    return Data(
+        jnp.where(data.mask[:, None], data.x, 0), jnp.where(data.mask, data.y, 0), data.mask
+    )
+
+
+class State(NamedTuple):
     """Of a server that moves one network by an optimiser."""
 
     parameters: Parameters
@@ -154,17 +162,17 @@ class ServerState(NamedTuple):
     skipped: Int[Array, ""]  # clients' updates that were left out because they were not finite
 
 
-def server_start(optimizer: optax.GradientTransformation, parameters: Parameters) -> ServerState:
-    return ServerState(parameters, optimizer.init(parameters), jnp.zeros((), jnp.int32))
+def server_start(optimizer: optax.GradientTransformation, parameters: Parameters) -> State:
+    return State(parameters, optimizer.init(parameters), jnp.zeros((), jnp.int32))
 
 
 def server_step(
     optimizer: optax.GradientTransformation,
-    state: ServerState,
+    state: State,
     gradients: Float[Array, "c size"],
     weights: Weights,
     sizes: Float[Array, " c"] | float = 1.0,
-) -> ServerState:
+) -> State:
     """One step of the optimiser with the clients' mean gradient; none, optimiser state included, without
     a client or towards infinity."""
     combined = combine(gradients, weights, sizes)
@@ -175,7 +183,7 @@ def server_step(
     parameters, memory = jax.tree.map(
         lambda new, old: jnp.where(taken, new, old), (moved, memory), state[:2]
     )
-    return ServerState(parameters, memory, state.skipped + skipped.astype(jnp.int32))
+    return State(parameters, memory, state.skipped + skipped.astype(jnp.int32))
 
 
 class Combined(NamedTuple):
@@ -206,8 +214,226 @@ def mean_loss(losses: Float[Array, " c"], weights: Weights) -> Float[Array, ""]:
     return combine(losses[:, None], weights).mean[0]
 
 
-def _without_padding(data: Data) -> Data:
-    """Zeros in place of padding: a NaN there times a gradient of 0 would still be NaN."""
-    return Data(
-        jnp.where(data.mask[:, None], data.x, 0), jnp.where(data.mask, data.y, 0), data.mask
-    )
+class Networks(Method[PyTree, PyTree, PyTree]):
+    """A method that is watched by the loss of its clients' networks."""
+
+    def diagnostics(self, state: PyTree, updates: PyTree, weights: Weights) -> Curves:
+        return {"loss": mean_loss(updates.loss, weights)}
+
+
+class Change(NamedTuple):
+    change: Parameters  # w_i - w
+    samples: Float[Array, ""]  # m_i
+    loss: Float[Array, ""]  # of the server's network: for the progress bar only
+
+
+@dataclass(frozen=True)
+class FedAvg(Networks):
+    """FedAvg (McMahan et al. 2017): one network for all, trained by steps at the clients, then averaged.
+
+        client:  w_i = w after E steps of SGD on L_i, from the server's w
+        server:  w <- w + sum_i m_i (w_i - w) / sum_i m_i
+
+    Open in the paper, settled here:
+    - The number of local steps E is the same for all clients (the paper counts epochs, so that clients
+      with more samples would take more of them); the clients' weights m_i are the paper's.
+    - Personalisation: none, the same network for everyone.
+    """
+
+    model: NetworkModel
+    local: LocalTraining
+
+    def init(self, key: Array, example: Data) -> State:
+        return server_start(AVERAGE, self.model.initial(key, example))
+
+    def client_update(
+        self, state: State, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Change, Nothing]:
+        trained, loss = self.local.descend(self.model.loss, state.parameters, data, key)
+        samples = data.mask.sum().astype(trained.dtype)
+        return Change(trained - state.parameters, samples, loss), ()
+
+    def server_update(self, state: State, updates: Change, weights: Weights, key: Array) -> State:
+        return server_step(AVERAGE, state, -updates.change, weights, updates.samples)
+
+    def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
+        return self.model.predictor(state.parameters, data)
+
+
+@dataclass(frozen=True)
+class MAMLSettings(Settings):
+    """Beside [train], whose optimiser is the server's, and whose batch the clients'."""
+
+    inner_steps: int = key(1, "steps of adaptation while learning", least=1)
+    inner_learning_rate: float = key(0.05, "their size", above=0)
+    personal_steps: int = key(1, "steps of adaptation at the end", least=0)
+    first_order: bool = key(False, "leave out the second derivatives")
+
+
+class Gradient(NamedTuple):
+    gradient: Parameters  # of F_i
+    loss: Float[Array, ""]  # F_i of the server's network: for the progress bar only
+
+
+@dataclass(frozen=True)
+class MAML(Networks):
+    """MAML (Finn et al. 2017), federated as Per-FedAvg (Fallah et al. 2020): a start to adapt from.
+
+        minimise over w:   F(w) = 1/n sum_i F_i(w),   F_i(w) = L_i(U_i(w)),
+        U_i(w):            `inner_steps` gradient steps on L_i from w, with `inner_learning_rate`
+
+        client:  gradient of F_i, through the inner steps: J_U(w)^T grad L_i(U_i(w))
+        server:  one step of its optimiser with the mean over the clients
+        personal model:  U_i with `personal_steps`, on all of the client's samples
+
+    Open in the papers, settled here:
+    - Batches: U_i sees one mini-batch of `batch` samples (the same in all inner steps), the outer loss
+      another, drawn independently of it, as in Per-FedAvg; the second derivatives are those of the first
+      batch, while Per-FedAvg draws a third for them. `batch=None`: all samples in both places, which is
+      F_i exactly.
+    - A client takes one meta-step in a round and sends its gradient, that of F_i itself: Per-FedAvg is
+      SGD with it at the server, whose Adam needs it, too.
+    - `first_order=True` takes J_U for the identity (FO-MAML): grad L_i at U_i(w).
+    - Clients count alike, as in Per-FedAvg, however many samples they have.
+    """
+
+    model: NetworkModel
+    settings: MAMLSettings = MAMLSettings()
+    batch: int | None = None
+    server_optimizer: optax.GradientTransformation = ADAM
+
+    def init(self, key: Array, example: Data) -> State:
+        return server_start(self.server_optimizer, self.model.initial(key, example))
+
+    def adapt(self, parameters: Parameters, data: Data, steps: int) -> Parameters:
+        """U: gradient steps from `parameters`."""
+
+        def step(_: int, adapted: Parameters) -> Parameters:
+            gradient = jax.grad(self.model.loss)(adapted, data)
+            if self.settings.first_order:
+                gradient = jax.lax.stop_gradient(gradient)
+            return adapted - self.settings.inner_learning_rate * gradient
+
+        return jax.lax.fori_loop(0, steps, step, parameters)
+
+    def adapted_loss(self, parameters: Parameters, data: Data, key: Array) -> Float[Array, ""]:
+        """F_i, estimated from two batches."""
+        inner, outer = (mini_batch(own, data, self.batch) for own in jax.random.split(key))
+        return self.model.loss(self.adapt(parameters, inner, self.settings.inner_steps), outer)
+
+    def client_update(
+        self, state: State, client_state: Nothing, data: Data, key: Array
+    ) -> tuple[Gradient, Nothing]:
+        loss, gradient = jax.value_and_grad(self.adapted_loss)(
+            state.parameters, data, jax.random.fold_in(key, 0)
+        )
+        return Gradient(gradient, loss), ()
+
+    def server_update(self, state: State, updates: Gradient, weights: Weights, key: Array) -> State:
+        return server_step(self.server_optimizer, state, updates.gradient, weights)
+
+    def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
+        adapted = self.adapt(state.parameters, data, self.settings.personal_steps)
+        return self.model.predictor(finite_or(adapted, state.parameters), data)
+
+
+@dataclass(frozen=True)
+class MTLSettings(Settings):
+    """Beside [local], which says how the clients train."""
+
+    coupling: float = key(0.1, "weight of the pull towards the mean of all clients", least=0)
+    personal_steps: int = key(500, "steps of a new client, which starts from the mean", least=0)
+
+
+class MTLState(NamedTuple):
+    mean: Parameters  # v
+    skipped: Int[Array, ""]  # clients' updates that were left out because they were not finite
+
+
+class Memory(NamedTuple):
+    forward: Parameters  # u_i
+    steps: Int[Array, ""]  # local steps taken so far
+
+
+class Shift(NamedTuple):
+    change: Parameters  # of u_i
+    loss: Float[Array, ""]  # of the client's network: for the progress bar only
+
+
+@dataclass(frozen=True)
+class MTL(Networks):
+    """Mean-regularised multi-task learning (Evgeniou & Pontil 2004), clients as tasks.
+
+        minimise over w_1, ..., w_n:   sum_i L_i(w_i) + coupling / 2 |w_i - v|^2,   v = 1/n sum_i w_i
+
+    Every client keeps a network of its own; the server keeps the mean v. (The mean minimises the penalty
+    over v, so that w_i and v may be improved in turns, and the gradient for w_i is that of L_i plus
+    coupling (w_i - v).) A local step is one of forward-backward splitting, the penalty being implicit:
+
+        backward:  w = (u + r v) / (1 + r),   r = learning rate * coupling
+        forward:   u = w - learning rate * grad L_i(w)
+
+    The client keeps u, the server v = mean of all u, and the client's network is the backward step of
+    both. At a fixed point u = w + r (w - v) and mean u = v, hence mean w = v and grad L_i(w_i) +
+    coupling (w_i - v) = 0: the minimiser, whatever the number of local steps. No coupling is too stiff:
+    - coupling 0: u is trained locally, as if there were nobody else;
+    - coupling infinity: w = v, and v moves by the mean of the clients' gradient steps, which is FedAvg
+      with one local step (further ones repeat it) and equal weights.
+
+    Open in the paper (written for kernel machines), settled here:
+    - L_i is a mean over the client's samples, and clients count alike, as in the usual federated form
+      (Hanzely & Richtarik 2020). All networks start from the same initial values.
+    - With c of n clients per round the server adds 1/n of each one's change: v stays the mean over all n.
+    - With momentum or Adam the optimiser takes the forward step. Both limits stay; in between, the
+      coupling is weighed against the optimiser's steps and not against the loss's gradient.
+    - Everyone ends with `personal_steps` steps in all, those taken in rounds counted: a new client starts
+      from v and trains at home with the penalty towards v, a client who was rarely chosen catches up,
+      and one who took part in every round changes nothing (personal_steps = rounds * local steps).
+    """
+
+    model: NetworkModel
+    clients: int  # n
+    local: LocalTraining
+    settings: MTLSettings = MTLSettings()
+
+    def init(self, key: Array, example: Data) -> MTLState:
+        return MTLState(self.model.initial(key, example), jnp.zeros((), jnp.int32))
+
+    def init_client(self, state: MTLState, data: Data, key: Array) -> Memory:
+        return Memory(state.mean, jnp.zeros((), jnp.int32))
+
+    def backward(self, state: MTLState) -> Callable[[Parameters], Parameters]:
+        """u -> (u + r v) / (1 + r), the proximal step of the penalty; exact for r = 0 and infinity."""
+        own = 1 / (1 + self.local.learning_rate * self.settings.coupling)
+        return lambda forward: own * forward + (1 - own) * state.mean
+
+    def client_update(
+        self, state: MTLState, client_state: Memory, data: Data, key: Array
+    ) -> tuple[Shift, Memory]:
+        old, steps = client_state
+        new, loss = self.local.descend(self.model.loss, old, data, key, before=self.backward(state))
+        taken = jnp.where(jnp.isfinite(new).all(), self.local.steps, 0)
+        # What is not finite is sent, for the server to count, and not kept.
+        return Shift(new - old, loss), Memory(finite_or(new, old), steps + taken)
+
+    def server_update(
+        self, state: MTLState, updates: Shift, weights: Weights, key: Array
+    ) -> MTLState:
+        combined = combine(updates.change, weights)
+        moved = state.mean + combined.mean * combined.used / self.clients
+        skipped = combined.skipped.astype(jnp.int32)
+        return MTLState(finite_or(moved, state.mean), state.skipped + skipped)
+
+    def personalize(
+        self, state: MTLState, client_state: Memory | Nothing, data: Data, key: Array
+    ) -> Predictor:
+        """A client without a state is a new one."""
+        if not isinstance(client_state, Memory):
+            client_state = self.init_client(state, data, key)
+        backward = self.backward(state)
+        missing = jnp.maximum(self.settings.personal_steps - client_state.steps, 0)
+        forward, _ = self.local.descend(
+            self.model.loss, client_state.forward, data, key, missing, backward
+        )
+        own = backward(client_state.forward)
+        return self.model.predictor(finite_or(backward(forward), own), data)

@@ -32,7 +32,7 @@ from jaxtyping import Array, Float
 
 from pacpfl import hyper
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
-from pacpfl.methods.network import ServerState, server_start
+from pacpfl.methods.network import State, server_start
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.types import Data
@@ -44,19 +44,19 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGP(Method[ServerState, Nothing, Update]):
+class PFedGP(Method[State, Nothing, Update]):
     prior: Prior
     optimizer: optax.GradientTransformation
     batch: int | None = None  # None: all samples
     initial_std: float = 0.5
 
-    def init(self, key: Array, example: Data) -> ServerState:
+    def init(self, key: Array, example: Data) -> State:
         blocks = [b if b.std is None else b._replace(std=0.0) for b in self.prior.blocks]
         start = hyper.hyper_prior(blocks, self.initial_std, example.x.dtype)
         return server_start(self.optimizer, hyper.sample(key, start, 1)[0])
 
     def client_update(
-        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+        self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> tuple[Update, Nothing]:
         samples, batch = data.mask.sum(), mini_batch(key, data, self.batch)
         temperature = (samples / batch.mask.sum()).astype(data.x.dtype)
@@ -65,9 +65,7 @@ class PFedGP(Method[ServerState, Nothing, Update]):
         )
         return Update(gradient, log_evidence / samples), ()
 
-    def server_update(
-        self, state: ServerState, updates: Update, weights: Weights, key: Array
-    ) -> ServerState:
+    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         """The mean of the updates that are there and finite, and a step along it."""
         used, share, total = usable(updates, weights)
         mean = share / total @ jnp.where(used[:, None], updates.gradient, 0)
@@ -77,14 +75,14 @@ class PFedGP(Method[ServerState, Nothing, Update]):
             lambda new, old: jnp.where(used.any(), new, old), moved, state[:2]
         )
         missed = jnp.sum((weights > 0) & ~used, dtype=jnp.int32)
-        return ServerState(parameters, memory, state.skipped + missed)
+        return State(parameters, memory, state.skipped + missed)
 
     def personalize(
-        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+        self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         return personal_model(self.prior, state.parameters[None], data, "uniform")
 
-    def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
+    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         used, share, total = usable(updates, weights)
         return {"log_evidence": share @ jnp.where(used, updates.log_evidence, 0) / total}
 

@@ -54,7 +54,7 @@ from jaxtyping import Array, Bool, Float
 
 from pacpfl.linalg import factorise, gaussian_log_density
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
-from pacpfl.methods.network import ServerState, mean_loss, server_start, server_step
+from pacpfl.methods.network import State, mean_loss, server_start, server_step
 from pacpfl.methods.pfedgp import Update
 from pacpfl.priors.networks import Network
 from pacpfl.settings import Settings, key
@@ -103,20 +103,20 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGPClassify(Method[ServerState, Nothing, Update]):
+class PFedGPClassify(Method[State, Nothing, Update]):
     network: Network  # its outputs are the features
     classes: int
     optimizer: optax.GradientTransformation
     settings: PFedGPSettings = PFedGPSettings()
 
-    def init(self, key: Array, example: Data) -> ServerState:
+    def init(self, key: Array, example: Data) -> State:
         own = self.settings
         kernel = jnp.array([math.log(own.kernel_variance), math.log(own.kernel_length)])
         start = jnp.concatenate([self.network.initial(key), kernel]).astype(example.x.dtype)
         return server_start(self.optimizer, start)
 
     def client_update(
-        self, state: ServerState, client_state: Nothing, data: Data, key: Array
+        self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> tuple[Update, Nothing]:
         support_key, half_key = jax.random.split(key)
         data = mini_batch(support_key, data, self.settings.support or None)
@@ -176,15 +176,11 @@ class PFedGPClassify(Method[ServerState, Nothing, Update]):
         log_variance, log_length = parameters[-2], parameters[-1]
         return jnp.exp(log_variance + (products - 1) * jnp.exp(-2 * log_length))
 
-    def server_update(
-        self, state: ServerState, updates: Update, weights: Weights, key: Array
-    ) -> ServerState:
+    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         """One step along the mean gradient of those whose gradients are finite."""
         return server_step(self.optimizer, state, -updates.gradient, weights)
 
-    def personalize(
-        self, state: ServerState, client_state: Nothing, data: Data, key: Array
-    ) -> TreeModel:
+    def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> TreeModel:
         data = mini_batch(key, data, self.settings.personal_support or None)
         samples = self.samples(state.parameters, data)
         scales = fit_levels(samples.kernels, samples.sides, self.settings.personal_iterations)
@@ -193,7 +189,7 @@ class PFedGPClassify(Method[ServerState, Nothing, Update]):
             self, state.parameters, samples.features, samples.members, samples.tree, posteriors
         )
 
-    def diagnostics(self, state: ServerState, updates: Update, weights: Weights) -> Curves:
+    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         return {"log_evidence": mean_loss(updates.log_evidence, weights)}
 
 

@@ -37,10 +37,15 @@ from pacpfl.methods.alone import (
     plain_prior,
 )
 from pacpfl.methods.base import Method
-from pacpfl.methods.fedavg import FedAvg
-from pacpfl.methods.maml import MAML, MAMLSettings
-from pacpfl.methods.mtl import MTL, MTLSettings
-from pacpfl.methods.network import LocalTraining, NetworkModel
+from pacpfl.methods.network import (
+    MAML,
+    MTL,
+    FedAvg,
+    LocalTraining,
+    MAMLSettings,
+    MTLSettings,
+    NetworkModel,
+)
 from pacpfl.methods.pacpfl import DEFAULT_TAU, PACPFL, TrainSettings, build_optimizer
 from pacpfl.methods.pfedbayes import PFedBayes, PFedBayesSettings
 from pacpfl.methods.pfedgp import PFedGP
