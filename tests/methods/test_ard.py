@@ -11,8 +11,7 @@ from compiling import compiled
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from pacpfl.methods import alone
-from pacpfl.methods.alone import ARD, plain_prior
+from pacpfl.methods.alone import ARD, AloneSettings, plain_prior
 from pacpfl.personal import PersonalModel
 from pacpfl.types import Data, Prediction
 
@@ -20,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 CLIENTS, SLOTS, FEATURES = 2, 28, 3
 LENGTHS = np.array([28, 20])
-METHOD = ARD()
-PRIOR = plain_prior(FEATURES, METHOD.noise)
+PRIOR = plain_prior(FEATURES)
+METHOD = ARD(PRIOR)
 AT = np.random.default_rng(9).normal(size=(5, FEATURES))
 
 
@@ -95,10 +94,9 @@ def test_a_feature_that_does_not_matter_gets_a_long_length(fitted: Fitted) -> No
         assert lengths[2] > 4 * lengths[0]
 
 
-def test_starts_are_the_centre_and_draws_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "fit", lambda prior, starts, *_: starts)
-    data = Data(np.zeros((2, FEATURES)), np.zeros(2), np.ones(2, bool))
-    starts = np.asarray(ARD(starts=2001, spread=0.25).personalize((), (), data, jax.random.key(1)))
+def test_starts_are_the_centre_and_draws_around_it() -> None:
+    many = ARD(PRIOR, AloneSettings(restarts=2001, hyper_std=0.25))
+    starts = np.asarray(many.starts(make_clients(), jax.random.key(1)))
     found = scales(starts[0])
     assert found["mean"] == 0 and found["variance"] == 1
     assert found["noise"] == pytest.approx(0.4**2)

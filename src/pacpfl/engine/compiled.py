@@ -84,16 +84,22 @@ class Rounds:
         inputs: RoundInputs,
     ) -> Carry:
         """Play one round on this device's share of the clients."""
-        several = self.layout.devices > 1
+        method, several = self.method, self.layout.devices > 1
         own_keys = jax.vmap(lambda client: keys.update(number, client))(inputs.chosen)
-        if self.method.together:
-            updates, weights = self._means(state, inputs, own_keys)
+        if method.together:
+            updates, weights = self._block_by_block(  # of each block, as if it were a client
+                lambda data, keys, w: (method.mean_update(state, data, keys, w), w.sum()),
+                (inputs.data, own_keys, inputs.weights),
+            )
             if several:
                 updates, weights = average(updates, weights)
         else:
-            updates, own = self._updates(state, client_states, inputs, own_keys)
+            own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
+            each = jax.vmap(partial(method.client_update, state))
+            blocks = self._block_by_block(each, (own, inputs.data, own_keys))
+            updates, own = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
             stateless = not jax.tree.leaves(own)
-            if several and stateless and sums_suffice(self.method, updates):
+            if several and stateless and sums_suffice(method, updates):
                 updates, weights = average(updates, jnp.asarray(inputs.weights))
             else:
                 updates, own, chosen, weights = gather(
@@ -102,45 +108,18 @@ class Rounds:
                 client_states = jax.tree.map(
                     lambda all_, new: all_.at[chosen].set(new, mode="drop"), client_states, own
                 )
-        curves = self.method.diagnostics(state, updates, weights)
+        curves = method.diagnostics(state, updates, weights)
         key = keys.step(number, self.n) if noise is None else private_step(noise, number)
-        return self.method.server_update(state, updates, weights, key), client_states, curves
+        return method.server_update(state, updates, weights, key), client_states, curves
 
-    def _updates(
-        self, state: PyTree, client_states: PyTree, inputs: RoundInputs, keys: jax.Array
-    ) -> tuple[PyTree, PyTree]:
-        """Return the share's updates and the new states of its clients."""
-        own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
-
-        def update(arguments: PyTree) -> PyTree:
-            return jax.vmap(lambda cs, data, key: self.method.client_update(state, cs, data, key))(
-                *arguments
-            )
-
-        blocks = self._block_by_block(update, (own, inputs.data, keys))
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
-
-    def _means(
-        self, state: PyTree, inputs: RoundInputs, keys: jax.Array
-    ) -> tuple[PyTree, jax.Array]:
-        """Return each block's mean update and weight, as if it were a client."""
-
-        def mean(arguments: PyTree) -> tuple[PyTree, jax.Array]:
-            data, keys, weights = arguments
-            return self.method.mean_update(state, data, keys, weights), weights.sum()
-
-        return self._block_by_block(mean, (inputs.data, keys, inputs.weights))
-
-    def _block_by_block(self, compute: Callable[[PyTree], PyTree], arguments: PyTree) -> PyTree:
+    def _block_by_block(self, compute: Callable[..., PyTree], arguments: PyTree) -> PyTree:
         """Return `compute`, of a block of clients, for all of them: results along a leading axis."""
-        layout = self.layout
-        in_blocks = jax.tree.map(
-            lambda a: a.reshape(layout.blocks, layout.block, *a.shape[1:]), arguments
-        )
-        if layout.blocks == 1:  # a loop of one would copy
-            alone = compute(jax.tree.map(lambda a: a[0], in_blocks))
+        blocks, block = self.layout.blocks, self.layout.block
+        in_blocks = jax.tree.map(lambda a: a.reshape(blocks, block, *a.shape[1:]), arguments)
+        if blocks == 1:  # a loop of one would copy
+            alone = compute(*jax.tree.map(lambda a: a[0], in_blocks))
             return jax.tree.map(lambda a: a[None], alone)
-        return jax.lax.map(compute, in_blocks)
+        return jax.lax.map(lambda parts: compute(*parts), in_blocks)
 
 
 def make_call(rounds: Rounds, keys: Keys, resident: Resident | None = None) -> Callable[..., Carry]:
@@ -184,12 +163,8 @@ def _compiled(rounds: Rounds) -> tuple[Callable[..., Carry], jax.sharding.Mesh |
     call = partial(Rounds.call, rounds)  # no bound method: a plugin's method may have no hash
     if count == 1:
         return jax.jit(call), None
-    mesh = jax.make_mesh(
-        (count,),
-        ("clients",),
-        axis_types=(jax.sharding.AxisType.Auto,),
-        devices=jax.devices()[:count],
-    )
+    axes = ("clients",), (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((count,), *axes, devices=jax.devices()[:count])
     specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
     dealt = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
     return jax.jit(dealt), mesh
@@ -239,16 +214,14 @@ def gather(tree: PyTree, devices: int) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     carrier = jnp.result_type(*(f.dtype for f in leaves if jnp.issubdtype(f.dtype, jnp.floating)))
 
-    def pack(leaf: jax.Array) -> jax.Array:
-        return _cast(leaf, carrier).reshape(leaf.shape[0], -1)
-
-    def unpack(part: jax.Array, leaf: jax.Array) -> jax.Array:
-        return _cast(part, leaf.dtype).reshape(part.shape[0], *leaf.shape[1:])
-
-    packed = [pack(leaf) for leaf in leaves]
+    packed = [_cast(leaf, carrier).reshape(leaf.shape[0], -1) for leaf in leaves]
     whole = jax.lax.all_gather(jnp.concatenate(packed, 1), "clients", tiled=True)
     parts = jnp.split(whole, np.cumsum([part.shape[1] for part in packed])[:-1], axis=1)
-    return jax.tree.unflatten(structure, [unpack(p, f) for p, f in zip(parts, leaves, strict=True)])
+    unpacked = [
+        _cast(part, leaf.dtype).reshape(part.shape[0], *leaf.shape[1:])
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, unpacked)
 
 
 def _cast(a: jax.Array, dtype: DTypeLike) -> jax.Array:

@@ -13,7 +13,6 @@ from jax.typing import ArrayLike
 
 # What is folded into the seed's key first. Certificates draw from the key of the clients' first states.
 START, ROUNDS, PERSONAL, CLIENTS = range(4)
-CERTIFICATES = CLIENTS
 
 
 class Keys(NamedTuple):
@@ -23,7 +22,6 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, seed: int) -> Keys:
-        """Return the keys of the run with this seed."""
         return cls(jax.random.key(seed))
 
     def start(self) -> jax.Array:
@@ -32,19 +30,16 @@ class Keys(NamedTuple):
 
     def start_of(self, client: ArrayLike) -> jax.Array:
         """Return the key of a client's first state."""
-        return jax.random.fold_in(jax.random.fold_in(self.seed, CLIENTS), client)
-
-    def round(self, number: ArrayLike) -> jax.Array:
-        """Return the key of a round, from which those of its updates and of its step come."""
-        return jax.random.fold_in(jax.random.fold_in(self.seed, ROUNDS), number)
+        return jax.random.fold_in(self.certificates(), client)
 
     def update(self, number: ArrayLike, client: ArrayLike) -> jax.Array:
         """Return the key of a client's update in a round."""
-        return jax.random.fold_in(self.round(number), client)
+        rounds = jax.random.fold_in(self.seed, ROUNDS)
+        return jax.random.fold_in(jax.random.fold_in(rounds, number), client)
 
     def step(self, number: ArrayLike, clients: ArrayLike) -> jax.Array:
-        """Return the key of the server's step in a round of a run with so many clients."""
-        return jax.random.fold_in(self.round(number), clients)
+        """Return the key of the server's step: the client's who would be the next."""
+        return self.update(number, clients)
 
     def evaluation(self) -> Keys:
         """Return the keys by which clients are personalised: of new ones' first states as well."""
@@ -56,7 +51,7 @@ class Keys(NamedTuple):
 
     def certificates(self) -> jax.Array:
         """Return the key of what certificates draw."""
-        return jax.random.fold_in(self.seed, CERTIFICATES)
+        return jax.random.fold_in(self.seed, CLIENTS)
 
 
 def private_step(noise: jax.Array, number: ArrayLike) -> jax.Array:

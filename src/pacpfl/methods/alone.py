@@ -98,19 +98,14 @@ class Vanilla(Alone):
     def personalize(
         self, state: Nothing, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel | SparseModel:
-        starts, own = self.starts(data, key), self.settings
-        return fit(self.prior, starts, data, own.steps, own.learning_rate)
-
-
-def fit(
-    prior: Prior, starts: Float[Array, "starts size"], data: Data, steps: int, learning_rate: float
-) -> PersonalModel:
-    """The particle with the highest evidence that is found from any of the starts, conditioned."""
-    per_sample = 1 / data.mask.sum()
-    best = maximise(
-        lambda phi: per_sample * prior.log_evidence(phi, data), starts, steps, learning_rate
-    )
-    return personal_model(prior, best[None], data, "uniform")
+        own, per_sample = self.settings, 1 / data.mask.sum()
+        best = maximise(
+            lambda phi: per_sample * self.prior.log_evidence(phi, data),
+            self.starts(data, key),
+            own.steps,
+            own.learning_rate,
+        )
+        return personal_model(self.prior, best[None], data, "uniform")
 
 
 def maximise(
@@ -129,7 +124,7 @@ def maximise(
     return jax.tree.map(lambda a: a[best], found)
 
 
-def plain_prior(features: int, noise: float) -> GPPrior:
+def plain_prior(features: int, noise: float = 0.4) -> GPPrior:
     """Constant mean, one length scale per feature, learned scale, and a wide hyper-prior of the noise,
     centred at `noise`."""
     settings = GPSettings(
@@ -192,21 +187,16 @@ class Pooled(Vanilla):
 class VanillaBNN(Alone):
     """Vanilla and Pooled with Bayesian neural networks: posterior inference without a learned prior.
 
-    The prior is fixed before any data are seen: where PAC-PFL's particles start, N(initial values
-    of a network, initial_std^2). From there each client infers alone, exactly as a client of PAC-
-    PFL does (`Vanilla`), or one model is inferred from everybody's samples together (`Pooled`,
-    which sends data to one place: it shows what ignoring the clients' differences costs).
+    The prior is fixed before any data are seen: where PAC-PFL's particles start, N(initial values of a
+    network, initial_std^2). From there each client infers alone, exactly as a client of PAC-PFL does.
 
-    Open in the paper: prior, inference and their settings. A prior that has learned nothing must
-    not bind: let every layer adapt (adapt = "all", hundreds of steps) and give the samples a high
+    Open in the paper: prior, inference and their settings. A prior that has learned nothing must not
+    bind: let every layer adapt (adapt = "all", hundreds of steps) and give the samples a high
     temperature. What counts is temperature x initial_std^2. Measured on scikit-learn's digits, 20
     samples a client, one hidden layer of 64, initial_std 0.1: accuracy 18% at temperature 1, 67% at
     100, 68% at 1,000 (a logistic regression: 63%), and the same for std 0.3 and a ninth of the
-    temperature.
-
-    A prior around zero instead of around initial values would be the textbook's choice, but SVGD
-    with a few networks contracts to the most probable weights, and those of few samples are then
-    nearly zero everywhere: such a network predicts nothing.
+    temperature. A prior around zero would be the textbook's choice, but SVGD with a few networks
+    contracts to the most probable weights, which with few samples are nearly zero everywhere.
     """
 
     prior: Prior
@@ -302,7 +292,7 @@ class Ridge(Alone):
 
 
 @dataclass(frozen=True)
-class ARD(Alone):
+class ARD(Vanilla):
     """A Gaussian process with one length scale per feature, for each client alone.
 
         y = c + h(x) + N(0, s^2),   h ~ GP(0, a^2 exp(-sum_j (x_j - x'_j)^2 / (2 l_j^2))),
@@ -318,16 +308,9 @@ class ARD(Alone):
       every other implementation that finds this maximum.
     """
 
-    steps: int = 250
-    learning_rate: float = 0.1
-    starts: int = 2
-    spread: float = 0.5  # of the draws: 1 takes them from the prior's blocks as they are
-    noise: float = 0.4  # of the first start
+    settings: AloneSettings = AloneSettings(steps=250, learning_rate=0.1, restarts=2, hyper_std=0.5)
 
-    def personalize(
-        self, state: Nothing, client_state: Nothing, data: Data, key: Array
-    ) -> PersonalModel:
-        prior = plain_prior(data.x.shape[-1], self.noise)
-        around = hyper.hyper_prior(prior.blocks, 1.0, data.x.dtype)
-        starts = hyper.sample(key, around, self.starts, self.spread).at[0].set(around.means)
-        return fit(prior, starts, data, self.steps, self.learning_rate)
+    def starts(self, data: Data, key: Array) -> Float[Array, "starts size"]:
+        around = hyper.hyper_prior(self.prior.blocks, 1.0, data.x.dtype)
+        own = self.settings
+        return hyper.sample(key, around, own.restarts, own.hyper_std).at[0].set(around.means)

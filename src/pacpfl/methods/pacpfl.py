@@ -72,9 +72,7 @@ class TrainSettings(Settings):
         choices=("sum", "mean"),
     )
     svgd_kernel: str = key(
-        "rbf",
-        "kernel between particles: rbf (paper), imq, function",
-        choices=svgd.KERNELS,
+        "rbf", "kernel between particles: rbf (paper), imq, function", choices=svgd.KERNELS
     )
     optimizer: str = key(
         "adam", "optimiser of the particles", choices=("adam", "sgd", "adamw", "rmsprop", "lion")

@@ -399,8 +399,8 @@ OURS = (
         tasks=NUMBERS, learns="alone", releases="nothing",
     ),
     Entry(
-        "ard", "ARD-GP per client", lambda config, form: ARD(),
+        "ard", "ARD-GP per client", lambda config, form: ARD(plain_prior(len(form.features))),
         tasks=NUMBERS, learns="alone", releases="nothing",
-        memory=lambda config, form: Memory(ARD.starts),
+        memory=lambda config, form: Memory(ARD.settings.restarts),
     ),
 )  # fmt: skip
