@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy import stats
 from toys import StatelessToy, Toy, assert_same_tree, make_store
@@ -26,8 +25,6 @@ from pacpfl.engine.rounds import choose_clients, divide, initial_client_states
 from pacpfl.engine.simulate import Progress, Trained, train
 from pacpfl.engine.training import Saving, load_checkpoint
 from pacpfl.errors import InputError
-from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
 LENGTHS = (3, 5, 2, 4, 5)
@@ -100,19 +97,6 @@ def test_training_equals_a_plain_loop(c: int) -> None:
     assert_close_tree(trained.client_states, jax.tree.map(lambda *each: jnp.stack(each), *memories))
     for name, values in trained.history.items():
         np.testing.assert_allclose(values, [curve[name] for curve in curves], rtol=1e-10)
-
-
-def test_pacpfl_with_clients_of_unequal_size_equals_a_plain_loop_without_padding() -> None:
-    prior = GPPrior(2, GPSettings(mean="linear", kernel="ard"))
-    method = PACPFL(prior, 3, optax.adam(0.05), TrainSettings(particles=2))
-    store = make_store((2, 5, 5))
-    trained = run(method, store, rounds=2)
-    state, _, curves = plain_loop(method, store, 2, 3, [()] * 3)
-    assert_close_tree(trained.state, state, rtol=1e-8, atol=1e-10)
-    for name, values in trained.history.items():
-        np.testing.assert_allclose(values, [curve[name] for curve in curves], rtol=1e-8)
-    start = jax.jit(method.init)(jax.random.fold_in(jax.random.key(7), 0), own_rows(store, 0))
-    assert np.abs(trained.state.particles - start.particles).min() > 1e-3
 
 
 def test_clients_start_from_what_the_method_gives_them() -> None:

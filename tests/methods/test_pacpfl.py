@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -120,18 +119,6 @@ def test_a_round_with_the_sum_unequal_clients_and_blocks(oracle: SimpleNamespace
     updates = only(client_gradients(state.particles, data), chosen)
     after = update_server(METHOD, state, updates, jnp.ones(3), KEY)
     np.testing.assert_allclose(after.particles, expected, rtol=1e-8, atol=1e-8)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_choosing_some_clients_is_unbiased(count: int) -> None:
-    """SVGD and SGD are linear in the gradients: the mean step over all subsets is the full step."""
-    state, updates = make_state(), make_updates()
-    steps = [
-        update_server(METHOD, state, only(updates, chosen), jnp.ones(count), KEY).particles
-        for chosen in itertools.combinations(range(CLIENTS), count)
-    ]
-    full = update_server(METHOD, state, updates, ALL, KEY).particles
-    np.testing.assert_allclose(np.mean(steps, axis=0), full, rtol=1e-12, atol=1e-14)
 
 
 def test_absent_clients_are_like_clients_who_were_not_chosen() -> None:

@@ -17,7 +17,6 @@ from scipy.special import log_softmax, logsumexp, softmax
 
 from benchmarks.problem import svgd_direction
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.base import mini_batch
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
@@ -100,15 +99,6 @@ def test_a_round_by_loops(method: PACPFL, oracle: SimpleNamespace) -> None:
     np.testing.assert_allclose(after.particles, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_particles_start_where_training_of_networks_starts() -> None:
-    state, _, _ = play(METHOD, make_clients(), KEY)
-    means, log_std = np.split(np.asarray(state.particles), 2, axis=1)
-    np.testing.assert_allclose(log_std, np.log(0.2), rtol=1e-12)
-    assert np.abs(means[0] - means[1]).max() > 0.1
-    biases = [2, 3, 8, 9]
-    np.testing.assert_array_equal(means[:, biases], 0)
-
-
 def test_every_round_has_its_own_noise() -> None:
     state, _, after = play(METHOD, make_clients(), KEY)
     assert state.seed.shape == after.seed.shape == (2,) and state.seed.dtype == jnp.uint32
@@ -119,32 +109,6 @@ def test_every_round_has_its_own_noise() -> None:
         after = step(after, updates, jnp.ones(CLIENTS), jax.random.key(number + 1))
         seeds.add(tuple(np.asarray(after.seed).tolist()))
     assert len(seeds) == 4
-
-
-def test_mini_batches_have_their_temperature(oracle: SimpleNamespace) -> None:
-    """The mean loss of the batch gets beta = t m: its likelihoods are raised to t m / b."""
-    method = replace(
-        METHOD,
-        prior=replace(PRIOR, settings=replace(PRIOR.settings, objective="elbo")),
-        settings=replace(METHOD.settings, batch=2, temperature=1.4),
-    )
-    state, _, _ = play(METHOD, make_clients(), KEY)
-    data = jax.tree.map(lambda a: jnp.asarray(a[0]), make_clients())
-    key = jax.random.key(3)
-    found, _ = compiled(lambda s: method.client_update(s, (), data, key))(state)
-    batch = mini_batch(key, data, 2)
-    noise = np.asarray(noise_of(jax.random.wrap_key_data(state.seed)))
-    for row, phi in enumerate(np.asarray(state.particles)):
-        expected = oracle.central_differences(
-            lambda p: np.mean(
-                [
-                    3.5 * log_evidence(p, each[None], *map(np.asarray, batch[:2]), oracle)
-                    for each in noise[row]  # noqa: B023
-                ]
-            ),
-            phi,
-        )
-        np.testing.assert_allclose(found.gradients[row], expected, rtol=1e-6, atol=1e-8)
 
 
 @partial(compiled, static_argnums=0)

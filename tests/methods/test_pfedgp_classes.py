@@ -256,36 +256,3 @@ def test_support_bounds_what_a_client_looks_at() -> None:
     value, gradient = marginal(PARAMETERS, padded)
     assert float(update.log_evidence) == pytest.approx(float(value) / 4, abs=1e-12)
     np.testing.assert_allclose(update.gradient, gradient / 4, atol=1e-12)
-
-
-def test_training_makes_predictions_better_for_new_clients() -> None:
-    """Three directions in the plane of the first two of eight features; the rest is noise."""
-    rng = np.random.default_rng(0)
-
-    def client(count: int) -> Data:
-        y = np.resize([0.0, 1.0, 2.0], count)
-        x = rng.normal(size=(count, 8))
-        angle = 2 * np.pi * y / 3 + 0.2 * x[:, 0]
-        x[:, :2] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        return Data(x, y, np.ones(count, bool))
-
-    train = jax.tree.map(lambda *a: jnp.stack(a), *[client(10) for _ in range(5)])
-    new, test = client(10), client(60)
-    method = PFedGPClassify(MLP((8, 2)), 3, optax.adam(0.05), PFedGPSettings(iterations=4))
-
-    def run(rounds: int) -> tuple[jax.Array, jax.Array]:
-        def one(number: int, state: Any) -> Any:
-            keys = jax.random.split(jax.random.fold_in(KEY, number), 5)
-            updates, _ = jax.vmap(lambda d, k: method.client_update(state, (), d, k))(train, keys)
-            return method.server_update(state, updates, jnp.ones(5), KEY)
-
-        state = jax.lax.fori_loop(0, rounds, one, method.init(KEY, new))
-        return state.skipped, method.personalize(state, (), new, KEY)(test.x).log_probabilities
-
-    call = compiled(run)
-    correct = []
-    for rounds in (0, 100):
-        skipped, found = call(rounds)
-        assert skipped == 0
-        correct.append(np.mean(np.argmax(found, axis=1) == test.y))
-    assert correct[0] < 0.7 and correct[1] > 0.95

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -104,18 +103,6 @@ def test_the_updates_end_at_the_best_bound() -> None:
     assert 0 < EVIDENCE - few[-1] < 0.1, "which cannot be exact"
 
 
-def test_one_update_is_the_textbook_one() -> None:
-    """S = (K^-1 + Omega)^-1 and mu = S s / 2, from the scales of the prior."""
-    start = np.sqrt(np.diag(OWN_K))
-    omega = np.tanh(start / 2) / (2 * start)
-    posterior = np.linalg.inv(np.linalg.inv(OWN_K) + np.diag(omega))
-    mean = posterior @ OWN_LABELS / 2
-    once = fit(K, LABELS, 1)[PLACES]
-    np.testing.assert_allclose(once, np.sqrt(mean**2 + np.diag(posterior)), rtol=1e-12)
-    alpha = posterior_given(K, LABELS, among_others(start)).alpha
-    np.testing.assert_allclose((K @ alpha)[PLACES], mean, rtol=1e-12)
-
-
 def test_posterior_and_predictions_against_quadrature() -> None:
     """Mean-field draws means towards 0: by up to 7% here, and probabilities by up to 0.015."""
     c = fit(K, LABELS, 100)
@@ -184,35 +171,6 @@ def test_a_singular_kernel_needs_no_jitter() -> None:
     )
     found = float(bound(singular, LABELS, c))
     assert np.log(exact) - 0.1 < found < np.log(exact)
-
-
-def test_gradient_of_the_bound_with_the_scales_refitted(oracle: SimpleNamespace) -> None:
-    """At the fixed point the derivative by c is zero: the gradient at fixed c is the whole one."""
-
-    def refitted(theta: jax.Array) -> jax.Array:
-        kernel = jnp.exp(theta[0]) * jnp.exp(-jnp.exp(theta[1]) * (X - X.T) ** 2)
-        return polya_gamma.log_evidence_bound(kernel, LABELS, polya_gamma.fit(kernel, LABELS, 100))
-
-    at = np.array([0.8, -0.5])
-    evaluate = compiled(refitted)
-    expected = oracle.central_differences(lambda theta: float(evaluate(theta)), at)
-    np.testing.assert_allclose(compiled(jax.grad(refitted))(at), expected, rtol=1e-6)
-    assert (np.abs(expected) > 0.05).all()
-
-
-def test_gradient_of_the_latent_function(oracle: SimpleNamespace) -> None:
-    at, scales = np.array([[-0.4], [1.5]]), among_others(np.array([0.9, 0.4, 2.0]))
-
-    def both(theta: jax.Array) -> jax.Array:
-        kernel = jnp.exp(theta[0]) * jnp.exp(-jnp.exp(theta[1]) * (X - X.T) ** 2)
-        cross = jnp.exp(theta[0]) * jnp.exp(-jnp.exp(theta[1]) * (X - at.T) ** 2)
-        mean, reduction = polya_gamma.latent(kernel, LABELS, scales, cross)
-        return mean @ jnp.array([1.0, -2.0]) + reduction @ jnp.array([0.5, 3.0])
-
-    start = np.array([0.8, -0.5])
-    evaluate = compiled(both)
-    expected = oracle.central_differences(lambda theta: float(evaluate(theta)), start)
-    np.testing.assert_allclose(compiled(jax.grad(both))(start), expected, rtol=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(6))
