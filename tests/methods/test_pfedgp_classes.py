@@ -15,10 +15,10 @@ import pytest
 from compiling import compiled
 from scipy.special import expit, log_expit
 
-from pacpfl.methods import pfedgp_classes
+from pacpfl.methods import pfedgp
 from pacpfl.methods.base import mini_batch
 from pacpfl.methods.network import State
-from pacpfl.methods.pfedgp_classes import (
+from pacpfl.methods.pfedgp import (
     ABSENT,
     PFedGPClassify,
     PFedGPSettings,
@@ -180,7 +180,7 @@ def test_gradient_of_the_predictive_objective(
     """The scales are held fixed, as the original holds its draws of omega."""
     gradient = updated(METHOD, PARAMETERS, CLIENT, KEY).gradient
     data, half = jax.tree.map(jnp.asarray, CLIENT), jax.random.split(KEY)[1]
-    original = pfedgp_classes.fit_levels
+    original = pfedgp.fit_levels
 
     def given(parameters: jax.Array, scales: jax.Array, use: bool) -> tuple[jax.Array, jax.Array]:
         found = []
@@ -190,7 +190,7 @@ def test_gradient_of_the_predictive_objective(
             return found[0]
 
         with monkeypatch.context() as patch:
-            patch.setattr(pfedgp_classes, "fit_levels", fit)
+            patch.setattr(pfedgp, "fit_levels", fit)
             return METHOD.log_predictive(parameters, data, half), found[0]
 
     call = compiled(given)

@@ -14,8 +14,8 @@ from scipy.special import expit, log_expit
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from pacpfl.methods import pfedgp_classes as polya_gamma
-from pacpfl.methods.pfedgp_classes import class_tree
+from pacpfl.methods import pfedgp as polya_gamma
+from pacpfl.methods.pfedgp import class_tree
 
 pytestmark = pytest.mark.usefixtures("x64")
 

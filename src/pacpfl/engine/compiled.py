@@ -99,7 +99,11 @@ class Rounds:
             blocks = self._block_by_block(each, (own, inputs.data, own_keys))
             updates, own = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
             stateless = not jax.tree.leaves(own)
-            if several and stateless and sums_suffice(method, updates):
+            # Updates of networks are large, and to move all of them between devices takes longer than
+            # to compute them. Small ones are gathered, and summed in the same order on any number of
+            # devices.
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(updates))
+            if several and stateless and method.averages and size > LARGE_UPDATES:
                 updates, weights = average(updates, jnp.asarray(inputs.weights))
             else:
                 updates, own, chosen, weights = gather(
@@ -168,16 +172,6 @@ def _compiled(rounds: Rounds) -> tuple[Callable[..., Carry], jax.sharding.Mesh |
     specs = (EVERYWHERE, EVERYWHERE, ROWS, *[EVERYWHERE] * 5)
     dealt = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
     return jax.jit(dealt), mesh
-
-
-def sums_suffice(method: Method, updates: PyTree) -> bool:
-    """Return whether devices exchange sums instead of all updates.
-
-    Updates of networks are large, and to move all of them between devices takes longer than to compute
-    them. Small ones are gathered, and summed in the same order on any number of devices.
-    """
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(updates))
-    return method.averages and size > LARGE_UPDATES
 
 
 def average(updates: PyTree, weights: jax.Array) -> tuple[PyTree, jax.Array]:

@@ -288,9 +288,9 @@ class MAML(Networks):
 
     Open in the papers, settled here:
     - Batches: U_i sees one mini-batch of `batch` samples (the same in all inner steps), the outer loss
-      another, drawn independently of it, as in Per-FedAvg; the second derivatives are those of the first
-      batch, while Per-FedAvg draws a third for them. `batch=None`: all samples in both places, which is
-      F_i exactly.
+      another, drawn independently of it, as in Per-FedAvg; the second derivatives are those of the
+      first batch, while Per-FedAvg draws a third for them. `batch=None`: all samples in both places,
+      which is F_i exactly.
     - A client takes one meta-step in a round and sends its gradient, that of F_i itself: Per-FedAvg is
       SGD with it at the server, whose Adam needs it, too.
     - `first_order=True` takes J_U for the identity (FO-MAML): grad L_i at U_i(w).
@@ -366,9 +366,10 @@ class MTL(Networks):
 
         minimise over w_1, ..., w_n:   sum_i L_i(w_i) + coupling / 2 |w_i - v|^2,   v = 1/n sum_i w_i
 
-    Every client keeps a network of its own; the server keeps the mean v. (The mean minimises the penalty
-    over v, so that w_i and v may be improved in turns, and the gradient for w_i is that of L_i plus
-    coupling (w_i - v).) A local step is one of forward-backward splitting, the penalty being implicit:
+    Every client keeps a network of its own; the server keeps the mean v. (The mean minimises the
+    penalty over v, so that w_i and v may be improved in turns, and the gradient for w_i is that of L_i
+    plus coupling (w_i - v).) A local step is one of forward-backward splitting, the penalty being
+    implicit:
 
         backward:  w = (u + r v) / (1 + r),   r = learning rate * coupling
         forward:   u = w - learning rate * grad L_i(w)
@@ -383,12 +384,13 @@ class MTL(Networks):
     Open in the paper (written for kernel machines), settled here:
     - L_i is a mean over the client's samples, and clients count alike, as in the usual federated form
       (Hanzely & Richtarik 2020). All networks start from the same initial values.
-    - With c of n clients per round the server adds 1/n of each one's change: v stays the mean over all n.
+    - With c of n clients per round the server adds 1/n of each one's change: v stays everybody's mean.
     - With momentum or Adam the optimiser takes the forward step. Both limits stay; in between, the
       coupling is weighed against the optimiser's steps and not against the loss's gradient.
-    - Everyone ends with `personal_steps` steps in all, those taken in rounds counted: a new client starts
-      from v and trains at home with the penalty towards v, a client who was rarely chosen catches up,
-      and one who took part in every round changes nothing (personal_steps = rounds * local steps).
+    - Everyone ends with `personal_steps` steps in all, those taken in rounds counted: a new client
+      starts from v and trains at home with the penalty towards v, a client who was rarely chosen
+      catches up, and one who took part in every round changes nothing (personal_steps = rounds * local
+      steps).
     """
 
     model: NetworkModel

@@ -48,8 +48,7 @@ from pacpfl.methods.network import (
 )
 from pacpfl.methods.pacpfl import DEFAULT_TAU, PACPFL, TrainSettings, build_optimizer
 from pacpfl.methods.pfedbayes import PFedBayes, PFedBayesSettings
-from pacpfl.methods.pfedgp import PFedGP
-from pacpfl.methods.pfedgp_classes import PFedGPClassify, PFedGPSettings
+from pacpfl.methods.pfedgp import PFedGP, PFedGPClassify, PFedGPSettings
 from pacpfl.methods.transforms import Private, protect
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.base import Prior
