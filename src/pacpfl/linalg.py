@@ -16,12 +16,12 @@ float32 at a noise of 0.05; going through L loses as many as LAPACK does, up to 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from pacpfl import tiles
 from pacpfl.tiles import Tiles, matmul, transpose
@@ -89,7 +89,7 @@ def inverse(low: Tiles) -> Tiles:
         y = {p: -matmul(low[p][j], corner) for p in later}
         for i in later:
             row = (x[i, p] if p <= i else transpose(x[p, i]) for p in later)
-            x[i, j] = tiles.total(map(matmul, row, y.values()))
+            x[i, j] = reduce(jnp.add, map(matmul, row, y.values()))
         products = (matmul(transpose(y[p]), x[p, j]) for p in later)
         x[j, j] = reduce(jnp.add, products, matmul(transpose(corner), corner))
     return tuple(tuple(x[i, j] for j in range(i + 1)) for i in range(count))
@@ -101,7 +101,8 @@ def inverse_factor(low: Tiles) -> Tiles:
     for i, row in enumerate(low):
         w[i, i] = row[i]
         for j in range(i):
-            w[i, j] = -matmul(row[i], tiles.total(matmul(row[p], w[p, j]) for p in range(j, i)))
+            products = (matmul(row[p], w[p, j]) for p in range(j, i))
+            w[i, j] = -matmul(row[i], reduce(jnp.add, products))
     return tuple(tuple(w[i, j] for j in range(i + 1)) for i in range(len(low)))
 
 
@@ -196,29 +197,20 @@ def _bordered(a: Float[Array, "*b m m"], size: int) -> Float[Array, "*b size siz
 
 
 class Factor(NamedTuple):
-    """W = L^-1 with W (A + jitter I) W^T = I, ln|A|, and the jitter that was needed."""
-
-    inverse: Float[Array, "*b m m"]
-    log_det: Float[Array, "*b"]
-    jitter: Float[Array, "*b"]
-
-
-class TileFactor(NamedTuple):
-    """The same with L in tiles, as `cholesky` makes them."""
+    """L of A + jitter I = L L^T as `cholesky` makes it, ln|A|, and the jitter that was needed."""
 
     low: Tiles
     log_det: Float[Array, "*b"]
     jitter: Float[Array, "*b"]
 
 
-def factorise(a: Float[Array, "*b m m"]) -> Factor:
-    """`factorise_tiles` for matrices that are arrays."""
-    low, log_det, jitter = factorise_tiles(tiles.split(a))
-    return Factor(tiles.join(inverse_factor(low)), log_det, jitter)
+def factorise(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
+    """Return W = L^-1 with W (A + jitter I) W^T = I, for matrices that are arrays."""
+    return tiles.join(inverse_factor(factorise_tiles(tiles.split(a)).low))
 
 
 @jax.custom_batching.custom_vmap
-def factorise_tiles(a: Tiles) -> TileFactor:
+def factorise_tiles(a: Tiles) -> Factor:
     """Factorise every matrix; only where that fails, add jitter and try again, ten times more each.
 
     One loop serves the whole batch, and vmap only adds leading axes (the rule below), so that in
@@ -229,27 +221,27 @@ def factorise_tiles(a: Tiles) -> TileFactor:
     single = scale.dtype == jnp.float32
     first, tries = (1e-6, 6) if single else (1e-12, 12)
 
-    def attempt(carry: tuple[Int[Array, ""], Array, TileFactor]) -> tuple[Array, Array, TileFactor]:
+    def attempt(carry: tuple[Int[Array, ""], Array, Factor]) -> tuple[Array, Array, Factor]:
         count, jitter, _ = carry
         low = cholesky(tiles.add_to_diagonal(a, jitter))
         log_det = -2 * jnp.log(tiles.diagonal(low)).sum(-1)
         failed = ~jnp.isfinite(log_det)
         more = jnp.where(failed, jnp.maximum(jitter * 10, first * scale), jitter)
-        return count + 1, more, TileFactor(low, log_det, jitter)
+        return count + 1, more, Factor(low, log_det, jitter)
 
-    def again(carry: tuple[Int[Array, ""], Array, TileFactor]) -> Array:
+    def again(carry: tuple[Int[Array, ""], Array, Factor]) -> Array:
         count, jitter, factor = carry
         return (count == 0) | (jnp.any(jitter != factor.jitter) & (count < tries))
 
     zero = jnp.zeros_like(scale)
-    start = TileFactor(a, zero, zero)  # of the right shapes, and never read
+    start = Factor(a, zero, zero)  # of the right shapes, and never read
     return lax.while_loop(again, attempt, (jnp.int32(0), zero, start))[2]
 
 
 @factorise_tiles.def_vmap
 def _factorise_batched(
-    axis_size: int, batched: list[Any], a: Tiles
-) -> tuple[TileFactor, TileFactor]:
+    axis_size: int, batched: list[PyTree[bool]], a: Tiles
+) -> tuple[Factor, PyTree[bool]]:
     """Repeat what is the same along the new axis, where other tiles are not."""
     whole = jax.tree.map(
         lambda part, along: part if along else jnp.broadcast_to(part, (axis_size, *part.shape)),

@@ -3,6 +3,21 @@ r"""A predictive MIXTURE answers with its mean, std, quantiles, CDF, density and
 With weights w_c and components N(mu_c, sigma_c^2). None of these treat the mixture as one
 moment-matched Gaussian: two particles that disagree give two bumps, and the quantiles know it. Of a
 warped target all are in the target's own terms.
+
+>>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
+>>> float(mean(two)[0]), round(float(std(two)[0]), 3)  # sqrt(1 + 9)
+(0.0, 3.162)
+>>> cdf(two, jnp.zeros(1)).tolist()
+[0.5]
+>>> bool(log_density(two, jnp.zeros(1))[0] < log_density(two, jnp.full(1, 3.0))[0])
+True
+>>> quantiles(two, jnp.array([0.25, 0.75])).round(1).tolist()  # the bumps' own medians
+[[-3.0], [3.0]]
+>>> draws = samples(jax.random.key(0), two, 100)
+>>> draws.shape, bool((jnp.abs(draws) > 0.1).all())
+((100, 1), True)
+>>> in_units(two, 10.0, 2.0).means.tolist()
+[[4.0], [16.0]]
 """
 
 from __future__ import annotations
@@ -19,22 +34,12 @@ from pacpfl.types import Mixture, Prediction
 
 
 def mean(prediction: Mixture) -> Float[Array, " t"]:
-    r"""Return $\mu = \sum_c w_c \mu_c$.
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> mean(two).tolist()
-    [0.0]
-    """
+    r"""Return $\mu = \sum_c w_c \mu_c$."""
     return jnp.einsum("...c,...ct->...t", prediction.weights, _moments(prediction)[0])
 
 
 def std(prediction: Mixture) -> Float[Array, " t"]:
-    r"""Return $\sqrt{\sum_c w_c (\sigma_c^2 + (\mu_c - \mu)^2)}$, by the law of total variance.
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> round(float(std(two)[0]), 3)  # sqrt(1 + 9)
-    3.162
-    """
+    r"""Return $\sqrt{\sum_c w_c (\sigma_c^2 + (\mu_c - \mu)^2)}$, by the law of total variance."""
     means, variances = _moments(prediction)
     centre = jnp.einsum("...c,...ct->...t", prediction.weights, means)
     second = variances + (means - centre[..., None, :]) ** 2
@@ -42,25 +47,17 @@ def std(prediction: Mixture) -> Float[Array, " t"]:
 
 
 def cdf(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"]:
-    r"""Return $\sum_c w_c \Phi((y - \mu_c) / \sigma_c)$.
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> cdf(two, jnp.zeros(1)).tolist()
-    [0.5]
-    """
-    z = (_forward(prediction, y[..., None, :]) - prediction.means) / prediction.stds
-    return jnp.einsum("...c,...ct->...t", prediction.weights, ndtr(z))
+    r"""Return $\sum_c w_c \Phi((y - \mu_c) / \sigma_c)$."""
+    return jnp.einsum("...c,...ct->...t", prediction.weights, ndtr(_standardised(prediction, y)))
 
 
 def log_density(prediction: Mixture, y: Float[Array, " t"]) -> Float[Array, " t"]:
-    r"""Return $\ln \sum_c w_c N(y | \mu_c, \sigma_c^2)$: between the bumps, low.
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> bool(log_density(two, jnp.zeros(1))[0] < log_density(two, jnp.full(1, 3.0))[0])
-    True
-    """
-    z = (_forward(prediction, y[..., None, :]) - prediction.means) / prediction.stds
-    each = -0.5 * z**2 - jnp.log(prediction.stds) - 0.5 * math.log(2 * math.pi)
+    r"""Return $\ln \sum_c w_c N(y | \mu_c, \sigma_c^2)$: between the bumps, low."""
+    each = (
+        -0.5 * _standardised(prediction, y) ** 2
+        - jnp.log(prediction.stds)
+        - 0.5 * math.log(2 * math.pi)
+    )
     if not isinstance(prediction, Prediction):
         each += warp.log_slope(prediction.warps[..., None, :], y[..., None, :])
     return logsumexp(each, axis=-2, b=prediction.weights[..., :, None])
@@ -71,17 +68,14 @@ def quantiles(prediction: Mixture, levels: Float[Array, " q"]) -> Float[Array, "
 
     Each component's own quantile brackets the mixture's: it lies between the lowest and the highest.
     Components of weight zero must not widen the bracket: they would cost digits.
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> low, high = quantiles(two, jnp.array([0.25, 0.75]))
-    >>> low.round(1).tolist(), high.round(1).tolist()  # the bumps' own medians
-    ([-3.0], [3.0])
     """
     z = jax.scipy.special.ndtri(levels)
     used = (prediction.weights > 0)[..., :, None]
 
     def one(shift: Array, level: Array) -> Array:
-        own = _backward(prediction, prediction.means + prediction.stds * shift)
+        own = prediction.means + prediction.stds * shift
+        if not isinstance(prediction, Prediction):
+            own = warp.backward(prediction.warps[..., None, :], own)
         low = jnp.min(jnp.where(used, own, jnp.inf), axis=-2)
         high = jnp.max(jnp.where(used, own, -jnp.inf), axis=-2)
 
@@ -99,18 +93,11 @@ def quantiles(prediction: Mixture, levels: Float[Array, " q"]) -> Float[Array, "
 
 
 def samples(key: Array, prediction: Mixture, count: int) -> Float[Array, "count t"]:
-    """Return independent draws of y at each input (of one component for each draw and input).
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> draws = samples(jax.random.key(0), two, 100)
-    >>> draws.shape, bool((jnp.abs(draws) > 0.1).all())
-    ((100, 1), True)
-    """
+    """Return independent draws of y at each input (of one component for each draw and input)."""
     component_key, noise_key = jax.random.split(key)
     inputs = prediction.means.shape[-1]
-    chosen = jax.random.categorical(
-        component_key, jnp.log(prediction.weights), shape=(count, inputs)
-    )
+    log_weights = jnp.log(prediction.weights)
+    chosen = jax.random.categorical(component_key, log_weights, shape=(count, inputs))
     means = jnp.take_along_axis(prediction.means, chosen, axis=0)
     stds = jnp.take_along_axis(prediction.stds, chosen, axis=0)
     drawn = means + stds * jax.random.normal(noise_key, means.shape, means.dtype)
@@ -120,16 +107,10 @@ def samples(key: Array, prediction: Mixture, count: int) -> Float[Array, "count 
 
 
 def in_units(prediction: Mixture, shift: float, scale: float) -> Mixture:
-    """Return the prediction of shift + scale y.
-
-    >>> two = Prediction(jnp.array([0.5, 0.5]), jnp.array([[-3.0], [3.0]]), jnp.ones((2, 1)))
-    >>> in_units(two, 10.0, 2.0).means.tolist()
-    [[4.0], [16.0]]
-    """
+    """Return the prediction of shift + scale y."""
     if isinstance(prediction, Prediction):
-        return prediction._replace(
-            means=shift + scale * prediction.means, stds=scale * prediction.stds
-        )
+        means, stds = shift + scale * prediction.means, scale * prediction.stds
+        return prediction._replace(means=means, stds=stds)
     return prediction._replace(warps=warp.in_units(prediction.warps, shift, scale))
 
 
@@ -140,13 +121,9 @@ def _moments(prediction: Mixture) -> tuple[Array, Array]:
     return warp.moments(prediction.warps[..., None, :], prediction.means, prediction.stds)
 
 
-def _forward(prediction: Mixture, y: Array) -> Array:
-    if isinstance(prediction, Prediction):
-        return y
-    return warp.forward(prediction.warps[..., None, :], y)
-
-
-def _backward(prediction: Mixture, z: Array) -> Array:
-    if isinstance(prediction, Prediction):
-        return z
-    return warp.backward(prediction.warps[..., None, :], z)
+def _standardised(prediction: Mixture, y: Array) -> Array:
+    """Where y lies in every component: a standard normal number, if it is one of the component's."""
+    y = y[..., None, :]
+    if not isinstance(prediction, Prediction):
+        y = warp.forward(prediction.warps[..., None, :], y)
+    return (y - prediction.means) / prediction.stds

@@ -8,8 +8,8 @@ axes, the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial, reduce
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -85,7 +85,3 @@ def cut(x: Float[Array, "*b m n"], like: Tiles) -> list[Array]:
     for row in like:
         ends.append(ends[-1] + row[-1].shape[-1])
     return [x[..., start:end, :] for start, end in pairwise(ends)]
-
-
-def total(parts: Iterable[Array]) -> Array:
-    return reduce(jnp.add, parts)

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = ("priors.gp", "priors.kernels", "svgd", "predictive", "metrics", "hyper")
+MODULES = ("priors.gp", "svgd", "predictive", "metrics", "hyper")
 
 
 @pytest.mark.parametrize("name", MODULES)

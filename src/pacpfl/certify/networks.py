@@ -50,7 +50,7 @@ from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
-from pacpfl.priors.networks import affine, body_size, by_rows, features, has_features
+from pacpfl.priors.networks import Headed, affine, body_size, by_rows
 from pacpfl.run import Trained
 from pacpfl.types import Data, Samples
 
@@ -211,8 +211,8 @@ def _outputs(
 ) -> Float[Array, "r c m outputs"]:
     """Return what r networks of each client say at its inputs; the body is everybody's."""
     network = prior.network
-    if body.size and has_features(network):
-        rows = by_rows(lambda rows: features(network, body, rows), x.reshape(-1, x.shape[-1]))
+    if body.size and isinstance(network, Headed):
+        rows = by_rows(lambda rows: network.features(body, rows), x.reshape(-1, x.shape[-1]))
         seen = rows.reshape(*x.shape[:2], rows.shape[-1])
         return jax.vmap(jax.vmap(affine), (0, None))(heads, seen)
 

@@ -280,7 +280,7 @@ class Ridge(Alone):
         y = jnp.where(mask, data.y - intercept, 0)
 
         gram = matmul(transpose(x), x) + penalty * jnp.eye(x.shape[1], dtype=x.dtype)
-        factor = factorise(gram).inverse
+        factor = factorise(gram)
         slope = matmul(transpose(factor), matmul(factor, matmul(transpose(x), y)))
         leverage = 1 / count + jnp.sum(matmul(x, transpose(factor)) ** 2, axis=1)
         # A sample that determines its own prediction says nothing about the others'.

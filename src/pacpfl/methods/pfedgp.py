@@ -458,7 +458,7 @@ def fit_levels(
 def posterior_given(kernel: Square, labels: Each, c: Each) -> BinaryPosterior:
     """q(f) for these scales: alpha = Omega^1/2 B^-1 u and mu = K alpha, with u = s / (2 omega^1/2)."""
     root, u, b = _pseudo_targets(kernel, labels, c)
-    inverse = factorise(b).inverse
+    inverse = factorise(b)
     alpha = root * matmul(transpose(inverse), matmul(inverse, u))
     return BinaryPosterior(root, inverse, alpha)
 
@@ -507,7 +507,7 @@ def solve(a: Square, b: Float[Array, "m n"]) -> Float[Array, "m n"]:
 
 
 def _solve_forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-    inverse = factorise(a).inverse
+    inverse = factorise(a)
     solved = matmul(transpose(inverse), matmul(inverse, b))
     return solved, (inverse, solved)
 

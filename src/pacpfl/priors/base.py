@@ -33,66 +33,65 @@ class LeftOut(NamedTuple):
 class Prior(Protocol):
     """A family P_phi of priors, phi in R^size. All functions are for one particle; vmap adds more.
 
-    A family with closed forms draws nothing: its noise is `()`, and it needs no key. Such families
-    inherit what they have in common from `ClosedForm`.
+    What is not left open here is so for one hypothesis with closed forms, which draws nothing: its
+    noise is `()`, and it needs no key.
     """
+
+    together: bool = True
+    """Whether many particles and clients are fast side by side, as small matrices are. Where one
+    client's samples fill a processor already, as with networks, each has its own turn."""
 
     @property
     def blocks(self) -> tuple[Block, ...]: ...
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        return sum(block.size for block in self.blocks)
 
     @property
     def components(self) -> int:
         """The number of hypotheses that a prediction of one particle is a mixture of."""
-        ...
+        return 1
+
+    @property
+    def matrices(self) -> int:
+        """The number of matrices of samples by samples that one particle holds for a client."""
+        return self.components
 
     @property
     def draws(self) -> Draws:
         """What an estimate of the evidence draws: nothing, what all clients of a round share (the
         server sends a seed), or what each client draws by itself."""
-        ...
-
-    @property
-    def together(self) -> bool:
-        """Whether many particles and clients are fast side by side, as small matrices are. Where one
-        client's samples fill a processor already, as with networks, each has its own turn."""
-        ...
-
-    @property
-    def matrices(self) -> int:
-        """The number of matrices of samples by samples that one particle holds for a client."""
-        ...
+        return ""
 
     @property
     def coupling(self) -> str:
         """Why the evidence is no sum over samples; empty where it is."""
-        ...
+        return "the evidence of a Gaussian process couples all samples through the kernel matrix"
 
     @property
     def gaussian(self) -> GPPrior | None:
         """The family whose members `parts` are, if these are Gaussian processes of the target."""
-        ...
+        return None
 
     @property
     def bayesian(self) -> BNNPrior | None:
         """The family itself, if it is one of Bayesian networks."""
-        ...
+        return None
 
     def parts(self, phi: Particle) -> tuple[Float[Array, " members"], Float[Array, "members base"]]:
         """The weights and the parameters of what the particle mixes."""
-        ...
+        return jnp.ones(1, phi.dtype), phi[None]
 
     def start(
         self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
     ) -> Float[Array, "count size"]:
         """Where training begins; `spread` scales how far draws lie from the hyper-prior's mean."""
-        ...
+        return sample(key, around, count, spread)
 
     def draw(self, key: Array, dtype: jnp.dtype | type) -> Noise:
         """What one estimate of the evidence needs, whatever the particle."""
-        ...
+        return ()
 
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
@@ -121,7 +120,7 @@ class Prior(Protocol):
 
     def responsibilities(self, phi: Particle, posterior: Posterior) -> Float[Array, " components"]:
         """How much of the posterior each base prior carries (1 for a family that is no mixture)."""
-        ...
+        return jnp.ones(1, phi.dtype)
 
     def extend(self, phi: Particle, posterior: Posterior, more: Data) -> Posterior:
         """The posterior with more samples, without starting over."""
@@ -136,36 +135,6 @@ class Exact(Prior, Protocol):
     """A family with closed forms whose predictions mix Gaussians: it can be mixed and warped."""
 
     def predict(self, phi: Particle, posterior: Posterior, x: Inputs) -> Mixture: ...
-
-
-class ClosedForm:
-    """What families have in common whose evidence and posterior are exact: nothing is drawn."""
-
-    draws: Draws = ""
-    together = True
-    coupling = "the evidence of a Gaussian process couples all samples through the kernel matrix"
-    gaussian: GPPrior | None = None
-    bayesian: BNNPrior | None = None
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        raise NotImplementedError
-
-    @property
-    def size(self) -> int:
-        return sum(block.size for block in self.blocks)
-
-    def parts(self, phi: Particle) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
-        return jnp.ones(1, phi.dtype), phi[None]
-
-    def start(
-        self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
-    ) -> Float[Array, "count size"]:
-        """Draws of the hyper-prior."""
-        return sample(key, around, count, spread)
-
-    def draw(self, key: Array, dtype: jnp.dtype | type) -> Noise:
-        return ()
 
 
 def joined(data: Data, more: Data) -> Data:

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, UInt32
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block, HyperPrior
 from pacpfl.likelihoods import Likelihood, log_likelihood
-from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Scalar, joined
+from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Prior, Scalar, joined
 from pacpfl.priors.inference import BNNPosterior, Inference, Problem, infer, network_outputs
 from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.settings import Settings, key
@@ -69,7 +69,7 @@ class BNNSettings(Settings):
 
 
 @dataclass(frozen=True)
-class BNNPrior:
+class BNNPrior(Prior):
     """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned."""
 
     network: Network
@@ -79,7 +79,6 @@ class BNNPrior:
 
     together = False
     matrices = 0
-    gaussian = None
 
     @property
     def bayesian(self) -> BNNPrior:
@@ -104,56 +103,32 @@ class BNNPrior:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        spreads = (
-            self.network.size
-            if self.settings.std_per == "weight"
-            else len(layer_sizes(self.network))
-        )
-        return (
-            Block("means", self.network.size),
-            Block(
-                "log_std", spreads, math.log(self.settings.initial_std), self.settings.std_spread
-            ),
-        )
-
-    @property
-    def size(self) -> int:
-        return sum(block.size for block in self.blocks)
+        s, weights = self.settings, self.network.size
+        spreads = weights if s.std_per == "weight" else len(layer_sizes(self.network))
+        log_std = Block("log_std", spreads, math.log(s.initial_std), s.std_spread)
+        return Block("means", weights), log_std
 
     def moments(self, phi: Particle) -> tuple[Float[Array, " w"], Float[Array, " w"]]:
         """mu and sigma of every weight."""
         means, log_std = jnp.split(phi, [self.network.size])
         std = jnp.exp(log_std)
         if self.settings.std_per == "layer":
-            std = jnp.repeat(
-                std, np.array(layer_sizes(self.network)), total_repeat_length=means.size
-            )
+            layers = np.array(layer_sizes(self.network))
+            std = jnp.repeat(std, layers, total_repeat_length=means.size)
         return means, std
-
-    def parts(self, phi: Particle) -> tuple[Float[Array, " 1"], Float[Array, "1 size"]]:
-        return jnp.ones(1, phi.dtype), phi[None]
 
     def start(
         self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
     ) -> Float[Array, "count size"]:
         """Means where training of a network starts, whatever the spread."""
-        keys = jax.random.split(key, count)
-        return jax.vmap(lambda key: self.initial(key, around.means.dtype))(keys)
-
-    def initial(self, key: Array, dtype: jnp.dtype | type) -> Float[Array, " size"]:
-        means = self.network.initial(key).astype(dtype)
-        spreads = self.size - means.size
-        return jnp.concatenate(
-            [means, jnp.full(spreads, math.log(self.settings.initial_std), dtype)]
-        )
+        means = jax.vmap(self.network.initial)(jax.random.split(key, count))
+        spreads = self.size - self.network.size
+        log_std = jnp.full((count, spreads), math.log(self.settings.initial_std))
+        return jnp.concatenate([means, log_std], axis=1).astype(around.means.dtype)
 
     def draw(self, key: Array, dtype: jnp.dtype | type) -> Float[Array, "L w"]:
         """epsilon_1, ..., epsilon_L."""
         return normal(key, (self.settings.draws, self.network.size), dtype)
-
-    def log_likelihood(self, weights: Float[Array, " w"], data: Data) -> Float[Array, ""]:
-        """ln p(S | w) of the samples where the mask is true."""
-        return log_likelihood(self.likelihood, self.network(weights, data.x), data)
 
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
@@ -162,12 +137,15 @@ class BNNPrior:
             "the evidence is estimated from noise: give what `draw` gives"
         )
         means, std = self.moments(phi)
-        each = jax.vmap(lambda epsilon: self.log_likelihood(means + std * epsilon, data))(noise)
-        return (
-            temperature * each.mean()
-            if self.settings.objective == "elbo"
-            else average(temperature * each)
-        )
+
+        def fit(epsilon: Array) -> Array:
+            outputs = self.network(means + std * epsilon, data.x)
+            return log_likelihood(self.likelihood, outputs, data)
+
+        each = jax.vmap(fit)(noise)
+        if self.settings.objective == "elbo":
+            return temperature * each.mean()
+        return average(temperature * each)
 
     def _problem(self, phi: Particle) -> Problem:
         return Problem(self.network, self.likelihood, self.inference, *self.moments(phi))
@@ -199,9 +177,6 @@ class BNNPrior:
             "Stacking needs closed-form leave-one-out densities, which neural networks do not have; "
             'choose the mixture weights "uniform" or "evidence".'
         )
-
-    def responsibilities(self, phi: Particle, posterior: BNNPosterior) -> Float[Array, " 1"]:
-        return jnp.ones(1, phi.dtype)
 
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """What the network with the mean weights predicts at the reference inputs.
@@ -238,7 +213,12 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype | type) -> Float
         return jax.random.normal(key, shape, dtype)
 
     def hashed(words: UInt32[Array, " 2"]) -> Float[Array, ...]:
-        return _normal(_bits(words, math.prod(shape))).reshape(shape)
+        place = jax.lax.iota(jnp.uint32, math.prod(shape))
+        bits = _mix(_mix(place ^ words[0]) + words[1])
+        # The upper 23 are the middle of one of 2^23 equal parts of (-1, 1).
+        middle = (bits >> 9).astype(jnp.float32) + jnp.float32(0.5)
+        uniform = middle * jnp.float32(2.0**-22) - jnp.float32(1)
+        return (jnp.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform)).reshape(shape)
 
     def drawn(words: UInt32[Array, " 2"]) -> Float[Array, ...]:
         return jax.random.normal(jax.random.wrap_key_data(words), shape, dtype)
@@ -246,20 +226,8 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype | type) -> Float
     return jax.lax.platform_dependent(jax.random.key_data(key), cpu=hashed, default=drawn)
 
 
-def _bits(words: UInt32[Array, " 2"], count: int) -> UInt32[Array, " n"]:
-    place = jax.lax.iota(jnp.uint32, count)
-    return _mix(_mix(place ^ words[0]) + words[1])
-
-
 def _mix(x: UInt32[Array, " n"]) -> UInt32[Array, " n"]:
     """lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
-
-
-def _normal(bits: UInt32[Array, " n"]) -> Float[Array, " n"]:
-    """The upper 23 bits as the middle of one of 2^23 equal parts of (-1, 1), through the inverse of erf."""
-    middle = (bits >> 9).astype(jnp.float32) + jnp.float32(0.5)
-    uniform = middle * jnp.float32(2.0**-22) - jnp.float32(1)
-    return jnp.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform)

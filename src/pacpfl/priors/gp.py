@@ -22,8 +22,9 @@ $$N(y | h, s^2)^t = c_t N(y | h, s^2 / t), \qquad c_t = (2 \pi s^2)^{(1 - t) / 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ from jaxtyping import Array, Float
 from pacpfl import tiles
 from pacpfl.hyper import Block
 from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import ClosedForm, Inputs, LeftOut, Noise, Particle, Scalar, joined
+from pacpfl.priors.base import Inputs, LeftOut, Noise, Particle, Prior, Scalar, joined
 from pacpfl.priors.kernels import KERNELS, Kernel
 from pacpfl.priors.networks import MLP
 from pacpfl.settings import Settings, key
@@ -46,7 +47,7 @@ MOST_NOISE_CHANGE = 1.5
 
 
 class Mean(NamedTuple):
-    """One mean function: how many parameters it has, and its values from parameters and inputs."""
+    """How many parameters a mean function has, and its values from parameters and inputs."""
 
     size: Callable[[int, GPSettings], int]
     value: Callable[[Array, Array, GPSettings], Array]
@@ -123,19 +124,8 @@ class GPPosterior(NamedTuple):
     temperature: Float[Array, ""]
 
 
-class Embedded(NamedTuple):
-    """Where one kernel of a sum sees some inputs."""
-
-    kernel: Kernel
-    scale: Float[Array, ""] | None  # its factor; None: 1
-    x: Float[Array, "m e"]
-
-    def at(self, rows: slice) -> Embedded:
-        return self._replace(x=self.x[rows])
-
-
 @dataclass(frozen=True)
-class GPPrior(ClosedForm):
+class GPPrior(Prior):
     """The family. Frozen and hashable: it holds sizes and choices, never numbers that are learned.
 
     Of the settings, `members` and `warp` are left to the families around this one.
@@ -169,11 +159,8 @@ class GPPrior(ClosedForm):
     features: int
     settings: GPSettings = GPSettings()
 
-    components = 1
-    matrices = 1
-
     @property
-    def gaussian(self) -> GPPrior:  # type: ignore[override]
+    def gaussian(self) -> GPPrior:
         return self
 
     @property
@@ -188,7 +175,7 @@ class GPPrior(ClosedForm):
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        s, blocks = self.settings, [*self._mean_blocks]
+        s, blocks = self.settings, self._mean_blocks
         for kernel in self.kernels:
             blocks += kernel.blocks(self.features, s)
         if s.output_scale == "learned":
@@ -229,16 +216,16 @@ class GPPrior(ClosedForm):
         other: Float[Array, "t d"] | None = None,
     ) -> Float[Array, "m t"]:
         """k_phi between the rows of x and of `other` (x itself where it is not given)."""
-        embedded = self._embedded(phi, x)
-        return similarity(embedded, embedded if other is None else self._embedded(phi, other))
+        places = self._embedded(phi, x)
+        return self._similarity(
+            phi, places, places if other is None else self._embedded(phi, other)
+        )
 
     def variance(self, phi: Particle, x: Inputs) -> Float[Array, " t"]:
         """k_phi(x, x) at the rows of x."""
-        total = jnp.zeros(x.shape[0], x.dtype)
-        for part in self._embedded(phi, x):
-            value = part.kernel.variance(part.x)
-            total += value if part.scale is None else value * part.scale
-        return total
+        places = self._embedded(phi, x)
+        each = [k.variance(at) for k, at in zip(self.kernels, places, strict=True)]
+        return jnp.broadcast_to(self._sum(phi, each), x.shape[:1])
 
     def noise_variance(
         self, phi: Particle, x: Float[Array, "m d"]
@@ -259,19 +246,26 @@ class GPPrior(ClosedForm):
         most = 0.0 if self.settings.noise_model == "constant" else MOST_NOISE_CHANGE
         return jax.nn.softplus(phi[-1]) * math.exp(-most)
 
-    def _embedded(self, phi: Array, x: Array) -> list[Embedded]:
-        """Where the kernel's parts see the rows of x."""
-        scales: Sequence[Array | None] = [None] * len(self.kernels)
+    def _embedded(self, phi: Array, x: Array) -> list[Array]:
+        """Where each of the kernel's parts sees the rows of x."""
+        places, start = [], sum(block.size for block in self._mean_blocks)
+        for kernel in self.kernels:
+            end = start + sum(b.size for b in kernel.blocks(self.features, self.settings))
+            places.append(kernel.embed(phi[start:end], x, self.settings))
+            start = end
+        return places
+
+    def _similarity(self, phi: Array, a: list[Array], b: list[Array]) -> Float[Array, "m t"]:
+        """The kernel between two sets of embedded inputs."""
+        parts = zip(self.kernels, a, b, strict=True)
+        return self._sum(phi, [kernel.similarity(one, other) for kernel, one, other in parts])
+
+    def _sum(self, phi: Array, parts: list[Array]) -> Array:
+        """The values of the kernel's parts together, each times its scale."""
         if self.settings.output_scale == "learned":
             learned = self.split(phi)["kernel.scale"]
-            scales = [jnp.exp(2 * learned[index]) for index in range(len(self.kernels))]
-        embedded, start = [], sum(block.size for block in self._mean_blocks)
-        for kernel, scale in zip(self.kernels, scales, strict=True):
-            end = start + sum(b.size for b in kernel.blocks(self.features, self.settings))
-            place = kernel.embed(phi[start:end], x, self.settings)
-            embedded.append(Embedded(kernel, scale, place))
-            start = end
-        return embedded
+            parts = [jnp.exp(2 * learned[j]) * value for j, value in enumerate(parts)]
+        return reduce(jnp.add, parts)
 
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
@@ -310,15 +304,14 @@ class GPPrior(ClosedForm):
     ) -> tuple[Array, Callable[[slice, slice], Array]]:
         """Residual, and any block of the covariance, in which padding is an independent N(0, 1)
         observed at 0. Its determinant is 1 and its residual 0, so it adds exactly nothing."""
-        mask, embedded = data.mask, self._embedded(phi, data.x)
+        mask, places = data.mask, self._embedded(phi, data.x)
         residual = jnp.where(mask, data.y - self.mean_function(phi, data.x), 0)
         variance = jnp.where(mask, noise, 1.0).astype(residual.dtype)
 
         def block(rows: slice, columns: slice) -> Array:
-            at_rows = [part.at(rows) for part in embedded]
-            at_columns = [part.at(columns) for part in embedded]
             both = mask[rows, None] & mask[None, columns]
-            value = jnp.where(both, similarity(at_rows, at_columns), 0)
+            at_rows, at_columns = ([at[part] for at in places] for part in (rows, columns))
+            value = jnp.where(both, self._similarity(phi, at_rows, at_columns), 0)
             return value + jnp.diag(variance[rows]) if rows == columns else value
 
         return residual, block
@@ -349,7 +342,7 @@ class GPPrior(ClosedForm):
         everything = slice(len(more.y))
         corner = self._masked(phi, more, noise)[1](everything, everything)
         b = matmul(cross, transpose(posterior.inverse_factor))
-        v = factorise(corner - matmul(b, transpose(b))).inverse
+        v = factorise(corner - matmul(b, transpose(b)))
         top = jnp.pad(posterior.inverse_factor, ((0, 0), (0, v.shape[0])))
         bottom = jnp.concatenate([-matmul(v, matmul(b, posterior.inverse_factor)), v], -1)
         inverse = jnp.concatenate([top, bottom])
@@ -360,20 +353,13 @@ class GPPrior(ClosedForm):
 
     def predict(self, phi: Particle, posterior: GPPosterior, x: Inputs) -> Prediction:
         r"""Return $N(m(x) + k_*^T \alpha,\ k(x, x) - |W k_*|^2 + s(x)^2)$ at the rows of x."""
-        mean, variance = self.latent(phi, posterior, x)
-        std = jnp.sqrt(variance + self.noise_variance(phi, x))
-        return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
-
-    def latent(
-        self, phi: Particle, posterior: GPPosterior, x: Inputs
-    ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
-        """Return mean and variance of h(x), without the observation noise."""
-        cross = jnp.where(
-            posterior.data.mask[:, None], self.covariance(phi, posterior.data.x, x), 0
-        )
+        data = posterior.data
+        cross = jnp.where(data.mask[:, None], self.covariance(phi, data.x, x), 0)
         mean = self.mean_function(phi, x) + matmul(posterior.alpha, cross)
         explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
-        return mean, jnp.maximum(self.variance(phi, x) - explained, 0)
+        latent = jnp.maximum(self.variance(phi, x) - explained, 0)
+        std = jnp.sqrt(latent + self.noise_variance(phi, x))
+        return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
 
     def leave_one_out(self, phi: Particle, posterior: GPPosterior) -> LeftOut:
         r"""Return what every sample is to all others, in closed form.
@@ -395,9 +381,6 @@ class GPPrior(ClosedForm):
             log_normal(variance) + self._constants(noise, data.mask, temperature),
         )
 
-    def responsibilities(self, phi: Particle, posterior: GPPosterior) -> Float[Array, " 1"]:
-        return jnp.ones(1, phi.dtype)
-
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Prior mean at the reference inputs, prior correlation of neighbours, and the noise.
 
@@ -410,15 +393,6 @@ class GPPrior(ClosedForm):
         noise = jnp.atleast_1d(jnp.sqrt(self.noise_variance(phi, x)))
         parts = (mean, pairs, noise)
         return jnp.concatenate([part / math.sqrt(part.size) for part in parts])
-
-
-def similarity(a: Sequence[Embedded], b: Sequence[Embedded]) -> Float[Array, "m t"]:
-    """The kernel between two sets of inputs: the sum of its parts."""
-    total = jnp.zeros((), a[0].x.dtype)
-    for one, other in zip(a, b, strict=True):
-        value = one.kernel.similarity(one.x, other.x)
-        total += value if one.scale is None else one.scale * value
-    return total
 
 
 def _inverse_softplus(value: float) -> float:

@@ -37,7 +37,7 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
 from pacpfl.linalg import factorise
 from pacpfl.priors.base import Scalar, random_rows
-from pacpfl.priors.networks import Network, affine, body_size, by_rows, features, has_features
+from pacpfl.priors.networks import Headed, Network, affine, body_size, by_rows
 from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
@@ -59,9 +59,7 @@ class Inference(Settings):
     """
 
     inference: str = key(
-        "svgd",
-        "svgd (paper), variational or laplace",
-        choices=("svgd", "variational", "laplace"),
+        "svgd", "svgd (paper), variational or laplace", choices=("svgd", "variational", "laplace")
     )
     networks: int = key(5, "networks per particle in a client's mixture", least=1)
     adapt: str = key("last", "which layers adapt to the client", choices=("last", "all"))
@@ -124,11 +122,10 @@ class Target(NamedTuple):
 
 
 def make_target(problem: Problem, body: Array, data: Data, temperature: Array) -> Target:
-    if not problem.fixed or not has_features(problem.network):
+    network = problem.network
+    if not problem.fixed or not isinstance(network, Headed):
         return Target(problem, body, False, data, temperature)
-    seen = jax.lax.map(
-        lambda one: by_rows(lambda x: features(problem.network, one, x), data.x), body
-    )
+    seen = jax.lax.map(lambda one: by_rows(lambda x: network.features(one, x), data.x), body)
     return Target(problem, seen, True, data, temperature)
 
 
@@ -160,10 +157,8 @@ def _ascend(
         return start
     schedule = optax.cosine_decay_schedule(inference.learning_rate, inference.steps)
     optimizer = OPTIMIZERS[inference.optimizer](schedule)
-    return ascend(
-        lambda place, number: gradient(place, jax.random.fold_in(key, number)),
-        start, optimizer, inference.steps,
-    )  # fmt: skip
+    keyed = lambda place, number: gradient(place, jax.random.fold_in(key, number))  # noqa: E731
+    return ascend(keyed, start, optimizer, inference.steps)
 
 
 def _svgd(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array, Array]:
@@ -241,7 +236,7 @@ def _shrink(target: Target, seen: Array, z: Array) -> Callable[[Array, Scalar], 
     rows = jnp.where(target.data.mask[:, None, None], rows, 0)
     rows = jnp.sqrt(target.temperature) * rows.reshape(-1, z.size)
     eye = jnp.eye(rows.shape[0], dtype=z.dtype)
-    inverse = factorise(matmul(rows, transpose(rows)) + eye).inverse
+    inverse = factorise(matmul(rows, transpose(rows)) + eye)
 
     def shrink(vector: Array, more: Scalar) -> Array:
         inner = matmul(inverse, matmul(rows, vector) + more)
@@ -273,10 +268,7 @@ def curvature_root(
 # where it has got to, and the networks.
 INFERENCES: dict[str, tuple[Callable[[Array], Reached], Callable[..., tuple[Reached, Array]]]] = {
     "svgd": (lambda noise: noise, _svgd),
-    "variational": (
-        lambda noise: (jnp.zeros_like(noise[0]), jnp.zeros_like(noise[0])),
-        _variational,
-    ),
+    "variational": (lambda noise: (jnp.zeros_like(noise[0]),) * 2, _variational),
     "laplace": (jnp.zeros_like, _laplace),
 }
 
@@ -293,17 +285,12 @@ class BNNPosterior(NamedTuple):
     seed: UInt32[Array, " 2"]
 
 
-def draws(problem: Problem, key: Array) -> Float[Array, "n w"]:
-    """Networks drawn from the prior, in units of its sigma."""
-    shape = (problem.inference.networks, problem.means.size)
-    return jax.random.normal(jax.random.fold_in(key, 0), shape, problem.means.dtype)
-
-
 def infer(
     problem: Problem, data: Data, temperature: Array, key: Array, reached: Reached | None = None
 ) -> BNNPosterior:
-    """From the prior, or from where inference stood before."""
-    fixed, drawn = problem.fixed, draws(problem, key)
+    """From draws of the prior, or from where inference stood before."""
+    fixed, shape = problem.fixed, (problem.inference.networks, problem.means.size)
+    drawn = jax.random.normal(jax.random.fold_in(key, 0), shape, problem.means.dtype)
     body, head = jnp.split(problem.means + problem.std * drawn, [fixed], axis=1)
     target = make_target(problem, body, data, temperature)
     noise = drawn[:, fixed:]
@@ -315,7 +302,7 @@ def infer(
     else:
         said = network_outputs(problem, body, head, data.x)
         log_likelihoods = temperature * jax.vmap(
-            lambda each: log_likelihood(problem.likelihood, each, data)
+            lambda outputs: log_likelihood(problem.likelihood, outputs, data)
         )(said)
     adapted = problem.means[fixed:] + problem.std[fixed:] * z
     seed = jax.random.key_data(key)
@@ -336,8 +323,8 @@ def network_outputs(
 
     def one(pair: tuple[Array, Array]) -> Array:
         body, head = pair
-        if problem.fixed and has_features(network):
-            return by_rows(lambda rows: affine(head, features(network, body, rows)), x)
+        if problem.fixed and isinstance(network, Headed):
+            return by_rows(lambda rows: affine(head, network.features(body, rows)), x)
         whole = jnp.concatenate(pair)
         return by_rows(lambda rows: network(whole, rows), x)
 

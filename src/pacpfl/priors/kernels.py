@@ -5,19 +5,7 @@ A kernel embeds the inputs (length scales, a network), and compares what it has 
 $$k(x, x') = \mathrm{similarity}(f_\phi(x), f_\phi(x')).$$
 
 One's own kernel is one record, registered under its name; from then on `prior.kernel` may name it,
-alone or in a sum such as "deep+cosine":
-
->>> import jax.numpy as jnp
->>> cosine = Kernel(
-...     blocks=lambda features, settings: (Block("kernel.cosine", features, 0.0, 1.0),),
-...     embed=lambda phi, x, settings: x @ jnp.exp(phi)[:, None],
-...     similarity=lambda a, b: jnp.cos(a - b.T),
-... )
->>> register_kernel("cosine", cosine)
->>> from pacpfl.priors.gp import GPPrior, GPSettings
->>> GPPrior(2, GPSettings(mean="zero", kernel="ard+cosine")).size
-5
->>> del KERNELS["cosine"]
+alone or in a sum such as "deep+cosine". CONTRIBUTING.md shows one.
 """
 
 from __future__ import annotations
@@ -43,10 +31,6 @@ if TYPE_CHECKING:
 Profile = Callable[[Array], tuple[Array, Array]]
 
 
-def _ones(embedded: Float[Array, "t e"]) -> Float[Array, ""]:
-    return jnp.ones((), embedded.dtype)
-
-
 @dataclass(frozen=True)
 class Kernel:
     """One covariance function.
@@ -67,7 +51,7 @@ class Kernel:
     blocks: Callable[[int, GPSettings], tuple[Block, ...]]
     embed: Callable[[Array, Array, GPSettings], Array]
     similarity: Callable[[Array, Array], Array]
-    variance: Callable[[Array], Array] = _ones
+    variance: Callable[[Array], Array] = lambda embedded: jnp.ones((), embedded.dtype)
 
 
 def register_kernel(name: str, kernel: Kernel) -> None:
@@ -161,17 +145,12 @@ def _scaled(phi: Array, x: Array, settings: GPSettings) -> Array:
     return x * jnp.exp(-phi)
 
 
-def _affine(phi: Array, x: Array, settings: GPSettings) -> Array:
-    return jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1) * jnp.exp(phi)
-
-
 def _circles(phi: Array, x: Array, settings: GPSettings) -> Array:
     r"""Each feature on a circle of radius 1 / l: $|u - u'| = 2 |\sin(\pi (x - x') / p)| / l$."""
     lengths, periods = jnp.split(phi, 2)
     angles = 2 * jnp.pi * x * jnp.exp(-periods)
-    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1) * jnp.tile(
-        jnp.exp(-lengths), 2
-    )
+    circles = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
+    return circles * jnp.tile(jnp.exp(-lengths), 2)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -186,7 +165,7 @@ KERNELS: dict[str, Kernel] = {
     # sum_j s_j^2 x_j x'_j + s_0^2: ridge regression with a penalty of its own for each slope.
     "linear": Kernel(
         lambda features, s: (Block("kernel.linear", features + 1, math.log(0.1), 1.0),),
-        _affine,
+        lambda phi, x, s: jnp.pad(x, ((0, 0), (0, 1)), constant_values=1) * jnp.exp(phi),
         lambda a, b: matmul(a, transpose(b)),
         lambda a: jnp.sum(a**2, axis=-1),
     ),

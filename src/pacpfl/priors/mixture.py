@@ -22,16 +22,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from pacpfl.hyper import Block
-from pacpfl.priors.base import (
-    ClosedForm,
-    Exact,
-    Inputs,
-    LeftOut,
-    Noise,
-    Particle,
-    Posterior,
-    Scalar,
-)
+from pacpfl.priors.base import Exact, Inputs, LeftOut, Noise, Particle, Posterior, Prior, Scalar
 from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data, Mixture, flattened
 
@@ -42,7 +33,7 @@ class MixturePosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MixturePrior(ClosedForm):
+class MixturePrior(Prior):
     """K members of `base` (any family whose predictions are Gaussian mixtures)."""
 
     base: Exact
@@ -53,11 +44,7 @@ class MixturePrior(ClosedForm):
         return self.members * self.base.components
 
     @property
-    def matrices(self) -> int:
-        return self.members * self.base.matrices
-
-    @property
-    def gaussian(self) -> GPPrior | None:  # type: ignore[override]
+    def gaussian(self) -> GPPrior | None:
         return self.base.gaussian
 
     @property

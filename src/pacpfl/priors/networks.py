@@ -16,13 +16,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from pacpfl.errors import InputError
 from pacpfl.settings import Settings, key
 
 ROWS = 512  # inputs at once where all there are may not fit into memory
-PADDINGS = ("valid", "same")
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,9 @@ class Dense:
     def initial(self, key: Array) -> Float[Array, " size"]:
         """Weights N(0, gain / inputs), biases 0."""
         parts = []
-        for index, ((inputs, outputs), gain) in enumerate(
-            zip(self.layers, self.gains, strict=True)
-        ):
+        for index, (inputs, outputs) in enumerate(self.layers):
             draw = jax.random.normal(jax.random.fold_in(key, index), (inputs * outputs,))
-            parts += [math.sqrt(gain / inputs) * draw, jnp.zeros(outputs)]
+            parts += [math.sqrt(self.gains[index] / inputs) * draw, jnp.zeros(outputs)]
         return jnp.concatenate(parts)
 
 
@@ -152,15 +150,7 @@ class MLP(Dense):
 
 
 @runtime_checkable
-class LayeredNetwork(Network, Protocol):
-    """A network that tells how many parameters each layer has, in the order in which they lie."""
-
-    @property
-    def layer_sizes(self) -> tuple[int, ...]: ...
-
-
-@runtime_checkable
-class HeadedNetwork(LayeredNetwork, Protocol):
+class Headed(Network, Protocol):
     """A network that ends in `affine`: its last layer can be adapted without running the others."""
 
     def features(
@@ -171,13 +161,20 @@ class HeadedNetwork(LayeredNetwork, Protocol):
 
 
 def layer_sizes(network: Network) -> tuple[int, ...]:
-    """Return the number of parameters of each layer; an InputError where the network does not tell."""
-    if isinstance(network, LayeredNetwork):
-        return network.layer_sizes
-    raise InputError(
-        f"{type(network).__name__} does not tell its layers; give it a layer_sizes property, or "
-        'choose std_per = "weight" and adapt = "all".'
-    )
+    """Return the number of parameters of each layer, in the order in which they lie.
+
+    Raises
+    ------
+    InputError
+        If the network does not tell.
+    """
+    sizes: tuple[int, ...] | None = getattr(network, "layer_sizes", None)
+    if sizes is None:
+        raise InputError(
+            f"{type(network).__name__} does not tell its layers; give it a layer_sizes property, or "
+            'choose std_per = "weight" and adapt = "all".'
+        )
+    return sizes
 
 
 def body_size(network: Network) -> int:
@@ -197,19 +194,6 @@ def affine(
     outputs = parameters.size // (inputs + 1)
     weight, bias = jnp.split(parameters, [inputs * outputs])
     return x @ weight.reshape(inputs, outputs) + bias
-
-
-def has_features(network: Network) -> bool:
-    """Whether the network can be cut before its last layer."""
-    return isinstance(network, HeadedNetwork)
-
-
-def features(
-    network: Network, body: Float[Array, " body"], x: Float[Array, "m inputs"]
-) -> Float[Array, "m features"]:
-    """What the last layer of a network that `has_features` sees."""
-    assert isinstance(network, HeadedNetwork)
-    return network.features(body, x)
 
 
 def by_rows(
@@ -249,15 +233,13 @@ class CNN(Dense):
     padding: str = "valid"
 
     def __post_init__(self) -> None:
-        if self.padding not in PADDINGS:
-            raise InputError(
-                f"padding = {self.padding!r} is not one of {', '.join(PADDINGS)}; choose one of them."
-            )
+        if self.padding not in ("valid", "same"):
+            raise InputError(f"padding = {self.padding!r} is not one of valid, same; choose one.")
         if self.padding == "same" and self.side % 2 == 0:
             raise InputError(
                 f'side = {self.side} has no middle, which padding "same" needs; choose an odd one.'
             )
-        if min(self._grid) < 1:
+        if min(self._grids[1]) < 2:
             raise InputError(
                 f"Images of {self.height} x {self.width} are too small for two convolutions of "
                 f"{self.side} x {self.side} with padding {self.padding!r}; "
@@ -265,21 +247,21 @@ class CNN(Dense):
             )
 
     @property
-    def _grid(self) -> tuple[int, int]:
-        """Height and width after both convolutions and maxima."""
+    def _grids(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Height and width after each convolution; the maximum behind it halves them."""
         lost = self.side - 1 if self.padding == "valid" else 0
-        height, width = (((n - lost) // 2 - lost) // 2 for n in (self.height, self.width))
-        return height, width
+        height, width = self.height - lost, self.width - lost
+        return (height, width), (height // 2 - lost, width // 2 - lost)
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         first, second = self.filters
-        height, width = self._grid
+        height, width = self._grids[1]
         area = self.side**2
         return (
             (area * self.channels, first),
             (area * first, second),
-            (height * width * second, self.hidden),
+            ((height // 2) * (width // 2) * second, self.hidden),
             (self.hidden, self.outputs),
         )
 
@@ -291,13 +273,9 @@ class CNN(Dense):
     @property
     def activations(self) -> int:
         """How many numbers one image leaves behind on its way through the network."""
-        lost = self.side - 1 if self.padding == "valid" else 0
-        height, width, channels, total = self.height, self.width, self.channels, 0
-        for filters in self.filters:
-            height, width = height - lost, width - lost
-            total += height * width * (self.side**2 * channels + filters)
-            height, width, channels = height // 2, width // 2, filters
-        return total + height * width * channels + self.hidden + self.outputs
+        first, second, dense, last = self.layers
+        convolved = zip(self._grids, (first, second), strict=True)
+        return sum(h * w * sum(layer) for (h, w), layer in convolved) + sum(dense) + last[1]
 
     def __call__(
         self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
@@ -362,13 +340,11 @@ class WrappedNetwork:
         """The network's parameters, and all the rest of it."""
         return eqx.partition(self.make(key), eqx.is_inexact_array)
 
-    def _shapes(self) -> PyTree[jax.ShapeDtypeStruct]:
-        """The parameters' shapes, without computing any."""
-        return eqx.filter_eval_shape(lambda key: self._divided(key)[0], jax.random.key(0))
-
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        leaves = jax.tree_util.tree_leaves_with_path(self._shapes())
+        # Shapes only: no parameters are computed.
+        shapes = eqx.filter_eval_shape(lambda key: self._divided(key)[0], jax.random.key(0))
+        leaves = jax.tree_util.tree_leaves_with_path(shapes)
         return tuple(
             sum(leaf.size for _, leaf in layer)
             for _, layer in groupby(leaves, lambda pair: pair[0][:-1])
@@ -379,19 +355,13 @@ class WrappedNetwork:
         return sum(self.layer_sizes)
 
     def initial(self, key: Array) -> Float[Array, " size"]:
-        return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(self._divided(key)[0])])
+        return ravel_pytree(self._divided(key)[0])[0]
 
     def __call__(
         self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
     ) -> Float[Array, "m outputs"]:
         # Only the network's structure is used, so the compiler drops the values `make` computes.
         arrays, rest = self._divided(jax.random.key(0))
-        leaves, structure = jax.tree.flatten(arrays)
-        ends = np.cumsum([leaf.size for leaf in leaves])
-        pieces = [
-            parameters[end - leaf.size : end].reshape(leaf.shape)
-            for leaf, end in zip(leaves, ends, strict=True)
-        ]
-        network = eqx.combine(jax.tree.unflatten(structure, pieces), rest)
+        network = eqx.combine(ravel_pytree(arrays)[1](parameters), rest)
         shape = x.shape[1:] if self.shape is None else self.shape
         return jax.vmap(network)(x.reshape(x.shape[0], *shape))

@@ -142,11 +142,11 @@ def initial_inducing(data: Data, count: int, rounds: int = 10) -> Float[Array, "
 def inverse_factor(a: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """W = L^-1 of A = L L^T, with a gradient: dW = -P(W dA W^T) W, where P keeps the lower triangle
     and half of the diagonal. (The factorisation itself is a loop that cannot be differentiated.)"""
-    return factorise(a).inverse
+    return factorise(a)
 
 
 def _factor_forward(a: Array) -> tuple[Array, Array]:
-    inverse = factorise(a).inverse
+    inverse = factorise(a)
     return inverse, inverse
 
 

@@ -21,13 +21,13 @@ from jaxtyping import Array, Float
 from pacpfl import warp
 from pacpfl.hyper import Block
 from pacpfl.priors.base import (
-    ClosedForm,
     Exact,
     Inputs,
     LeftOut,
     Noise,
     Particle,
     Posterior,
+    Prior,
     Scalar,
     joined,
 )
@@ -48,7 +48,7 @@ class WarpedPosterior(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WarpedPrior(ClosedForm):
+class WarpedPrior(Prior):
     """`base`, a family with closed-form evidence and Gaussian predictions, of a warped target."""
 
     base: Exact
@@ -56,10 +56,6 @@ class WarpedPrior(ClosedForm):
     @property
     def components(self) -> int:
         return self.base.components
-
-    @property
-    def matrices(self) -> int:
-        return self.base.matrices
 
     @property
     def blocks(self) -> tuple[Block, ...]:
