@@ -1,4 +1,4 @@
-"""The hyper-prior and tau against scipy, finite differences and the paper's formula."""
+"""The hyper-prior, whose blocks have their own means and spreads, against scipy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from scipy import stats
 from pacpfl import hyper
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block
-from pacpfl.priors.gp import GPPrior, GPSettings
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -28,35 +27,14 @@ def prior() -> hyper.HyperPrior:
     return hyper.hyper_prior(BLOCKS, 2.0, jnp.float64)
 
 
-def test_means_and_stds_by_block(prior: hyper.HyperPrior) -> None:
-    np.testing.assert_allclose(prior.means, PEER.mean, rtol=1e-12)
-    np.testing.assert_allclose(prior.stds, np.sqrt(np.diag(PEER.cov)), rtol=1e-12)
-
-
-def test_the_noise_keeps_its_own_spread() -> None:
-    """A wide hyper-prior on the weights must not widen that of the noise."""
-    family = GPPrior(
-        2, GPSettings(mean_widths=(3,), kernel_widths=(3,), noise=0.4, noise_spread=0.1)
-    )
-    prior = hyper.hyper_prior(family.blocks, 5.0, jnp.float64)
-    np.testing.assert_allclose(prior.stds[:-1], 5.0)
-    np.testing.assert_allclose(prior.stds[-1], 0.1)
-    np.testing.assert_allclose(np.log1p(np.exp(prior.means[-1])), 0.4)
-
-
-def test_log_density_against_scipy(prior: hyper.HyperPrior) -> None:
-    np.testing.assert_allclose(hyper.log_density(prior, PHI), PEER.logpdf(PHI), rtol=1e-10)
-
-
 def test_score_against_differences(prior: hyper.HyperPrior, oracle: SimpleNamespace) -> None:
-    expected = oracle.central_differences(PEER.logpdf, PHI)
-    np.testing.assert_allclose(hyper.score(prior, PHI), expected, rtol=1e-6, atol=1e-8)
     many = np.stack([PHI, 2 * PHI, PHI - 1])
     rows = [oracle.central_differences(PEER.logpdf, row) for row in many]
     np.testing.assert_allclose(hyper.score(prior, many), rows, rtol=1e-6, atol=1e-8)
 
 
 def test_posterior_adds_tau_times_the_sum_of_evidences(prior: hyper.HyperPrior) -> None:
+    np.testing.assert_allclose(hyper.log_density(prior, PHI), PEER.logpdf(PHI), rtol=1e-10)
     evidences = jnp.array([-3.0, -8.5, 1.25])
     found = hyper.posterior_log_density(prior, PHI, evidences, 0.3)
     np.testing.assert_allclose(found, PEER.logpdf(PHI) + 0.3 * (-3.0 - 8.5 + 1.25), rtol=1e-10)
@@ -67,9 +45,7 @@ def test_samples_follow_the_hyper_prior(prior: hyper.HyperPrior) -> None:
     assert draws.shape == (4000, 6)
     for column, mean, std in zip(draws.T, prior.means, prior.stds, strict=True):
         assert stats.kstest(column, stats.norm(mean, std).cdf).pvalue > 1e-3
-    correlation = np.corrcoef(draws.T) - np.eye(6)
-    assert np.abs(correlation).max() < 0.06
-    np.testing.assert_array_equal(draws, hyper.sample(jax.random.key(0), prior, 4000))
+    assert np.abs(np.corrcoef(draws.T) - np.eye(6)).max() < 0.06
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, math.nan])

@@ -77,9 +77,7 @@ cdf, quantiles = jax.jit(predictive.cdf), jax.jit(predictive.quantiles)
 
 @quick
 @given(particles, xs, ys, masks, st.permutations(range(SAMPLES)))
-def test_the_order_of_samples_does_not_matter(
-    phis: np.ndarray, x: np.ndarray, y: np.ndarray, mask: np.ndarray, order: list[int]
-) -> None:
+def test_the_order_of_samples_does_not_matter(phis, x, y, mask, order):
     data = Data(x, y, mask)
     turned = Data(x[order], y[order], mask[order])
     for found, expected in zip(personalize(phis, turned), personalize(phis, data), strict=True):
@@ -88,9 +86,7 @@ def test_the_order_of_samples_does_not_matter(
 
 @quick
 @given(particles, xs, ys, st.permutations(range(3)))
-def test_the_order_of_particles_permutes_their_weights_alone(
-    phis: np.ndarray, x: np.ndarray, y: np.ndarray, order: list[int]
-) -> None:
+def test_the_order_of_particles_permutes_their_weights_alone(phis, x, y, order):
     data = Data(x, y, np.ones(SAMPLES, bool))
     weights, *answers = personalize(phis, data)
     turned_weights, *turned_answers = personalize(phis[order], data)
@@ -108,14 +104,7 @@ def test_the_order_of_particles_permutes_their_weights_alone(
     st.permutations(range(3)),
     st.permutations(range(SAMPLES)),
 )
-def test_a_round_knows_no_order(
-    phis: np.ndarray,
-    x: np.ndarray,
-    y: np.ndarray,
-    clients: list[int],
-    order: list[int],
-    rows: list[int],
-) -> None:
+def test_a_round_knows_no_order(phis, x, y, clients, order, rows):
     """Clients and samples in another order: the same particles; particles: the same, permuted."""
     mask = np.ones((3, SAMPLES), bool)
     expected = np.asarray(play_round(phis, Data(x, y, mask)))
@@ -160,9 +149,7 @@ def test_units_of_the_data_are_units_of_the_predictions(
 
 @quick
 @given(particle, xs, ys, masks, st.integers(0, SAMPLES - 1))
-def test_knowing_more_never_widens_and_noise_is_the_floor(
-    phi: np.ndarray, x: np.ndarray, y: np.ndarray, mask: np.ndarray, added: int
-) -> None:
+def test_knowing_more_never_widens_and_noise_is_the_floor(phi, x, y, mask, added):
     """At fixed hyper-parameters; a sample is added by taking it out of the padding."""
     less, more = mask.copy(), mask.copy()
     less[added], more[added] = False, True
@@ -176,9 +163,7 @@ def test_knowing_more_never_widens_and_noise_is_the_floor(
 
 @quick
 @given(particle, xs, ys)
-def test_noise_is_the_floor_in_single_precision(
-    phi: np.ndarray, x: np.ndarray, y: np.ndarray
-) -> None:
+def test_noise_is_the_floor_in_single_precision(phi, x, y):
     with jax.enable_x64(False):
         data = Data(x.astype(np.float32), y.astype(np.float32), np.ones(SAMPLES, bool))
         stds, noise = predictive_std(phi.astype(np.float32), data)
@@ -192,9 +177,7 @@ def test_noise_is_the_floor_in_single_precision(
     array(1e-3, 10, 3, POINTS),
     array(1e-4, 1 - 1e-4, 5),
 )
-def test_cdf_and_quantiles_are_inverse(
-    weights: np.ndarray, means: np.ndarray, stds: np.ndarray, levels: np.ndarray
-) -> None:
+def test_cdf_and_quantiles_are_inverse(weights, means, stds, levels):
     weights = weights + np.array([0.0, 1e-3, 0.0])
     prediction = Prediction(weights / weights.sum(), means, stds)
     levels = np.sort(levels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
 
 
 class InputError(ValueError):
@@ -39,7 +39,7 @@ def reason(error: Exception) -> str:
     return " ".join(said.split()).rstrip(".") or type(error).__name__
 
 
-def imported(name: str, user: str, install: str) -> Any:
+def imported(name: str, user: str, install: str) -> ModuleType:
     """Import a module of a package that is not always installed, or say who needs it and how to get it."""
     try:
         return importlib.import_module(name)

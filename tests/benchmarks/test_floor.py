@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import replace
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, partialmethod, reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,35 +25,26 @@ from benchmarks.floor import (
 from benchmarks.problem import TABLE, Sizes
 
 
+@dataclass
 class Counter:
-    def __init__(self) -> None:
-        self.count = 0
+    count: int = 0
 
 
+@dataclass
 class Number:
     """A float that tells its counter about every operation."""
 
-    def __init__(self, value: float, counter: Counter) -> None:
-        self.value, self.counter = value, counter
+    value: float
+    counter: Counter
 
-    def _new(self, value: float) -> Number:
+    def apply(self, function: Callable[..., float], *others: Number) -> Number:
         self.counter.count += 1
-        return Number(value, self.counter)
+        return Number(function(self.value, *(other.value for other in others)), self.counter)
 
-    def __add__(self, other: Number) -> Number:
-        return self._new(self.value + other.value)
-
-    def __sub__(self, other: Number) -> Number:
-        return self._new(self.value - other.value)
-
-    def __mul__(self, other: Number) -> Number:
-        return self._new(self.value * other.value)
-
-    def __truediv__(self, other: Number) -> Number:
-        return self._new(self.value / other.value)
-
-    def apply(self, function: Callable[[float], float]) -> Number:
-        return self._new(function(self.value))
+    __add__ = partialmethod(apply, operator.add)
+    __sub__ = partialmethod(apply, operator.sub)
+    __mul__ = partialmethod(apply, operator.mul)
+    __truediv__ = partialmethod(apply, operator.truediv)
 
 
 def numbers(counter: Counter, *shape: int) -> np.ndarray:
@@ -65,9 +57,7 @@ def apply(function: Callable[[float], float], values: np.ndarray) -> np.ndarray:
     return np.frompyfunc(lambda value: value.apply(function), 1, 1)(values)
 
 
-def add(values: np.ndarray) -> Number:
-    """n - 1 additions"""
-    return reduce(operator.add, values)
+add = partial(reduce, operator.add)  # n - 1 additions
 
 
 def run_network(counter: Counter, layers: tuple[tuple[int, int], ...], m: int) -> None:
@@ -159,31 +149,25 @@ def run_svgd(counter: Counter, k: int, d: int) -> None:
         particles[j] + direction * step
 
 
-@pytest.mark.parametrize("layers", [((3, 4), (4, 5), (5, 2)), ((1, 2),), ((2, 6), (6, 1))])
-@pytest.mark.parametrize("m", [1, 7])
-def test_network_operations_are_those_that_happen(
-    layers: tuple[tuple[int, int], ...], m: int
+@pytest.mark.parametrize(
+    ("counted", "run", "sizes"),
+    [
+        *((network_operations, run_network, (((3, 4), (4, 5), (5, 2)), m)) for m in (1, 7)),
+        *((network_operations, run_network, (((1, 2),), m)) for m in (1, 7)),
+        *((evidence_operations, run_evidence, (m,)) for m in (1, 2, 9)),
+        *((svgd_operations, run_svgd, sizes) for sizes in ((1, 5), (3, 4), (6, 2))),
+    ],
+)
+def test_operations_are_those_that_happen(
+    counted: Callable[..., int], run: Callable[..., Any], sizes: tuple[Any, ...]
 ) -> None:
     counter = Counter()
-    run_network(counter, layers, m)
-    assert network_operations(layers, m) == counter.count
-
-
-@pytest.mark.parametrize("m", [1, 2, 9])
-def test_evidence_operations_are_those_that_happen(m: int) -> None:
-    counter = Counter()
-    covariance, inverse = run_evidence(counter, m)
-    assert evidence_operations(m) == counter.count
-    product = covariance.dot(inverse)
-    values = [[entry.value for entry in row] for row in product]
-    np.testing.assert_allclose(values, np.eye(m), atol=1e-5)
-
-
-@pytest.mark.parametrize(("k", "d"), [(1, 5), (3, 4), (6, 2)])
-def test_svgd_operations_are_those_that_happen(k: int, d: int) -> None:
-    counter = Counter()
-    run_svgd(counter, k, d)
-    assert svgd_operations(k, d) == counter.count
+    made = run(counter, *sizes)
+    assert counted(*sizes) == counter.count
+    if made is not None:
+        covariance, inverse = made
+        values = [[entry.value for entry in row] for row in covariance.dot(inverse)]
+        np.testing.assert_allclose(values, np.eye(*sizes), atol=1e-5)
 
 
 def test_large_matrices_cost_their_cube() -> None:

@@ -19,12 +19,8 @@ from benchmarks.problem import TABLE, Problem, Sizes, make_problem
 CHILDREN = {
     "round": {"first_call": 2.5, "round": 0.5, "idle": 100.0 * 2**20, "peak": 300.0 * 2**20},
     "stream": {"first_call": 2.0, "round": 0.01, "idle": 100.0 * 2**20, "peak": 200.0 * 2**20},
-    "personal": {
-        "personalise": 0.002,
-        "personalise_first_call": 1.0,
-        "predict": 0.03,
-        "predict_first_call": 2.0,
-    },
+    "personal": {"personalise": 0.002, "personalise_first_call": 1.0}
+    | {"predict": 0.03, "predict_first_call": 2.0},
     "ceiling": {"operations": 1e9, "bytes": 1e8},
 }
 TINY = study.Plan(
@@ -42,8 +38,7 @@ TINY = study.Plan(
 class Steps:
     """A report that adds up what is done."""
 
-    def __init__(self) -> None:
-        self.done = 0.0
+    done = 0.0
 
     def __call__(self, description: str, steps: float) -> None:
         assert description
@@ -88,12 +83,7 @@ def test_first_calls_find_an_empty_cache_and_then_a_warm_one(
     asked: list[Any], tmp_path: Path
 ) -> None:
     sheet = study.compilation(TINY, tmp_path, Steps())
-    assert [cache for _, cache, _ in asked] == [
-        "compiled-5",
-        "compiled-5",
-        "compiled-6",
-        "compiled-6",
-    ]
+    assert [cache for _, cache, _ in asked] == 2 * ["compiled-5"] + 2 * ["compiled-6"]
     assert [row[1:] for row in sheet.rows] == 2 * [("empty", 2.5, 2.0), ("warm", 2.5, 2.0)]
 
 
@@ -121,28 +111,16 @@ def test_goals_are_judged_by_medians() -> None:
         (1.5, pytest.approx(4 / 3), "no"),
         (5.0, pytest.approx(5.0), "yes"),
     ]
-
-
-def test_goals_without_peers_say_so() -> None:
-    sheet = study.goals(tables_with({TABLE[0]: {study.OURS: 0.03}}))
-    assert len(sheet.rows) == 1
-    assert len(sheet.rows[0]) == len(sheet.columns)
+    without_peers = study.goals(tables_with({TABLE[0]: {study.OURS: 0.03}}))
+    assert [len(row) for row in without_peers.rows] == [len(without_peers.columns)]
 
 
 def test_floor_sheet_compares_with_our_median() -> None:
     ceiling = Ceiling(1e9, 1e12)
     row = study.floors(tables_with({TABLE[0]: {study.OURS: 2.0}}), ceiling).rows[0]
     expected = operations(TABLE[0]) / 1e9
-    assert row[1:] == pytest.approx(
-        (
-            operations(TABLE[0]) / 1e6,
-            traffic(TABLE[0]) / 2**20,
-            4 * 24 * 4 * 150**2 / 2**20,
-            1e3 * expected,
-            2000.0,
-            2.0 / expected,
-        )
-    )
+    sizes = operations(TABLE[0]) / 1e6, traffic(TABLE[0]) / 2**20, 4 * 24 * 4 * 150**2 / 2**20
+    assert row[1:] == pytest.approx((*sizes, 1e3 * expected, 2000.0, 2.0 / expected))
 
 
 def test_calls_hold_more_rounds_the_smaller_they_are() -> None:
@@ -155,8 +133,7 @@ def test_calls_hold_more_rounds_the_smaller_they_are() -> None:
 def test_every_candidate_gets_the_particles_and_its_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[int] = []
-    got: list[Any] = []
+    made, got = [], []
 
     def make_round(problem: Problem, dtype: str, rounds: int) -> Any:
         assert dtype == "float32"
@@ -197,19 +174,11 @@ def test_the_other_measurements_measure_for_real(tmp_path: Path) -> None:
         "import json, sys; from benchmarks.measure import MEASUREMENTS as m; "
         "print(json.dumps({n: m[n](**a) for n, a in json.loads(sys.argv[1]).items()}))"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(arguments)],
-        env={**os.environ, "PACPFL_CACHE_DIR": str(tmp_path / "cache")},
-        cwd=measure.ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    figures = json.loads(answer.stdout)
-    assert {name: set(values) for name, values in figures.items()} == {
-        name: set(CHILDREN[name]) for name in arguments
-    }
-    assert all(value > 0 for values in figures.values() for value in values.values())
+    call = [sys.executable, "-c", script, json.dumps(arguments)]
+    environment = {**os.environ, "PACPFL_CACHE_DIR": str(tmp_path / "cache")}
+    figures = json.loads(subprocess.check_output(call, env=environment, cwd=measure.ROOT))
+    for name in arguments:
+        assert figures[name].keys() == CHILDREN[name].keys() and min(figures[name].values()) > 0
 
 
 def test_peak_memory_stays_after_the_memory_is_gone() -> None:

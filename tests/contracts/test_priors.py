@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import compiled
+from padding import padded
 
 from pacpfl import hyper, predictive
 from pacpfl.likelihoods import Categorical, Gaussian
@@ -73,14 +74,6 @@ def samples(name: str) -> Data:
     x = rng.normal(size=(COUNT, 2))
     y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=COUNT)
     return Data(x, (y > 0) + (y > 0.5) * 1.0 if name == "classes" else y, np.ones(COUNT, bool))
-
-
-def padded(data: Data) -> Data:
-    """The samples in some of the slots, in their order, and in the others what nobody may look at."""
-    places = np.array([0, 1, 3, 4, 6, 9, 10, 11])
-    x, y = np.full((SLOTS, 2), 50.0), np.full(SLOTS, np.nan)
-    x[places], y[places] = data.x, data.y
-    return Data(x, y, np.isin(np.arange(SLOTS), places))
 
 
 @of_prior
@@ -150,7 +143,7 @@ def test_blocks_and_starts_have_the_size_and_parts_the_weights(name: str) -> Non
 def test_gradients_of_the_evidence_against_finite_differences(
     name: str, temperature: float, oracle: SimpleNamespace
 ) -> None:
-    prior, data = ALL[name], padded(samples(name))
+    prior, data = ALL[name], padded(*samples(name)[:2], SLOTS)
     phi = particle(prior)
     _, gradient = evidence(prior, phi, data, temperature)
     expected = oracle.central_differences(
@@ -163,14 +156,15 @@ def test_gradients_of_the_evidence_against_finite_differences(
 def test_padding_changes_nothing(name: str) -> None:
     prior, data = ALL[name], samples(name)
     phi = particle(prior)
-    close(evidence(prior, phi, padded(data), 0.8), evidence(prior, phi, data, 0.8), 1e-10)
-    close(answers(prior, phi, padded(data), 0.8, AT), answers(prior, phi, data, 0.8, AT), 1e-10)
+    more = padded(data.x, data.y, SLOTS)
+    close(evidence(prior, phi, more, 0.8), evidence(prior, phi, data, 0.8), 1e-10)
+    close(answers(prior, phi, more, 0.8, AT), answers(prior, phi, data, 0.8, AT), 1e-10)
 
 
 @exact
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_a_posterior_knows_the_evidence_of_its_samples(name: str, temperature: float) -> None:
-    prior, data = EXACT[name], padded(samples(name))
+    prior, data = EXACT[name], padded(*samples(name)[:2], SLOTS)
     phi = particle(prior)
     _, of_posterior, responsibilities = answers(prior, phi, data, temperature, AT)
     np.testing.assert_allclose(of_posterior, evidence(prior, phi, data, temperature)[0], rtol=1e-9)
@@ -182,7 +176,7 @@ def test_a_posterior_knows_the_evidence_of_its_samples(name: str, temperature: f
 @pytest.mark.parametrize("ends", [(6, 7, 8, 12), (5, 12)])
 def test_extending_equals_the_posterior_of_all_samples(name: str, ends: tuple[int, ...]) -> None:
     """One sample at a time and a block at once, some of the rows padding."""
-    prior, data = EXACT[name], padded(samples(name))
+    prior, data = EXACT[name], padded(*samples(name)[:2], SLOTS)
     starts = (0, *ends[:-1])
     parts = [
         Data(*(part[start:end] for part in data)) for start, end in zip(starts, ends, strict=True)
@@ -194,7 +188,7 @@ def test_extending_equals_the_posterior_of_all_samples(name: str, ends: tuple[in
 @exact
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_leave_one_out_against_refits(name: str, temperature: float) -> None:
-    prior, data = EXACT[name], padded(samples(name))
+    prior, data = EXACT[name], padded(*samples(name)[:2], SLOTS)
     found, refits = left_out(prior, particle(prior), data, temperature)
     for values, expected in zip(found, refits, strict=True):
         np.testing.assert_allclose(values[data.mask], expected[data.mask], rtol=1e-7, atol=1e-8)
@@ -213,7 +207,7 @@ def test_fingerprints_are_vectors_that_tell_particles_apart(name: str) -> None:
 
 @exact
 def test_single_precision_is_as_good_as_single_precision_can_be(name: str) -> None:
-    prior, data = EXACT[name], padded(samples(name))
+    prior, data = EXACT[name], padded(*samples(name)[:2], SLOTS)
     phi = particle(prior)
     double = evidence(prior, phi, data, 1.0), answers(prior, phi, data, 1.0, AT)
     with jax.enable_x64(False):

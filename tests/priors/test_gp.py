@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from padding import padded
 from scipy import stats
 from scipy.integrate import dblquad
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -51,10 +52,10 @@ KINDS = {
             **WIDTHS,
         ),
     ),
+    "constant-matern-periodic-scaled": GPPrior(
+        2, GPSettings(mean="constant", kernel="matern+periodic", output_scale="learned")
+    ),
 }
-KINDS["constant-matern-periodic-scaled"] = GPPrior(
-    2, GPSettings(mean="constant", kernel="matern+periodic", output_scale="learned")
-)
 SLOTS = 12  # more than one leaf of the factorisation
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -69,34 +70,6 @@ def make_samples(prior: GPPrior, count: int, seed: int = 1) -> tuple[np.ndarray,
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, prior.features))
     return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=count)
-
-
-def padded(x: np.ndarray, y: np.ndarray, slots: int = SLOTS, seed: int = 2) -> Data:
-    """The samples in random slots, in their order, and nonsense in the others."""
-    rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.choice(slots, len(y), replace=False))
-    all_x, all_y = 50 * rng.normal(size=(slots, x.shape[1])), 1e3 * rng.normal(size=slots)
-    all_x[chosen], all_y[chosen] = x, y
-    return Data(all_x, all_y, np.isin(np.arange(slots), chosen))
-
-
-@every_kind
-def test_evidence_and_posterior_against_scipy(
-    kind: str, everything: Everything, oracle: SimpleNamespace
-) -> None:
-    prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior), make_samples(prior, SLOTS)
-    at = make_samples(prior, SLOTS, seed=3)[0]
-    found = everything(prior, phi, Data(x, y, np.ones(SLOTS, bool)), at=at)
-    covariance = oracle.kernel(prior, phi, x, x) + np.diag(oracle.noise(prior, phi, x) ** 2)
-    expected = stats.multivariate_normal(oracle.mean(prior, phi, x), covariance).logpdf(y)
-    mean, std = oracle.predict(prior, phi, x, y, at)
-    np.testing.assert_allclose(found["evidence"], expected, rtol=1e-8)
-    np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-8)
-    np.testing.assert_allclose(found["means"][0], mean, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(found["stds"][0], std, rtol=1e-8)
-    np.testing.assert_array_equal(found["weights"], [1.0])
-    np.testing.assert_array_equal(found["responsibilities"], [1.0])
 
 
 @pytest.mark.parametrize(
@@ -133,23 +106,6 @@ def test_evidence_and_posterior_against_scikit_learn(
     np.testing.assert_allclose(found["stds"][0], np.hypot(latent_std, noise_at), rtol=1e-8)
 
 
-@pytest.mark.parametrize("temperature", [0.2, 1.0, 3.5])
-def test_tempered_evidence_of_one_sample_against_gauss_hermite(
-    temperature: float, everything: Everything, oracle: SimpleNamespace
-) -> None:
-    """ln of the expectation of N(y | h, s^2)^t with h ~ N(m(x), k(x, x)), by 180 nodes."""
-    prior = KINDS["sums-scaled-noise-mlp"]
-    phi, (x, y) = make_particle(prior, 9), make_samples(prior, 1, seed=10)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(180)
-    spread = math.sqrt(oracle.kernel(prior, phi, x, x)[0, 0])
-    h = oracle.mean(prior, phi, x)[0] + spread * nodes
-    likelihood = stats.norm(h, oracle.noise(prior, phi, x)).pdf(y[0]) ** temperature
-    expected = math.log(weights @ likelihood / math.sqrt(2 * math.pi))
-    found = everything(prior, phi, padded(x, y), temperature)
-    np.testing.assert_allclose(found["evidence"], expected, rtol=1e-6)
-    np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("temperature", [0.4, 2.0])
 @pytest.mark.parametrize("model", ["constant", "linear"])
 def test_tempered_evidence_of_two_samples_against_quadrature(
@@ -169,25 +125,26 @@ def test_tempered_evidence_of_two_samples_against_quadrature(
         return math.exp(temperature * log_likelihood + process.logpdf([h1, h2]))
 
     expected = math.log(dblquad(integrand, -6, 6, -6, 6, epsabs=1e-10, epsrel=1e-7)[0])
-    found = everything(prior, phi, padded(x, y), temperature)
+    found = everything(prior, phi, padded(x, y, SLOTS), temperature)
     np.testing.assert_allclose(found["evidence"], expected, rtol=1e-6)
 
 
 @every_kind
-@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0, 7.0])
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 7.0])
 def test_tempered_evidence_and_posterior_against_another_closed_form(
     kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
 ) -> None:
     prior = KINDS[kind]
     phi, (x, y) = make_particle(prior, 13), make_samples(prior, 8, seed=14)
     at = make_samples(prior, SLOTS, seed=15)[0]
-    found = everything(prior, phi, padded(x, y), temperature, at)
+    found = everything(prior, phi, padded(x, y, SLOTS), temperature, at)
     expected = oracle.log_evidence(prior, phi, x, y, temperature)
     mean, std = oracle.predict(prior, phi, x, y, at, temperature)
     np.testing.assert_allclose(found["evidence"], expected, rtol=1e-9)
     np.testing.assert_allclose(found["evidence_of"], expected, rtol=1e-9)
     np.testing.assert_allclose(found["means"][0], mean, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found["stds"][0], std, rtol=1e-9)
+    assert found["weights"] == found["responsibilities"] == [1.0]
 
 
 def test_a_particle_that_needs_jitter_does_not_change_its_neighbours() -> None:
@@ -211,47 +168,23 @@ def test_fingerprint_is_the_prior_at_the_references(kind: str, oracle: SimpleNam
     phi, x = make_particle(prior, 29), make_samples(prior, 6, seed=30)[0]
     kernel = oracle.kernel(prior, phi, x, x)
     neighbours = [kernel[i, i + 1] for i in range(5)] + [kernel[i, i + 2] for i in range(4)]
-    expected = [
-        *oracle.mean(prior, phi, x) / math.sqrt(6),
-        *np.array(neighbours) / 3,
-        *(
-            oracle.noise(prior, phi, x[:1])
-            if prior.settings.noise_model == "constant"
-            else oracle.noise(prior, phi, x) / math.sqrt(6)
-        ),
-    ]
+    noise = oracle.noise(prior, phi, x)[: 1 if prior.settings.noise_model == "constant" else 6]
+    parts = oracle.mean(prior, phi, x), np.array(neighbours), noise
+    expected = np.concatenate([part / math.sqrt(len(part)) for part in parts])
     found = jax.jit(prior.fingerprint)(phi, x)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_blocks_carry_their_own_hyper_priors() -> None:
-    prior = GPPrior(
-        5,
-        GPSettings(
-            mean="constant+linear+mlp", kernel="deep+ard", output_scale="learned", noise=0.4
-        ),
-    )
-    blocks = {block.name: block for block in prior.blocks}
-    assert list(blocks) == [
-        "mean.constant", "mean.linear", "mean.mlp", "kernel.deep", "kernel.ard", "kernel.scale",
-        "noise",
-    ]  # fmt: skip
-    assert [blocks[name].size for name in ("mean.constant", "mean.linear", "kernel.ard")] == [
-        1,
-        6,
-        5,
-    ]
-    assert prior.size == sum(block.size for block in prior.blocks)
-    assert math.log1p(math.exp(blocks["noise"].mean)) == pytest.approx(0.4, rel=1e-12)
-    assert blocks["noise"].std == 0.1
-    assert blocks["mean.mlp"].std is None and blocks["kernel.deep"].std is None
-    assert math.exp(blocks["kernel.ard"].mean) == pytest.approx(math.sqrt(5))
-    changing = GPPrior(5, GPSettings(mean="zero", kernel="ard", noise_model="linear")).blocks
-    assert [(block.name, block.size) for block in changing[-2:]] == [
-        ("noise.change", 6),
-        ("noise", 1),
-    ]
-    assert changing[-2].mean == 0.0 and changing[-2].std == 0.5
+    """A centre and a spread; None: the hyper-prior's common one. That of the noise must stay narrow."""
+    names = ("mean.constant", "mean.linear", "kernel.ard", "kernel.scale", "noise.change", "noise")
+    settings = {"mean": "constant+linear", "kernel": "ard", "noise": 0.4, "noise_model": "linear"}
+    prior = GPPrior(5, GPSettings(output_scale="learned", **settings))  # type: ignore[arg-type]
+    raw = math.log(math.expm1(0.4))
+    expected = [(1, 0, None), (6, 0, None), (5, 0.5 * math.log(5), 1), (1, 0, 0.5), (6, 0, 0.5)]
+    for name, block, row in zip(names, prior.blocks, [*expected, (1, raw, 0.1)], strict=True):
+        assert (block.name, block.size, block.std) == (name, row[0], row[2])
+        assert block.mean == pytest.approx(row[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("model", ["constant", "linear", "mlp"])

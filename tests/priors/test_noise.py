@@ -63,10 +63,8 @@ def test_the_same_key_gives_the_same_numbers_also_under_vmap() -> None:
 
 
 def test_other_precisions_are_drawn_as_jax_draws_them() -> None:
-    key = jax.random.key(1)
-    np.testing.assert_array_equal(
-        normal(key, (7,), jnp.float16), jax.random.normal(key, (7,), jnp.float16)
-    )
+    key, half = jax.random.key(1), ((7,), jnp.float16)
+    np.testing.assert_array_equal(normal(key, *half), jax.random.normal(key, *half))
 
 
 @pytest.mark.parametrize("word", [0, 1])

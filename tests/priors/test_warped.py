@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from padding import padded
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import logsumexp
@@ -20,7 +21,7 @@ from pacpfl.personal import personal_model
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.priors.warped import BLOCKS, WarpedPrior
-from pacpfl.types import Data, WarpedPrediction
+from pacpfl.types import WarpedPrediction
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -43,16 +44,6 @@ def make_samples(count: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, 2))
     return x, np.sin(2 * x[:, 0]) - 0.4 * rng.exponential(size=count)
-
-
-def padded(x: np.ndarray, y: np.ndarray) -> Data:
-    """The samples first, and in the other slots what must not be looked at."""
-    more = SLOTS - len(y)
-    return Data(
-        np.concatenate([x, np.full((more, 2), 50.0)]),
-        np.concatenate([y, np.full(more, np.nan)]),
-        np.arange(SLOTS) < len(y),
-    )
 
 
 def warped(phi: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -78,7 +69,7 @@ def test_evidence_is_that_of_z_and_the_slopes(
     temperature: float, everything: Everything, oracle: SimpleNamespace
 ) -> None:
     phi, (x, y) = make_particle(), make_samples(9)
-    found = everything(PRIOR, phi, padded(x, y), temperature)
+    found = everything(PRIOR, phi, padded(x, y, SLOTS), temperature)
     expected = expected_evidence(oracle, phi, x, y, temperature)
     np.testing.assert_allclose(found["evidence"], expected, rtol=1e-8)
 
@@ -88,20 +79,10 @@ def test_the_evidence_of_one_sample_is_a_density(everything: Everything) -> None
     phi, x = make_particle(3), np.array([[0.3, -0.8]])
 
     def density(y: float) -> float:
-        return math.exp(float(everything(PRIOR, phi, padded(x, np.array([y])))["evidence"]))
+        return math.exp(float(everything(PRIOR, phi, padded(x, np.array([y]), SLOTS))["evidence"]))
 
     parts = [quad(density, a, a + 5, epsabs=1e-9)[0] for a in range(-60, 30, 5)]
     assert sum(parts) == pytest.approx(1, abs=1e-5)
-
-
-def test_without_a_bend_it_is_its_base(everything: Everything) -> None:
-    phi, (x, y) = make_particle(4, (0.0, 0.0, 0.0)), make_samples(8, 5)
-    at = make_samples(SLOTS, 6)[0]
-    found = everything(PRIOR, phi, padded(x, y), 0.7, at)
-    expected = everything(BASE, phi[3:], padded(x, y), 0.7, at)
-    for name in expected.keys() - {"gradient"}:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, err_msg=name)
-    np.testing.assert_allclose(found["gradient"][3:], expected["gradient"], rtol=1e-8, atol=1e-10)
 
 
 def test_two_members_with_warps_of_their_own(oracle: SimpleNamespace) -> None:
@@ -109,7 +90,7 @@ def test_two_members_with_warps_of_their_own(oracle: SimpleNamespace) -> None:
     members = [make_particle(11), make_particle(12, (-0.3, 0.5, 0.2))]
     phi = np.concatenate([[0.3, -0.4], *members])
     (x, y), at = make_samples(7, 13), make_samples(3, 14)[0]
-    data = padded(x, y)
+    data = padded(x, y, SLOTS)
 
     @jax.jit
     def answer(phi: jax.Array) -> tuple[Any, ...]:
@@ -137,7 +118,7 @@ def test_a_client_predicts_with_all_particles_that_are_finite(oracle: SimpleName
 
     @jax.jit
     def answer(particles: jax.Array) -> tuple[Any, ...]:
-        model = personal_model(PRIOR, particles, padded(x, y))
+        model = personal_model(PRIOR, particles, padded(x, y, SLOTS))
         said = model(at)
         assert isinstance(said, WarpedPrediction)
         below = predictive.cdf(said, jnp.asarray(targets))

@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import NamedTuple
 
 import jax
@@ -194,11 +195,9 @@ class GPPrior(Prior):
 
     def split(self, phi: Particle) -> dict[str, Array]:
         """The particle's blocks by name."""
-        pieces, start = {}, 0
-        for block in self.blocks:
-            pieces[block.name] = phi[start : start + block.size]
-            start += block.size
-        return pieces
+        blocks = self.blocks
+        ends = accumulate(block.size for block in blocks)
+        return {b.name: phi[end - b.size : end] for b, end in zip(blocks, ends, strict=True)}
 
     def mean_function(self, phi: Particle, x: Float[Array, "m d"]) -> Float[Array, " m"]:
         """m_phi at the rows of x: the sum of its parts."""
