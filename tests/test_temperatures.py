@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from pacpfl.config import Config, override
 from pacpfl.methods.registry import build_pacpfl, temperatures
-from pacpfl.types import Client, Federation, Samples
-
-
-def make_federation(sizes: tuple[int, ...]) -> Federation:
-    """The last client will get more samples."""
-    data = [Samples(np.zeros((m, 1)), np.zeros(m)) for m in (*sizes, 2)]
-    clients = [Client(f"client-{i}", each) for i, each in enumerate(data[:-2])]
-    clients.append(Client("last", data[-2], later=data[-1]))
-    return Federation("small", tuple(clients), (), ("x",))
+from pacpfl.types import Form
 
 
 def test_beta_is_the_temperature_times_the_mean_number_of_samples() -> None:
     """tau = lambda / (lambda + beta n (n_2 + upsilon)) by hand: n = 3, n_2 = 1, mean m = 20."""
-    federation = make_federation((10, 20, 30))
+    form = Form(("x",), clients=3, sizes=(10, 20, 30), later=1)
     config = override(Config(), ["train.temperature=0.5", "train.lambda=6", "train.upsilon=0.5"])
-    found = temperatures(config, federation.form)
+    found = temperatures(config, form)
     assert (found["beta"], found["n_2"], found["lambda_condition"]) == (10.0, 1, True)
     assert found["tau"] == pytest.approx(6 / (6 + 10 * 3 * 1.5))
-    method = build_pacpfl(config, federation.form)
+    method = build_pacpfl(config, form)
     assert (method.settings.temperature, method.tau) == (0.5, found["tau"])
     again = override(Config(), [f"train.tau={found['tau']}", "train.temperature=0.5"])
     again = override(again, ["train.upsilon=0.5"])
-    assert temperatures(again, federation.form)["lambda"] == pytest.approx(6)
+    assert temperatures(again, form)["lambda"] == pytest.approx(6)

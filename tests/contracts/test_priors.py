@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import compiled
-from padding import padded
+from small_data import padded
 
 from pacpfl import hyper, predictive
 from pacpfl.likelihoods import Categorical, Gaussian

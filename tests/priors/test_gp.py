@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from padding import padded
 from scipy import stats
 from scipy.integrate import dblquad
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from small_data import make_particle, make_samples, padded
 
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
@@ -60,18 +60,6 @@ SLOTS = 12  # more than one leaf of the factorisation
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def make_particle(prior: GPPrior, seed: int = 0, noise: float = -0.5) -> np.ndarray:
-    phi = 0.7 * np.random.default_rng(seed).normal(size=prior.size)
-    phi[-1] = noise
-    return phi
-
-
-def make_samples(prior: GPPrior, count: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(count, prior.features))
-    return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=count)
-
-
 @pytest.mark.parametrize(
     "kind", ["zero-ard", "constant-deep", "linear-ard-scaled", "mlp-deep-wide"]
 )
@@ -80,8 +68,8 @@ def test_evidence_and_posterior_against_scikit_learn(
 ) -> None:
     """Means are subtracted and networks applied by hand: scikit-learn knows neither."""
     prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior, 4), make_samples(prior, SLOTS, seed=5)
-    at = make_samples(prior, SLOTS, seed=6)[0]
+    phi, (x, y) = make_particle(prior, 4), make_samples(prior.features, SLOTS, seed=5)
+    at = make_samples(prior.features, SLOTS, seed=6)[0]
     if prior.settings.kernel == "deep":
         sizes = (prior.features, *prior.settings.kernel_widths, prior.settings.kernel_outputs)
         weights = np.asarray(prior.split(phi)["kernel.deep"])
@@ -113,7 +101,7 @@ def test_tempered_evidence_of_two_samples_against_quadrature(
 ) -> None:
     prior = GPPrior(2, GPSettings(mean="zero", kernel="ard", noise_model=model))
     phi = make_particle(prior, 11)
-    x, y = make_samples(prior, 2, seed=12)
+    x, y = make_samples(prior.features, 2, seed=12)
     noise = oracle.noise(prior, phi, x)
     process = stats.multivariate_normal(np.zeros(2), oracle.kernel(prior, phi, x, x))
 
@@ -135,8 +123,8 @@ def test_tempered_evidence_and_posterior_against_another_closed_form(
     kind: str, temperature: float, everything: Everything, oracle: SimpleNamespace
 ) -> None:
     prior = KINDS[kind]
-    phi, (x, y) = make_particle(prior, 13), make_samples(prior, 8, seed=14)
-    at = make_samples(prior, SLOTS, seed=15)[0]
+    phi, (x, y) = make_particle(prior, 13), make_samples(prior.features, 8, seed=14)
+    at = make_samples(prior.features, SLOTS, seed=15)[0]
     found = everything(prior, phi, padded(x, y, SLOTS), temperature, at)
     expected = oracle.log_evidence(prior, phi, x, y, temperature)
     mean, std = oracle.predict(prior, phi, x, y, at, temperature)
@@ -150,7 +138,7 @@ def test_tempered_evidence_and_posterior_against_another_closed_form(
 def test_a_particle_that_needs_jitter_does_not_change_its_neighbours() -> None:
     """Twelve samples at one place and next to no noise: singular, for that particle alone."""
     prior = KINDS["zero-ard"]
-    x, y = make_samples(prior, SLOTS, seed=27)
+    x, y = make_samples(prior.features, SLOTS, seed=27)
     good, bad = make_particle(prior, 28), make_particle(prior, 28)
     bad[:2], bad[-1] = 25.0, -40.0
     data = Data(x, y, np.ones(SLOTS, bool))
@@ -165,7 +153,7 @@ def test_a_particle_that_needs_jitter_does_not_change_its_neighbours() -> None:
 @pytest.mark.parametrize("kind", ["linear-ard-scaled", "sums-scaled-noise-mlp"])
 def test_fingerprint_is_the_prior_at_the_references(kind: str, oracle: SimpleNamespace) -> None:
     prior = KINDS[kind]
-    phi, x = make_particle(prior, 29), make_samples(prior, 6, seed=30)[0]
+    phi, x = make_particle(prior, 29), make_samples(prior.features, 6, seed=30)[0]
     kernel = oracle.kernel(prior, phi, x, x)
     neighbours = [kernel[i, i + 1] for i in range(5)] + [kernel[i, i + 2] for i in range(4)]
     noise = oracle.noise(prior, phi, x)[: 1 if prior.settings.noise_model == "constant" else 6]
@@ -209,8 +197,8 @@ def test_a_linear_kernel_is_bayesian_linear_regression(everything: Everything) -
     """In weight space: slopes and intercept N(0, s_j^2), conditioned by the normal equations."""
     prior = GPPrior(3, GPSettings(mean="zero", kernel="linear"))
     phi = make_particle(prior, seed=8)
-    x, y = make_samples(prior, SLOTS, seed=9)
-    at = make_samples(prior, SLOTS, seed=10)[0]
+    x, y = make_samples(prior.features, SLOTS, seed=9)
+    at = make_samples(prior.features, SLOTS, seed=10)[0]
     found = everything(prior, phi, Data(x, y, np.ones(SLOTS, bool)), at=at)
     noise = np.log1p(np.exp(phi[-1])) ** 2
     penalties = noise / np.exp(2 * phi[:-1])

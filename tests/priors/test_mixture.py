@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from padding import padded
 from scipy import stats
 from scipy.special import logsumexp, softmax
+from small_data import padded
 
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import MixturePrior, mixture

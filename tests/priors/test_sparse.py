@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import compiled
-from padding import padded
 from scipy import stats
+from small_data import make_particle, make_samples, padded
 
 from pacpfl.priors import sparse
 from pacpfl.priors.gp import GPPrior, GPSettings
@@ -50,18 +50,6 @@ def slopes(
     return jax.value_and_grad(sparse.bound, argnums=(1, 2))(prior, phi, inducing, data)
 
 
-def particle(prior: GPPrior, seed: int = 0) -> np.ndarray:
-    phi = 0.6 * np.random.default_rng(seed).normal(size=prior.size)
-    phi[-1] = -0.4
-    return phi
-
-
-def samples(prior: GPPrior, count: int = COUNT, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(count, prior.features))
-    return x, np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=count)
-
-
 def dense_bound(
     oracle: SimpleNamespace,
     prior: GPPrior,
@@ -84,30 +72,26 @@ def dense_bound(
 @every_kind
 def test_bound_and_gradient_against_dense_matrices(kind: str, oracle: SimpleNamespace) -> None:
     prior = KINDS[kind]
-    phi, (x, y) = particle(prior), samples(prior)
-    inducing = samples(prior, INDUCING, seed=3)[0]
-    found, (by_phi, by_inducing) = slopes(prior, phi, inducing, padded(x, y, SLOTS))
-    expected = dense_bound(oracle, prior, phi, inducing, x, y)
-    np.testing.assert_allclose(found, expected, rtol=1e-8)
-    np.testing.assert_allclose(
-        by_phi,
-        oracle.central_differences(lambda p: dense_bound(oracle, prior, p, inducing, x, y), phi),
-        rtol=1e-6,
-        atol=1e-7,
-    )
-    moved = oracle.central_differences(
-        lambda z: dense_bound(oracle, prior, phi, z.reshape(inducing.shape), x, y),
-        inducing.ravel(),
-    )
-    np.testing.assert_allclose(np.ravel(by_inducing), moved, rtol=1e-6, atol=1e-7)
+    phi, (x, y) = make_particle(prior), make_samples(prior.features, COUNT)
+    inducing = make_samples(prior.features, INDUCING, seed=3)[0]
+    found, slope = slopes(prior, phi, inducing, padded(x, y, SLOTS))
+
+    def expected(place: np.ndarray) -> float:
+        phi, z = np.split(place, [prior.size])
+        return dense_bound(oracle, prior, phi, z.reshape(inducing.shape), x, y)
+
+    place = np.append(phi, inducing)
+    np.testing.assert_allclose(found, expected(place), rtol=1e-8)
+    differences = oracle.central_differences(expected, place)
+    np.testing.assert_allclose(np.append(*slope), differences, rtol=1e-6, atol=1e-7)
 
 
 @every_kind
 def test_inducing_inputs_at_all_samples_are_exact(kind: str, oracle: SimpleNamespace) -> None:
     """And with others the bound is below the evidence, the more so the fewer they are."""
     prior = KINDS[kind]
-    phi, (x, y) = particle(prior), samples(prior)
-    at = samples(prior, TEST, seed=4)[0]
+    phi, (x, y) = make_particle(prior), make_samples(prior.features, COUNT)
+    at = make_samples(prior.features, TEST, seed=4)[0]
     exact, mean, std = values(prior, phi, x, padded(x, y, SLOTS), at)
     evidence = oracle.log_evidence(prior, phi, x, y)
     expected_mean, expected_std = oracle.predict(prior, phi, x, y, at)
@@ -115,7 +99,7 @@ def test_inducing_inputs_at_all_samples_are_exact(kind: str, oracle: SimpleNames
     np.testing.assert_allclose(mean, expected_mean, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(std, expected_std, rtol=1e-7)
 
-    few = samples(prior, INDUCING, seed=3)[0]
+    few = make_samples(prior.features, INDUCING, seed=3)[0]
     more = np.concatenate([few, x[: COUNT - INDUCING]])
     below, between = (float(values(prior, phi, z, padded(x, y, SLOTS), at)[0]) for z in (few, more))
     assert below + 1e-3 < between < evidence - 1e-3
@@ -128,8 +112,8 @@ def test_predictions_against_the_best_distribution_of_the_inducing_values(
     """u | y ~ N(K S K_uf r / s^2, K S K) with S = (K + K_uf s^-2 K_fu)^-1 and K = K_uu, and h(x) | u
     as under the prior."""
     prior = KINDS[kind]
-    phi, (x, y) = particle(prior), samples(prior)
-    inducing, at = samples(prior, INDUCING, seed=3)[0], samples(prior, TEST, seed=4)[0]
+    phi, (x, y) = make_particle(prior), make_samples(prior.features, COUNT)
+    (inducing, _), (at, _) = (make_samples(prior.features, *s) for s in ((INDUCING, 3), (TEST, 4)))
     variance = oracle.noise(prior, phi, x) ** 2
     own = oracle.kernel(prior, phi, inducing, inducing)
     cross = oracle.kernel(prior, phi, inducing, x)
@@ -152,8 +136,8 @@ def test_crowded_inducing_inputs_do_no_harm_in_float32(oracle: SimpleNamespace) 
 
     The oracle adds the same jitter to it, and has digits to spare."""
     prior = KINDS["linear-ard-scaled"]
-    phi, (x, y) = particle(prior), samples(prior)
-    inducing = 0.5 * samples(prior, 12, seed=3)[0]
+    phi, (x, y) = make_particle(prior), make_samples(prior.features, COUNT)
+    inducing = 0.5 * make_samples(prior.features, 12, seed=3)[0]
     inducing[1] = inducing[0]
     data = Data(x.astype(np.float32), y.astype(np.float32), np.ones(COUNT, bool))
     found, (by_phi, _) = slopes(prior, phi.astype(np.float32), inducing.astype(np.float32), data)
@@ -207,7 +191,7 @@ start = jax.jit(sparse.initial_inducing, static_argnums=1)
 @pytest.mark.parametrize("rounds", [0, 1, 10])
 def test_inducing_inputs_start_at_the_centres_of_clusters(rounds: int) -> None:
     """Whatever the order of the samples, and without the padding."""
-    x, y = samples(KINDS["mlp-deep"])
+    x, y = make_samples(6, COUNT)
     expected = lloyd(x, farthest_first(x, INDUCING), rounds)
     order = np.random.default_rng(8).permutation(SLOTS)
     turned = Data(*(part[order] for part in padded(x, y, SLOTS)))
@@ -215,7 +199,7 @@ def test_inducing_inputs_start_at_the_centres_of_clusters(rounds: int) -> None:
 
 
 def test_few_samples_are_their_own_inducing_inputs() -> None:
-    x, y = samples(KINDS["mlp-deep"])
+    x, y = make_samples(6, COUNT)
     found = np.asarray(start(padded(x, y, SLOTS), COUNT + 2))
     assert found.shape == (COUNT + 2, x.shape[1])
     distances = np.linalg.norm(found[:, None] - x, axis=2)

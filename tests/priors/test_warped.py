@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from padding import padded
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import logsumexp
+from small_data import make_samples, padded
 
 from pacpfl import predictive
 from pacpfl.personal import personal_model
@@ -40,12 +40,6 @@ def make_particle(seed: int = 0, bend: tuple[float, ...] = BEND) -> np.ndarray:
     return np.array([*bend, *base])
 
 
-def make_samples(count: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(count, 2))
-    return x, np.sin(2 * x[:, 0]) - 0.4 * rng.exponential(size=count)
-
-
 def warped(phi: np.ndarray, y: np.ndarray) -> np.ndarray:
     centre, skewness, log_tail = phi[:3]
     return np.sinh(np.exp(log_tail) * np.arcsinh(y - centre) - skewness)
@@ -68,7 +62,7 @@ def expected_evidence(
 def test_evidence_is_that_of_z_and_the_slopes(
     temperature: float, everything: Everything, oracle: SimpleNamespace
 ) -> None:
-    phi, (x, y) = make_particle(), make_samples(9)
+    phi, (x, y) = make_particle(), make_samples(2, 9)
     found = everything(PRIOR, phi, padded(x, y, SLOTS), temperature)
     expected = expected_evidence(oracle, phi, x, y, temperature)
     np.testing.assert_allclose(found["evidence"], expected, rtol=1e-8)
@@ -89,7 +83,7 @@ def test_two_members_with_warps_of_their_own(oracle: SimpleNamespace) -> None:
     prior = MixturePrior(PRIOR, 2)
     members = [make_particle(11), make_particle(12, (-0.3, 0.5, 0.2))]
     phi = np.concatenate([[0.3, -0.4], *members])
-    (x, y), at = make_samples(7, 13), make_samples(3, 14)[0]
+    (x, y), at = make_samples(2, 7, 13), make_samples(2, 3, 14)[0]
     data = padded(x, y, SLOTS)
 
     @jax.jit
@@ -114,7 +108,7 @@ def test_a_client_predicts_with_all_particles_that_are_finite(oracle: SimpleName
     """Its distribution function at a target is the particles' average of those of z."""
     good = [make_particle(15), make_particle(16, (0.4, 0.3, 0.1))]
     broken = np.full(PRIOR.size, np.nan)
-    (x, y), (at, targets) = make_samples(8, 17), make_samples(4, 18)
+    (x, y), (at, targets) = make_samples(2, 8, 17), make_samples(2, 4, 18)
 
     @jax.jit
     def answer(particles: jax.Array) -> tuple[Any, ...]:
@@ -140,7 +134,7 @@ def test_a_client_predicts_with_all_particles_that_are_finite(oracle: SimpleName
 
 
 def test_fingerprints_tell_warps_apart() -> None:
-    x = make_samples(5, 19)[0]
+    x = make_samples(2, 5, 19)[0]
     bent, straight = (make_particle(20, bend) for bend in (BEND, (0.0, 0.0, 0.0)))
     found = [
         np.asarray(jax.jit(PRIOR.fingerprint)(jnp.asarray(phi), x)) for phi in (bent, straight)
