@@ -128,11 +128,7 @@ def direction(
 
 
 def pairwise_squared_distances(points: Float[Array, "k p"]) -> Float[Array, "k k"]:
-    """Return |u_l - u_kappa|^2 of all pairs.
-
-    >>> float(pairwise_squared_distances(jnp.array([[0.0, 0.0], [3.0, 4.0]]))[0, 1])
-    25.0
-    """
+    """Return |u_l - u_kappa|^2 of all pairs."""
     return jnp.sum((points[:, None] - points[None, :]) ** 2, -1)
 
 
@@ -159,11 +155,7 @@ def bandwidth(squared: Float[Array, "k k"], both: Bool[Array, "k k"]) -> Float[A
 
 
 def spread(points: Float[Array, "k p"]) -> Float[Array, "k k"]:
-    """Return distances between what particles predict (fingerprints): the pairwise diversity.
-
-    >>> float(spread(jnp.array([[0.0, 0.0], [3.0, 4.0]]))[0, 1])
-    5.0
-    """
+    """Return distances between what particles predict (fingerprints): the pairwise diversity."""
     return jnp.sqrt(pairwise_squared_distances(points))
 
 
