@@ -149,12 +149,9 @@ def test_samples_scaled_by_their_own_statistics_void_the_certificate(tmp_path: P
         assert row["verdict"] == "not valid"
 
 
-def test_the_command_prints_writes_and_draws(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+def test_the_command_prints_writes_and_draws(folder: Path) -> None:
     before = {path.name for path in folder.iterdir()}
-    ended = called(capsys, "certify", str(folder), "--loss", "clipped-squared", "--limit", "4")
+    ended = called("certify", str(folder), "--loss", "clipped-squared", "--limit", "4")
     out = ended.output
     assert ended.code == 0
     written = {path.name for path in folder.iterdir()} - before
@@ -185,9 +182,9 @@ def test_the_command_prints_writes_and_draws(
     ],
 )
 def test_bad_values_end_in_one_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+    folder: Path, arguments: tuple[str, ...], words: str
 ) -> None:
-    assert_one_sentence(called(capsys, "certify", str(folder), *arguments), words)
+    assert_one_sentence(called("certify", str(folder), *arguments), words)
     assert not (folder / "certificates.json").exists()
 
 

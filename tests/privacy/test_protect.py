@@ -217,10 +217,8 @@ def test_all_rounds_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 # The command line.
 
 
-def test_the_ledger_is_printed_and_a_new_start_adds_up(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = " ".join(called(capsys, "privacy", str(folder)).output.split())
+def test_the_ledger_is_printed_and_a_new_start_adds_up(folder: Path, tmp_path: Path) -> None:
+    printed = " ".join(called("privacy", str(folder)).output.split())
     assert "Total: epsilon = 3, delta = 0 (add or remove one client; pure composition)." in printed
 
     out = tmp_path / "run"
@@ -229,7 +227,7 @@ def test_the_ledger_is_printed_and_a_new_start_adds_up(
     assert (out / FILE).is_file(), "--fresh forgets the run, not what it released"
     run(changed(epsilon=2.0), out)
     assert record_of(out)["earlier_runs"] == 1
-    printed = " ".join(called(capsys, "privacy", str(out)).output.split())
+    printed = " ".join(called("privacy", str(out)).output.split())
     # 1 for replacing one client, and 2 x 2 because adding or removing was accounted for.
     assert "Total: epsilon = 5, delta = 0 (replace one client by another" in printed
     assert "1 earlier in the same folder included" in printed
@@ -245,14 +243,12 @@ def test_a_new_start_says_what_it_means(folder: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(("where", "word"), [("nowhere", "no run folder"), (".", "no privacy")])
-def test_folders_without_a_ledger(
-    where: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert_one_sentence(called(capsys, "privacy", str(tmp_path / where)), word)
+def test_folders_without_a_ledger(where: str, word: str, tmp_path: Path) -> None:
+    assert_one_sentence(called("privacy", str(tmp_path / where)), word)
 
 
 def test_epsilon_on_the_command_line_means_gaussian(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `run` makes of its options; nothing is trained here."""
     seen: list[Config] = []
@@ -265,8 +261,8 @@ def test_epsilon_on_the_command_line_means_gaussian(
     monkeypatch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
     out = ["--out", str(tmp_path / "run")]
     start = ["run", "polynomial", "--epsilon", "4", "--delta", "1e-6", *out]
-    assert called(capsys, *start).code == 2
-    assert called(capsys, *start, "--set", "privacy.mode=laplace").code == 2
-    assert called(capsys, "run", "polynomial", *out).code == 2
+    assert called(*start).code == 2
+    assert called(*start, "--set", "privacy.mode=laplace").code == 2
+    assert called("run", "polynomial", *out).code == 2
     modes = [(c.privacy.mode, c.privacy.epsilon, c.privacy.delta) for c in seen]
     assert modes == [("gaussian", 4.0, 1e-6), ("laplace", 4.0, 1e-6), ("none", None, 1e-5)]
