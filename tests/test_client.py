@@ -19,6 +19,7 @@ from pacpfl.data.prepare import Scaler
 from pacpfl.data.tables.columns import Column, Schema
 from pacpfl.errors import InputError
 from pacpfl.files import save_arrays
+from pacpfl.hyper import hyper_prior
 from pacpfl.methods.registry import build_prior
 from pacpfl.priors.gp import GPPrior
 
@@ -61,8 +62,7 @@ def classifier() -> ClientModel:
     config = override(Config(), ["data.name=tables", "tables.source=-", "tables.target=kind",
                                  "network.widths=[4]", "posterior.networks=2"])  # fmt: skip
     prior = build_prior(config, CLASSES.form)
-    keys = jax.random.split(jax.random.key(1), 2)
-    particles = np.stack([np.asarray(prior.initial(key, np.float32)) for key in keys])  # type: ignore[attr-defined]
+    particles = np.asarray(prior.start(jax.random.key(1), hyper_prior(prior.blocks, 1.0), 2))
     shared = Shared(config, CLASSES, None, particles, np.array([1, 2], np.uint32))
     random = np.random.default_rng(0)
     x = random.normal(size=(9, 2))

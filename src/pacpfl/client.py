@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pacpfl import config as configuration
-from pacpfl import predictive, warp
+from pacpfl import predictive
 from pacpfl.config import Config
 from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.data.settings import TableSettings
@@ -50,7 +51,7 @@ LARGEST_FACTOR = 8 * 2**30  # bytes of a client's factors: beyond, exact inferen
 class Question(NamedTuple):
     """What is asked of a prediction: an array with rows last, and how it gets the target's units."""
 
-    of: Callable[..., Any]
+    of: Callable[..., jax.Array]
     in_units: Callable[[np.ndarray, Scaler], np.ndarray] = lambda answer, scaler: answer
     usable: Callable[[np.ndarray], np.ndarray] = np.isfinite
 
@@ -63,10 +64,6 @@ class Predicted(NamedTuple):
     quantiles: np.ndarray  # [levels, rows]
 
 
-def _moments(prediction: Mixture) -> jax.Array:
-    return jnp.stack([predictive.mean(prediction), predictive.std(prediction)])
-
-
 def _components(prediction: Mixture) -> jax.Array:
     fixed = [prediction.weights[:, None]]
     if isinstance(prediction, WarpedPrediction):
@@ -76,27 +73,24 @@ def _components(prediction: Mixture) -> jax.Array:
 
 
 def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
-    if len(answer) == 3:
-        weights, means, stds = answer
-        return np.stack([weights, scaler.target(means), stds * scaler.y_std])
     with jax.enable_x64(True):
-        warps = jnp.moveaxis(jnp.asarray(answer[3:]), 0, -1)
-        moved = warp.in_units(warps, scaler.y_mean, scaler.y_std)
-        return np.concatenate([answer[:3], np.moveaxis(np.asarray(moved), -1, 0)])
-
-
-def _log_probabilities(prediction: Probabilities) -> jax.Array:
-    return prediction.log_probabilities.T
+        whole = predictive.in_units(mixture(answer), scaler.y_mean, scaler.y_std)
+        return np.asarray(_components(whole))
 
 
 # [2, t]: the mixture's mean and standard deviation, noise included.
-MOMENTS = Question(_moments, lambda a, s: np.stack([s.target(a[0]), a[1] * s.y_std]))
+MOMENTS = Question(
+    lambda prediction: jnp.stack([predictive.mean(prediction), predictive.std(prediction)]),
+    lambda a, s: np.stack([s.target(a[0]), a[1] * s.y_std]),
+)
 # [q, t], given q levels: where the mixture's distribution function reaches each.
 QUANTILES = Question(predictive.quantiles, lambda a, s: s.target(a))
 # [3, c, t]: weight, mean and std of every component; [7, c, t] with a warp's four numbers.
 COMPONENTS = Question(_components, _components_in_units)
 # [classes, t]
-LOG_PROBABILITIES = Question(_log_probabilities, usable=lambda answer: ~np.isnan(answer))
+LOG_PROBABILITIES = Question(
+    lambda prediction: prediction.log_probabilities.T, usable=lambda answer: ~np.isnan(answer)
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +127,7 @@ class Shared:
         """The type of all numbers inside."""
         return self.config.run.dtype
 
-    def precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[None]:
         """Compute in the configuration's precision, whatever the caller works in."""
         return jax.enable_x64(self.dtype is np.float64)
 
@@ -207,18 +201,19 @@ class ClientModel:
     def personal(self) -> PersonalModel:
         """Every particle conditioned on the rows, in standardised units; made when first asked."""
         shared, config = self.shared, self.shared.config
-        data = padded(self.scaler(self.samples), shared.dtype)
-        self._check_room(data[2].size)
-        with shared.precision():
-            model: PersonalModel = _condition(
-                shared.prior,
-                config.personal.weights,
-                jax.device_put(shared.particles),
-                Data(*jax.device_put(data)),
-                config.train.temperature,
-                shared.key(self.name),
+        data, particles = _padded(self.scaler(self.samples), shared.dtype), shared.particles
+        rows, matrices = data.mask.size, len(particles) * shared.prior.matrices
+        if matrices * rows**2 * np.dtype(shared.dtype).itemsize > LARGEST_FACTOR:
+            raise InputError(
+                f"Client {self.name!r} has {rows} rows, too many for exact Gaussian processes with "
+                f"{len(particles)} particles; divide it into several clients, give it fewer rows, "
+                "or lower particles."
             )
-        return model
+        with shared.precision():
+            particles, data = jax.device_put((particles, data))
+            rule, temperature = config.personal.weights, config.train.temperature
+            key = shared.key(self.name)
+            return _condition(shared.prior, particles, data, rule, temperature, key)
 
     def check(self) -> None:
         """Raise InputError unless some particle explains the rows in finite numbers."""
@@ -229,7 +224,7 @@ class ClientModel:
                 "numbers; check their units against those of the training rows."
             )
 
-    def ask(self, question: Question, x: np.ndarray, *arguments: Any) -> np.ndarray:
+    def ask(self, question: Question, x: np.ndarray, *arguments: ArrayLike) -> np.ndarray:
         """Return the answer to a question at every row, in the owner's units; rows are last.
 
         Rows are answered in blocks of few sizes, so that models and tables share compiled programs.
@@ -245,11 +240,11 @@ class ClientModel:
         size = _block(len(x), len(personal.weights) * _room(len(self.samples)))
         parts = []
         with self.shared.precision():
-            given: list[np.ndarray] = [np.asarray(argument, dtype) for argument in arguments]
+            more: list[np.ndarray] = [np.asarray(argument, dtype) for argument in arguments]
             for start in range(0, len(x), size):
                 rows = scaled[start : start + size]
                 filled = np.pad(rows, ((0, size - len(rows)), (0, 0)))
-                answer = np.asarray(_answer(question.of, personal, filled, *given))
+                answer = np.asarray(_answer(question.of, personal, filled, *more))
                 parts.append(answer[..., : len(rows)].astype(np.float64))
         whole = question.in_units(np.concatenate(parts, axis=-1), self.scaler)
         usable = question.usable(whole).reshape(-1, len(x)).all(0)
@@ -295,18 +290,8 @@ class ClientModel:
         save(path, self.shared, [self])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies for other processes stay small: what is made from the rows is made again."""
+        """Leave out what is made from the rows, so that copies for other processes stay small."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
-
-    def _check_room(self, rows: int) -> None:
-        shared = self.shared
-        matrices = len(shared.particles) * shared.prior.matrices
-        if matrices * rows**2 * np.dtype(shared.dtype).itemsize > LARGEST_FACTOR:
-            raise InputError(
-                f"Client {self.name!r} has {rows} rows, too many for exact Gaussian processes with "
-                f"{len(shared.particles)} particles; divide it into several clients, give it fewer rows, "
-                "or lower particles."
-            )
 
 
 def fit_units(schema: Schema, samples: Sequence[Samples], how: str = "global") -> Scaler:
@@ -321,29 +306,19 @@ def fit_units(schema: Schema, samples: Sequence[Samples], how: str = "global") -
 def mixture(components: np.ndarray, dtype: type = np.float64) -> Mixture:
     """Return what COMPONENTS answered as a mixture whose components have one weight at every row."""
     parts: Any = components.astype(dtype)
-    weights, means, stds, *warps = parts
-    if not warps:
-        return Prediction(weights[:, 0], means, stds)
-    fixed: Any = np.stack([part[:, 0] for part in warps], axis=-1)
-    return WarpedPrediction(weights[:, 0], means, stds, fixed)
+    weights, means, stds = parts[0, :, 0], parts[1], parts[2]
+    if len(parts) == 3:
+        return Prediction(weights, means, stds)
+    return WarpedPrediction(weights, means, stds, np.moveaxis(parts[3:, :, 0], 0, -1))
 
 
-@partial(jax.jit, static_argnames=("prior", "rule"))
-def _condition(
-    prior: Prior,
-    rule: str,
-    particles: jax.Array,
-    data: Data,
-    temperature: float,
-    key: jax.Array | None,
-) -> PersonalModel:
-    return personal_model(prior, particles, data, rule, temperature, key)
+_condition = jax.jit(personal_model, static_argnames=("prior", "rule"))
 
 
 @partial(jax.jit, static_argnums=0)
 def _answer(
-    function: Callable[..., Any], model: PersonalModel, x: jax.Array, *arguments: jax.Array
-) -> Any:
+    function: Callable[..., jax.Array], model: PersonalModel, x: jax.Array, *arguments: jax.Array
+) -> jax.Array:
     return function(model(x), *arguments)
 
 
@@ -357,12 +332,12 @@ def _block(rows: int, width: int) -> int:
     return next((size for size in reversed(fitting) if size >= rows), fitting[0])
 
 
-def padded(samples: Samples, dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return features, targets and which rows are real, at one of few sizes."""
-    more = _room(len(samples)) - len(samples)
-    x: np.ndarray = np.pad(samples.x, ((0, more), (0, 0))).astype(dtype)
-    y: np.ndarray = np.pad(samples.y, (0, more)).astype(dtype)
-    return x, y, np.arange(len(y)) < len(samples)
+def _padded(samples: Samples, dtype: type) -> Data:
+    """Return the rows at one of few sizes."""
+    count = len(samples)
+    more = _room(count) - count
+    x, y = np.pad(samples.x, ((0, more), (0, 0))), np.pad(samples.y, (0, more))
+    return Data(x.astype(dtype), y.astype(dtype), np.arange(len(y)) < count)  # type: ignore[arg-type]
 
 
 def check_features(schema: Schema, x: np.ndarray) -> None:
@@ -522,15 +497,15 @@ def load_model(path: Path | str, client: Name | None = None) -> ClientModel:
         )
     if len(models) == 1:
         return models[0]
-    found = [model for model in models if str(model.name) == str(client)]
-    if not found:
+    matches = [model for model in models if str(model.name) == str(client)]
+    if not matches:
         names = ", ".join(str(model.name) for model in models[:5])
         more = ", ..." if len(models) > 5 else ""
         raise InputError(
             f"{path} holds the models of {len(models)} clients ({names}{more}); choose one with --client "
             "NAME, or client=NAME in Python."
         )
-    return found[0]
+    return matches[0]
 
 
 def load_shared(path: Path) -> Shared:
