@@ -269,7 +269,7 @@ def run_cell(cell: Cell, stop: Callable[[], bool]) -> Outcome:
         for group, found in result.groups.items()
     }
     groups = (measures_of_classes if cell.classes else measures)(federation, result)
-    seconds = result.about["seconds"]
+    seconds: float = result.about["seconds"]
     if cell.times:
         seconds = groups["existing"]["train_seconds"] = result.about.get("train_seconds", seconds)
         if "compile_seconds" in result.about:

@@ -26,6 +26,8 @@ from safetensors.numpy import save
 
 from pacpfl.errors import InputError
 
+Facts = dict[str, Any]  # a JSON object
+
 LEFTOVER_SECONDS = 3600.0  # no write takes as long, so what is older belongs to nobody
 
 
@@ -158,7 +160,7 @@ def write_json(path: Path, value: Any, private: bool = False) -> None:
     write(path, (json.dumps(finite(value), indent=2) + "\n").encode(), private)
 
 
-def read_json(path: Path, remedy: str) -> dict[str, Any]:
+def read_json(path: Path, remedy: str) -> Facts:
     """Return the object in a JSON file; InputError with `remedy` if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -171,7 +173,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     return content
 
 
-def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+def read_toml(path: Path, remedy: str) -> Facts:
     """Return the table in a TOML file; InputError with `remedy` if there is no file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -212,7 +214,7 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
         ) from error
 
 
-def read_lines(path: Path, remedy: str) -> list[dict[str, Any]]:
+def read_lines(path: Path, remedy: str) -> list[Facts]:
     """Return the JSON objects in a file of lines, or none where there is no file.
 
     Only the last line may be half written, and then does not count.
@@ -229,7 +231,7 @@ def read_lines(path: Path, remedy: str) -> list[dict[str, Any]]:
     ]
 
 
-def _entry(path: Path, number: int, line: bytes, remedy: str) -> dict[str, Any]:
+def _entry(path: Path, number: int, line: bytes, remedy: str) -> Facts:
     try:
         entry = json.loads(line)
     except ValueError:

@@ -26,6 +26,7 @@ from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.methods.registry import entries, named
 from pacpfl.privacy.ledger import FILE as LEDGER
 from pacpfl.privacy.ledger import start_over
@@ -59,7 +60,7 @@ Groups = Mapping[str, Evaluation]
 class MethodResult:
     """What one method did: its entry in run.json, its curves, and its evaluations by group."""
 
-    about: dict[str, Any]
+    about: Facts
     history: Arrays
     groups: dict[str, Evaluation]
     extra: Arrays = field(default_factory=dict)
@@ -161,12 +162,12 @@ class RunFolder:
             raise InputError(f"{self.path} holds no config.toml, so it is no run folder; give one.")
         return configuration.load_file(path)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Facts:
         """Return what run.json says."""
         self._check_it_is_there()
         return files.read_json(self.path / "run.json", REMEDY)
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Facts:
         """Return metrics.json: method -> group -> metric -> mean, half width, number of clients."""
         return files.read_json(self.path / "metrics.json", REMEDY)
 

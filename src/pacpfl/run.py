@@ -27,6 +27,7 @@ from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.simulate import Progress, train
 from pacpfl.engine.training import Saving, Secrecy, keep_secret, load_checkpoint
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.folder import AGAIN, Arrays, MethodResult, RunFolder
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL, State
@@ -87,7 +88,7 @@ def run_method(
     private = build_private(name, config, form)
     method: Method = private or build_method(name, config, form)
     title, matrices = found.title_for(form), found.memory(config, form).matrices
-    about: dict[str, Any] = {"title": title}
+    about: Facts = {"title": title}
     began = time.monotonic()
     history: Arrays = {}
     extra: Arrays = {}
@@ -146,9 +147,9 @@ def describe_training(
     config: Config,
     form: Form,
     folder: Path | None,
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[Facts, Arrays]:
     """Return what run.json says about a training, and arrays for the page."""
-    about: dict[str, Any] = {
+    about: Facts = {
         "rounds": trained.rounds,
         "train_seconds": trained.seconds,
         "compile_seconds": trained.compile_seconds,
@@ -225,7 +226,7 @@ class Trained:
     """A finished run: what it was trained on, and what it learned."""
 
     config: Config
-    record: dict[str, Any]
+    record: Facts
     federation: Federation
     method: PACPFL
     state: State  # as training left it: networks are drawn from its seed

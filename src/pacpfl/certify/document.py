@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from pacpfl import files
 from pacpfl.bounds import Condition
@@ -19,6 +18,7 @@ from pacpfl.certify.certificate import Certificate
 from pacpfl.certify.clients import ClientCertificate, Family, certify_clients
 from pacpfl.config import Config
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.run import Trained, load_run
 
 FILE = "certificates.json"
@@ -38,7 +38,7 @@ def certify(
     epsilon: float | None = None,
     unit: Unit = "client",
     progress: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+) -> Facts:
     """Certify every client and the federation, and write `certificates.json` into the run folder.
 
     Each certificate, of a client or of an average, fails with probability at most `delta`. `loss` is
@@ -121,7 +121,7 @@ def with_scaling(
 
 def describe(
     trained: Trained, clients: list[ClientCertificate], averages: AverageCertificates
-) -> dict[str, Any]:
+) -> Facts:
     """Return everything as plain values; `finished` names the run these certificates belong to."""
     loss = averages.federation.loss
     return {
@@ -151,7 +151,7 @@ def describe(
     }
 
 
-def summarise(clients: list[ClientCertificate]) -> dict[str, Any]:
+def summarise(clients: list[ClientCertificate]) -> Facts:
     """Return the counts and medians of a group of clients."""
     tested = [c for c in clients if c.test_risk is not None]
     networks = [c.networks_test_risk for c in tested if c.networks_test_risk is not None]
@@ -171,7 +171,7 @@ def summarise(clients: list[ClientCertificate]) -> dict[str, Any]:
     }
 
 
-def _client(client: ClientCertificate) -> dict[str, Any]:
+def _client(client: ClientCertificate) -> Facts:
     return {
         **_values(client, CLIENT),
         "privacy": asdict(client.privacy),
@@ -189,7 +189,7 @@ def _client(client: ClientCertificate) -> dict[str, Any]:
     }
 
 
-def _plain(certificate: Certificate) -> dict[str, Any]:
+def _plain(certificate: Certificate) -> Facts:
     return {
         **_values(certificate, CERTIFICATE),
         "terms": dict(certificate.terms),
@@ -198,5 +198,5 @@ def _plain(certificate: Certificate) -> dict[str, Any]:
     }
 
 
-def _values(record: object, names: str) -> dict[str, Any]:
+def _values(record: object, names: str) -> Facts:
     return {name: getattr(record, name) for name in names.split()}

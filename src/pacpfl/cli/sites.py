@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pacpfl.cli.common import console, print_table, say
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
@@ -215,7 +216,7 @@ def run_across(
     return train_at_sites(config, folder, about, connect, watcher, fresh, demonstration)
 
 
-def _ready(kit: Path, role: str) -> dict[str, Any]:
+def _ready(kit: Path, role: str) -> Facts:
     """Return what the kit is for; check that FLARE is there and that the certificate has not ended.
 
     An expired one ends every connection, with words of TLS that help nobody.

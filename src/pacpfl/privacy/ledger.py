@@ -19,10 +19,10 @@ import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from pacpfl.errors import InputError
-from pacpfl.files import sync_folder
+from pacpfl.files import Facts, sync_folder
 from pacpfl.privacy.accounting import Plan, PrivacySettings, Spent, epsilon_spent, together
 
 FILE = "privacy.jsonl"
@@ -51,7 +51,7 @@ class RunRecord:
 class Ledger:
     """Open for appending, by one process at a time."""
 
-    def __init__(self, file: BinaryIO, path: Path, entries: list[dict[str, Any]]) -> None:
+    def __init__(self, file: BinaryIO, path: Path, entries: list[Facts]) -> None:
         self._file, self.path, self._entries = file, path, entries
 
     @property
@@ -74,7 +74,7 @@ class Ledger:
     def close(self) -> None:
         self._file.close()
 
-    def _append(self, content: dict[str, Any]) -> None:
+    def _append(self, content: Facts) -> None:
         before = self._entries[-1]["chain"] if self._entries else START
         entry = content | {"chain": _chain(before, content)}
         try:
@@ -145,8 +145,8 @@ def start_over(path: Path) -> int:
     return len(known)
 
 
-def records(entries: list[dict[str, Any]]) -> list[RunRecord]:
-    runs: list[dict[str, Any]] = []
+def records(entries: list[Facts]) -> list[RunRecord]:
+    runs: list[Facts] = []
     for entry in entries:
         if entry["kind"] == "run":
             runs.append(entry | {"releases": []})
@@ -166,7 +166,7 @@ def records(entries: list[dict[str, Any]]) -> list[RunRecord]:
 
 def facts(
     plan: Plan, settings: PrivacySettings, runs: list[RunRecord], rounds: int, out_of_budget: bool
-) -> dict[str, Any]:
+) -> Facts:
     """Return what run.json says: `epsilon` was spent, also in rounds that were lost in a crash.
 
     Parameters
@@ -214,11 +214,11 @@ def total(runs: list[RunRecord]) -> Spent:
     return together(parts) if parts else runs[-1].spent()
 
 
-def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
+def _parse(path: Path) -> tuple[list[Facts], int]:
     """Return the entries, and the bytes they take. Only the end of a file may be incomplete."""
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
-    entries: list[dict[str, Any]] = []
+    entries: list[Facts] = []
     chain = START
     for number, line in enumerate(content[:whole].splitlines(), 1):
         try:
@@ -253,7 +253,7 @@ def _recover(file: BinaryIO, path: Path) -> Ledger:
     return Ledger(file, path, entries)
 
 
-def _check(path: Path, entries: list[dict[str, Any]], position: str) -> None:
+def _check(path: Path, entries: list[Facts], position: str) -> None:
     """Refuse a ledger that does not go on from the place where a checkpoint was made."""
     count, _, chain = position.partition(" ")
     known = entries[: int(count)] if count.isdigit() else []
@@ -265,5 +265,5 @@ def _check(path: Path, entries: list[dict[str, Any]], position: str) -> None:
         )
 
 
-def _chain(before: str, content: dict[str, Any]) -> str:
+def _chain(before: str, content: Facts) -> str:
     return hashlib.sha256((before + json.dumps(content, sort_keys=True)).encode()).hexdigest()

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pacpfl import config as configuration
 from pacpfl.config import SECTIONS, Config
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.run import Watcher
 
@@ -160,9 +161,9 @@ def open_tracker(name: str, out: Path, config: Config) -> Tracker:
     return build(folder, config)
 
 
-def changed(config: Config) -> dict[str, Any]:
+def changed(config: Config) -> Facts:
     """Return the keys whose values are not the defaults, the seed, and the name of the data."""
-    differing: dict[str, Any] = {"seed": config.seed, "data.name": config.data.name}
+    differing: Facts = {"seed": config.seed, "data.name": config.data.name}
     for section, usual in SECTIONS.items():
         for key in fields(usual):
             value = getattr(getattr(config, section), key.name)

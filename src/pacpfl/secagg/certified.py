@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from pacpfl.errors import InputError, SecureAggregationError, explained
 from pacpfl.secagg import primitives, wire
@@ -58,7 +57,7 @@ class Passport:
 
 
 def introduced(
-    authority: str, name: str, introduction: Any, purpose: bytes, now: datetime | None = None
+    authority: str, name: str, introduction: object, purpose: bytes, now: datetime | None = None
 ) -> bytes:
     """Return the identity that an introduction shows for `name`; refuse any other, with the reason."""
     certificate, identity, signature = _parts(name, introduction)
@@ -101,7 +100,7 @@ def _problems(
         yield "is not that of a site"
 
 
-def _parts(name: str, introduction: Any) -> tuple[x509.Certificate, bytes, bytes]:
+def _parts(name: str, introduction: object) -> tuple[x509.Certificate, bytes, bytes]:
     try:
         if not isinstance(introduction, Mapping):
             raise ValueError("no introduction")

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
+from pacpfl.files import Facts
 from pacpfl.sites import wire
 from pacpfl.sites.wire import Refused
 
@@ -15,13 +17,13 @@ from pacpfl.sites.wire import Refused
 class Reply(NamedTuple):
     site: str  # as the engine knows it from the certificate, not as the message says
     params: Any
-    text: Any
+    text: object
 
 
 class Gathered(NamedTuple):
     """Updates of all n clients, zero with weight 0 for those who are absent."""
 
-    updates: Any
+    updates: PyTree
     weights: np.ndarray  # [n]
     clients: list[int]
     answered: list[str]
@@ -33,7 +35,7 @@ class Gathered(NamedTuple):
     traces: int = 0  # most often that a site has traced its update so far
 
     @staticmethod
-    def nobody(pattern: Any, n: int, dtype: type) -> Gathered:
+    def nobody(pattern: PyTree, n: int, dtype: type) -> Gathered:
         """Return a round without clients: only a private run has them."""
         updates = jax.tree.map(lambda s: np.zeros((n, *s.shape), s.dtype), pattern)
         return Gathered(updates, np.zeros(n, dtype), [], [], [], {}, True)
@@ -42,7 +44,7 @@ class Gathered(NamedTuple):
 def collect(
     replies: Sequence[Reply],
     asked: Mapping[str, list[int]],
-    pattern: Any,
+    pattern: PyTree,
     n: int,
     dtype: type,
     number: int,
@@ -97,7 +99,7 @@ def collect(
     )
 
 
-def accepted(reply: Reply) -> dict[str, Any]:
+def accepted(reply: Reply) -> Facts:
     """Return what a reply says; raise `Refused` if it says no."""
     about = wire.from_text(reply.text)
     if "refused" in about:
@@ -105,5 +107,5 @@ def accepted(reply: Reply) -> dict[str, Any]:
     return about
 
 
-def _several(pattern: Any, count: int) -> Any:
+def _several(pattern: PyTree, count: int) -> PyTree:
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), pattern)

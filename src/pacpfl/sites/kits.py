@@ -36,6 +36,7 @@ from typing import Any
 
 from pacpfl import files
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.sites.job import CONTROLLER, EXECUTOR
 from pacpfl.sites.terms import read_terms
 
@@ -134,7 +135,7 @@ def _folder_of(made: Path, name: str, project: Project) -> str:
     return project.host if name == SERVER and not (made / name).is_dir() else name
 
 
-def _description(project: Project, extra: tuple[str, ...]) -> dict[str, Any]:
+def _description(project: Project, extra: tuple[str, ...]) -> Facts:
     """Return FLARE's project file, as a dictionary."""
     org = project.name
     server = {
@@ -175,7 +176,7 @@ def _description(project: Project, extra: tuple[str, ...]) -> dict[str, Any]:
 def _restrict(kit: Path, name: str, project: Project) -> None:
     """Write down whose the kit is, and what its owner lets others do."""
     role = {SERVER: "server", project.admin: "admin"}.get(name, "site")
-    about: dict[str, Any] = {"name": name, "role": role, "project": project.name}
+    about: Facts = {"name": name, "role": role, "project": project.name}
     if role == "admin":
         about |= {"terms": dict(project.terms), "sites": list(project.sites)}
     files.write_json(kit / ABOUT, about)
@@ -244,7 +245,7 @@ def check_name(name: Any, origin: str) -> None:
         raise InputError(f"{origin}: the name {name!r} is taken; choose another.")
 
 
-def read_kit(kit: Path, role: str) -> dict[str, Any]:
+def read_kit(kit: Path, role: str) -> Facts:
     """Return what a kit is for: its name, its role, its project."""
     try:
         about = dict(json.loads((kit / ABOUT).read_text(encoding="utf-8")))

@@ -15,10 +15,10 @@ import json
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pacpfl import files
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.settings import Settings, convert, key
 from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.wire import Refused
@@ -106,7 +106,7 @@ def read_site_file(path: Path) -> SiteFile:
     return SiteFile((path.parent / data).resolve(), read_limits(limits, str(path)))
 
 
-def read_limits(table: dict[str, Any], origin: str) -> Limits:
+def read_limits(table: Facts, origin: str) -> Limits:
     """Read and check [limits]."""
     names = [f.name for f in fields(Limits)]
     for name in table:
@@ -132,7 +132,7 @@ def write_site_file(path: Path, data: Path) -> None:
     files.write(path, ("\n".join(lines) + "\n").encode())
 
 
-def note_refusal(folder: Path, reason: str, asked: dict[str, Any]) -> None:
+def note_refusal(folder: Path, reason: str, asked: Facts) -> None:
     """Append a line for the people at the site: when, what was asked, why not."""
     entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, **asked}
     files.append_line(folder / REFUSALS, entry)

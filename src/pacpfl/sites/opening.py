@@ -9,6 +9,7 @@ from typing import Any
 
 from pacpfl import files
 from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import compressed, summed
 from pacpfl.sites import participation, wire
@@ -38,7 +39,7 @@ class Opening:
         self.exchange, self.recipe, self.config = exchange, recipe, config
         self.terms, self.folder, self._authority = terms, folder, authority
         self.refused: dict[str, str] = {}
-        self._introductions: dict[str, Any] = {}  # for secure rounds: who vouches for whom
+        self._introductions: Facts = {}  # for secure rounds: who vouches for whom
         self.identities: dict[str, bytes] = {}
 
     def about(self, task: str, **more: Any) -> str:
@@ -70,7 +71,7 @@ class Opening:
                 self.refuse(reply.site, str(error))
         return forms
 
-    def _introduce(self, site: str, introduction: Any) -> None:
+    def _introduce(self, site: str, introduction: object) -> None:
         """Check a site's certificate, as the other sites will; who shows nothing sound is left out."""
         try:
             identity = known_as(self._authority, site, introduction, self.terms.run)
@@ -111,7 +112,7 @@ class Opening:
         files.write_json(self.folder / FORM, form)
         return whole, roster, live
 
-    def _stored(self) -> dict[str, Any]:
+    def _stored(self) -> Facts:
         path = self.folder / FORM
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
@@ -125,7 +126,7 @@ class Opening:
         """Have the sites build and compile the method, before the first round's clock ticks."""
         seats = {seat.site: seat.first for seat in roster}
         data, encoding = whole._asdict(), self.terms.encoding
-        secure: dict[str, Any] = {}
+        secure: Facts = {}
         if agreed is not None:
             shown = {site: self._introductions[site] for site in live}
             secure = {"secure": agreed.to_json(), "introductions": shown}

@@ -25,6 +25,7 @@ import numpy as np
 from pacpfl import files
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 
 FILE = "participation.jsonl"
 
@@ -101,7 +102,7 @@ class Log:
     def close(self) -> None:
         self._file.close()
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: Facts) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")
 
 
@@ -141,7 +142,7 @@ def read(path: Path, until: int | None = None) -> Record:
     return Record(roster, tuple(rounds), segment)
 
 
-def entries(path: Path) -> list[dict[str, Any]]:
+def entries(path: Path) -> list[Facts]:
     """Return all lines; the last one may be half written, and then does not count."""
     return files.read_lines(path, "start the run over with --fresh")
 
@@ -155,7 +156,7 @@ def _cut_half_line(path: Path) -> None:
                 file.truncate(whole)
 
 
-def summary(folder: Path) -> dict[str, Any]:
+def summary(folder: Path) -> Facts:
     """Return the rounds, sites, seconds and bytes of a run, from its log."""
     lines = entries(folder / FILE)
     rounds = [line for line in lines if line["kind"] == "round"]
@@ -219,7 +220,7 @@ class Watch:
         for line in content[:whole].splitlines():
             self._take(json.loads(line))
 
-    def _take(self, entry: dict[str, Any]) -> None:
+    def _take(self, entry: Facts) -> None:
         self.moved = time.monotonic()
         if entry["kind"] == "segment" and entry["segment"] == self.segment:
             self.refused = set(entry.get("refused", {}))

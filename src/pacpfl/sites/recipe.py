@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
@@ -46,9 +47,9 @@ class Recipe:
 class Shapes(NamedTuple):
     """What a method begins with; of clients' memories and updates the shapes and types."""
 
-    state: Any  # the server's, before the first round
-    memory: Any  # of one client, between rounds
-    update: Any  # of one client
+    state: PyTree  # the server's, before the first round
+    memory: PyTree  # of one client, between rounds
+    update: PyTree  # of one client
     needed: frozenset[str]  # leaves of the server's state that an update depends on
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl import config as configuration
 from pacpfl import files
@@ -31,6 +31,7 @@ from pacpfl.engine.rounds import (
 )
 from pacpfl.engine.training import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.methods.base import Method
 from pacpfl.methods.registry import entry
@@ -51,7 +52,7 @@ from pacpfl.types import Form
 TERMS, CONFIG = "terms.json", "config.toml"
 
 
-def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -> tuple[Path, str]:
+def prepare_run(out: Path, config: Config, method: str, terms: Facts) -> tuple[Path, str]:
     """Prepare the folder that server and supervisor share for one method; return it and the run's name."""
     RunFolder(out).prepare(config)
     folder = out / "sites" / method
@@ -74,7 +75,7 @@ def prepare_run(out: Path, config: Config, method: str, terms: dict[str, Any]) -
 def train_at_sites(
     config: Config,
     folder: Path,
-    about: dict[str, Any],
+    about: Facts,
     connect: Callable[[], Console],
     watcher: Watcher,
     fresh: bool = False,
@@ -142,7 +143,7 @@ def _once(watcher: Watcher, title: str) -> Callable[[str], None]:
     return stage
 
 
-def summaries(folder: Path) -> dict[str, dict[str, Any]]:
+def summaries(folder: Path) -> dict[str, Facts]:
     """Return what the logs of a run folder say of each method's training across sites."""
     runs = {}
     for place in sorted((folder / "sites").glob("*")):
@@ -239,7 +240,7 @@ def _model_folder(folder: Path, run: str | None) -> Path:
     return chosen[-1]
 
 
-def _memories(folder: Path, pattern: Any, numbers: list[int]) -> Any:
+def _memories(folder: Path, pattern: PyTree, numbers: list[int]) -> PyTree:
     """Return what these clients kept, one row each; () where they keep nothing."""
     if not jax.tree.leaves(pattern):
         return pattern
@@ -263,7 +264,7 @@ def replay(
     seed: int,
     dtype: type,
     matrices_per_client: int = 1,
-) -> tuple[Any, Any]:
+) -> tuple[PyTree, PyTree]:
     """Compute a run across sites again, in one process, from its participation log.
 
     With the clients' data in one place (a test, an audit) the simulator's own functions, given the

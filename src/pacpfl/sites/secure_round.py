@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg.server import Server
@@ -94,7 +95,7 @@ class SecureRounds:
 
 
 def shared_out(
-    summed: Summed, numbers: Mapping[str, list[int]], pattern: Any, n: int, dtype: type
+    summed: Summed, numbers: Mapping[str, list[int]], pattern: PyTree, n: int, dtype: type
 ) -> Gathered:
     """Return a round as the engine knows it: each client in the sum is given the mean (secure_terms)."""
     gathered = Gathered.nobody(pattern, n, dtype)

@@ -16,12 +16,12 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pacpfl import files
 from pacpfl.errors import SecureAggregationError
+from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import Private
 from pacpfl.secagg.certified import Passport, introduced
@@ -38,7 +38,7 @@ MOST_BYTES = 2**24  # of a message to a site: keys or shares of thousands of sit
 REVEALED = "revealed.json"
 
 
-def known_as(authority: str, name: str, introduction: Any, run: str) -> bytes:
+def known_as(authority: str, name: str, introduction: object, run: str) -> bytes:
     """Return the identity of a site for which a certificate of its name vouches in this run.
 
     The server's and the administrator's certificates bear names that no site can have.
@@ -63,7 +63,7 @@ class SecureSite:
         self._most_reveals: int | None = None
 
     def begin(
-        self, proposal: Any, introductions: Any, method: Method, dimension: int, clients: int
+        self, proposal: object, introductions: object, method: Method, dimension: int, clients: int
     ) -> None:
         """Agree to the terms, and to nobody whose certificate does not vouch for its identity."""
         self._agreed = accept(proposal, method, dimension, clients)
@@ -82,7 +82,7 @@ class SecureSite:
         # A server that lies about what was abandoned could ask for sums that no ledger knows of.
         self._most_reveals = method.plan.rounds if isinstance(method, Private) else None
 
-    def advertise(self, about: dict[str, Any], rows: np.ndarray) -> bytes:
+    def advertise(self, about: Facts, rows: np.ndarray) -> bytes:
         """Begin a round with the sum of the clients' updates, which are the `rows`."""
         agreed, member = self._agreed, self._member
         if agreed is None or member is None:
@@ -105,7 +105,7 @@ class SecureSite:
         except SecureAggregationError as error:
             raise Refused(str(error)) from error
 
-    def step(self, params: Any, about: dict[str, Any]) -> bytes:
+    def step(self, params: object, about: Facts) -> bytes:
         """Answer every step but the first."""
         client, name = self._client, about["step"]
         if client is None or about["attempt"] != self._attempt:
@@ -126,7 +126,7 @@ class SecureSite:
             raise Refused(str(error)) from error
         raise Refused(f"there is no step {str(name)[:40]!r}")
 
-    def _inbox(self, params: Any, client: Client) -> bytes:
+    def _inbox(self, params: object, client: Client) -> bytes:
         """Return this site's inbox; all come in one message, the others' are sealed."""
         possible = {INBOX + peer for peer, _ in client.settings.cohort}
         sent = possible & set(params) if isinstance(params, Mapping) else possible

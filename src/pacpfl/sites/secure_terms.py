@@ -31,8 +31,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import Private
 from pacpfl.privacy.accounting import Plan, epsilon_spent
@@ -51,7 +53,7 @@ class Agreed:
     grid: Grid
     needed: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Facts:
         grid = self.grid
         return {"step": grid.step, "clip": grid.clip, "noise": grid.noise, "needed": self.needed}
 
@@ -140,7 +142,7 @@ def accept(proposal: Any, method: Method, dimension: int, clients: int) -> Agree
 SAME = 1e-3  # of how far a step moves: more than rounding in float32, less than any other formula
 
 
-def size_of(pattern: Any) -> int:
+def size_of(pattern: PyTree) -> int:
     """Count the numbers in one client's update; all must be real, for others have no fixed-point form."""
     leaves = jax.tree.leaves(pattern)
     if not leaves or any(np.dtype(leaf.dtype).kind != "f" for leaf in leaves):
@@ -151,13 +153,13 @@ def size_of(pattern: Any) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in leaves)
 
 
-def to_rows(updates: Any) -> np.ndarray:
+def to_rows(updates: PyTree) -> np.ndarray:
     """Return updates of c clients as [c, d] in float64."""
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(updates)]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
-def from_row(row: np.ndarray, pattern: Any) -> Any:
+def from_row(row: np.ndarray, pattern: PyTree) -> PyTree:
     """Return d numbers as one client's update, in the form of `pattern`."""
     leaves, structure = jax.tree.flatten(pattern)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
@@ -168,7 +170,9 @@ def from_row(row: np.ndarray, pattern: Any) -> Any:
     )
 
 
-def check_summable(step: Callable[..., Any], state: Any, pattern: Any, clients: int) -> None:
+def check_summable(
+    step: Callable[..., PyTree], state: PyTree, pattern: PyTree, clients: int
+) -> None:
     """Refuse a method whose step with different updates is not that with their mean in place of each.
 
     `step` is the engine's own (state, updates, weights, number, noise) -> (state, curves). Updates are

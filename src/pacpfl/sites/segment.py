@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl.engine.keys import Keys, private_step
 from pacpfl.engine.rounds import choose_clients
 from pacpfl.engine.training import Played, Saving, States, Training, play
 from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.methods.base import Curves
 from pacpfl.sites import participation, wire
 from pacpfl.sites.gather import Gathered, accepted, collect
 from pacpfl.sites.opening import Opening
@@ -154,7 +155,14 @@ class AtSites:
         self.after |= dict.fromkeys(gathered.clients, first)
         return Played((state, ()), {name: value[None] for name, value in curves.items()})
 
-    def _step(self, state: Any, updates: Any, weights: Any, number: Any, noise: Any) -> Any:
+    def _step(
+        self,
+        state: PyTree,
+        updates: PyTree,
+        weights: jax.Array,
+        number: jax.Array,
+        noise: jax.Array | None,
+    ) -> tuple[PyTree, Curves]:
         if noise is None:
             server_key = Keys.of(self.recipe.seed).step(number, self.form.clients)
         else:
@@ -250,7 +258,7 @@ class AtSites:
             curves=finite,
         )
 
-    def _finish(self, state: Any, done: int) -> None:
+    def _finish(self, state: PyTree, done: int) -> None:
         """Send the result to the sites that are there; the others ask for it when they are back."""
         text = self.opening.about(
             "finish", rounds=done, data=self.form._asdict(), encoding=self.terms.encoding

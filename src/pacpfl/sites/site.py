@@ -17,17 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from pacpfl import files
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import fill
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import ENCODINGS, compressed, summed
 from pacpfl.secagg.certified import Passport
@@ -37,11 +38,11 @@ from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
 from pacpfl.sites.secure_site import MESSAGE, SecureSite
 from pacpfl.sites.secure_terms import size_of, to_rows
 from pacpfl.sites.wire import Refused, to_form
-from pacpfl.types import Federation
+from pacpfl.types import Data, Federation
 from pacpfl.version import __version__
 
 AT_ONCE = 64  # clients in one compiled call, at most
-Answer = tuple[dict[str, np.ndarray], dict[str, Any]]
+Answer = tuple[dict[str, np.ndarray], Facts]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Work:
         never = [states.NEVER] * len(everyone)
         self.compute(self.shapes.state, self.recall(everyone, never), everyone, 0)
 
-    def compute(self, state: Any, own: Any, chosen: np.ndarray, number: int) -> tuple[Any, Any]:
+    def compute(
+        self, state: PyTree, own: PyTree, chosen: np.ndarray, number: int
+    ) -> tuple[PyTree, PyTree]:
         """Compute updates and new states of the chosen clients, in calls of few different sizes."""
         parts = []
         for start in range(0, len(chosen), AT_ONCE):
@@ -94,16 +97,18 @@ class Work:
         return jax.tree.map(lambda *a: np.concatenate(a), *parts)
 
     @cached_property
-    def _update(self) -> Callable[..., Any]:
+    def _update(self) -> Callable[..., PyTree]:
         """Updates and new states of many clients."""
 
-        def one(state: Any, own: Any, data: Any, number: Any, client: Any) -> Any:
+        def one(
+            state: PyTree, own: PyTree, data: Data, number: jax.Array, client: jax.Array
+        ) -> PyTree:
             self.traces[0] += 1
             return self.method.client_update(state, own, data, self.keys.update(number, client))
 
         return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, None, 0)))
 
-    def recall(self, chosen: np.ndarray, after: list[int]) -> Any:
+    def recall(self, chosen: np.ndarray, after: list[int]) -> PyTree:
         """Return the states that the server counts on: each after the client's last round that counted."""
         if not jax.tree.leaves(self.shapes.memory):
             return self.shapes.memory
@@ -115,20 +120,20 @@ class Work:
                 rows.append(states.recall(self.folder, int(client), number, self.shapes.memory))
         return jax.tree.map(lambda *each: np.stack(each), *rows)
 
-    def _first_state(self, client: int) -> Any:
+    def _first_state(self, client: int) -> PyTree:
         """Return a client's state before its first round, as the simulator makes it."""
         data = self.store.gather(np.array([client]), self.recipe.dtype)
         one = jax.device_put(jax.tree.map(lambda a: a[0], data))
         return jax.tree.map(np.asarray, self._initial(one, self.first + client))
 
     @cached_property
-    def _initial(self) -> Callable[..., Any]:
-        def initial(data: Any, client: Any) -> Any:
+    def _initial(self) -> Callable[..., PyTree]:
+        def initial(data: Data, client: jax.Array) -> PyTree:
             return self.method.init_client(self.shapes.state, data, self.keys.start_of(client))
 
         return jax.jit(initial)
 
-    def keep(self, new: Any, chosen: np.ndarray, number: int, saved: int) -> None:
+    def keep(self, new: PyTree, chosen: np.ndarray, number: int, saved: int) -> None:
         """Keep the clients' new states, and forget those that nobody can ask for any more."""
         if states.is_empty(new):
             return
@@ -154,9 +159,9 @@ class Site:
         self._invitation: Invitation | None = None
         self._work: Work | None = None
 
-    def answer(self, params: Any, text: Any) -> tuple[dict[str, np.ndarray], str]:
+    def answer(self, params: object, text: object) -> tuple[dict[str, np.ndarray], str]:
         """Answer a request; a refusal is an answer, too, and is written down here."""
-        asked: dict[str, Any] = {}
+        asked: Facts = {}
         try:
             about = wire.from_text(text)
             logged = ("task", "run", "round", "step", "method")
@@ -171,7 +176,7 @@ class Site:
             return wire.empty(), wire.to_text({"refused": reason[:500], "site": self.name})
         return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
 
-    def _answer(self, params: Any, about: dict[str, Any]) -> Answer:
+    def _answer(self, params: object, about: Facts) -> Answer:
         task, invitation = about.get("task"), self._invitation
         if task == "hello":
             return self._hello(about)
@@ -189,7 +194,7 @@ class Site:
             return self._finish(invitation, params, about)
         raise Refused(f"there is no task {str(task)[:40]!r}")
 
-    def _hello(self, about: dict[str, Any]) -> Answer:
+    def _hello(self, about: Facts) -> Answer:
         wire.same_major(__version__, about["version"])
         run = about["run"]
         if not isinstance(run, str) or not re.fullmatch(r"[0-9a-f]{8,64}", run):
@@ -215,7 +220,7 @@ class Site:
             message["introduction"] = guarded.introduction
         return wire.empty(), message
 
-    def _begin(self, invitation: Invitation, about: dict[str, Any]) -> Answer:
+    def _begin(self, invitation: Invitation, about: Facts) -> Answer:
         recipe, secure = invitation.recipe, invitation.secure
         whole, encoding = to_form(about["data"]), about["encoding"]
         if encoding not in ENCODINGS:
@@ -236,11 +241,11 @@ class Site:
         self._work = work
         return wire.empty(), {"ready": True}
 
-    def _train(self, params: Any, about: dict[str, Any]) -> Answer:
+    def _train(self, params: object, about: Facts) -> Answer:
         updates, message = self._updates(params, about)
         return wire.to_wire(updates), message
 
-    def _step(self, params: Any, about: dict[str, Any]) -> Answer:
+    def _step(self, params: object, about: Facts) -> Answer:
         """Take one step of a secure round; the first one computes the updates, which stay here."""
         if self._secure is None:
             raise Refused("a secure round was asked for in a run without them")
@@ -254,7 +259,7 @@ class Site:
         message = self._secure.advertise(about, to_rows(updates))
         return wire.from_messages({MESSAGE: message}), about_it | more
 
-    def _updates(self, params: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _updates(self, params: object, about: Facts) -> tuple[PyTree, Facts]:
         """Compute the updates of the clients that take part in a round."""
         work = self._begun()
         number, saved = int(about["round"]), int(about["saved"])
@@ -279,7 +284,7 @@ class Site:
         work.keep(new, chosen, number, saved)
         return updates, {"round": number, "traces": work.traces[0]}
 
-    def _finish(self, invitation: Invitation, params: Any, about: dict[str, Any]) -> Answer:
+    def _finish(self, invitation: Invitation, params: object, about: Facts) -> Answer:
         state = wire.from_wire(params, self._begun().shapes.state)
         folder = self.folder / "models" / invitation.run
         states.save_tree(folder / "state.safetensors", state)
@@ -304,7 +309,7 @@ class Site:
     def _secure(self) -> SecureSite | None:
         return None if self._invitation is None else self._invitation.secure
 
-    def _check_clip(self, recipe: Recipe, state: Any) -> None:
+    def _check_clip(self, recipe: Recipe, state: PyTree) -> None:
         """Check the norm to clip at, which the server may change only where the run lets it adapt."""
         if recipe.clip is None:
             return
@@ -329,5 +334,5 @@ class Site:
         files.write_json(self.folder / "rounds.json", counts)
 
 
-def _rows(tree: Any, count: int) -> Any:
+def _rows(tree: PyTree, count: int) -> PyTree:
     return jax.tree.map(lambda a: np.asarray(a)[:count], tree)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from pacpfl import files
 from pacpfl.errors import InputError
@@ -25,13 +25,13 @@ def path_of(folder: Path, client: int, number: int) -> Path:
     return folder / f"client-{client:06d}" / f"{number:09d}.safetensors"
 
 
-def keep(folder: Path, client: int, number: int, state: Any) -> None:
+def keep(folder: Path, client: int, number: int, state: PyTree) -> None:
     """Keep the state of a client after a round; it is on disk when this returns."""
     path = path_of(folder, client, number)
     files.save_arrays(path, KIND, to_wire(state))
 
 
-def recall(folder: Path, client: int, number: int, template: Any) -> Any:
+def recall(folder: Path, client: int, number: int, template: PyTree) -> PyTree:
     path = path_of(folder, client, number)
     try:
         arrays, _ = files.load_arrays(path, KIND, "start the run over with --fresh")
@@ -50,22 +50,22 @@ def forget(folder: Path, client: int, saved: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def latest(folder: Path, client: int, template: Any) -> Any:
+def latest(folder: Path, client: int, template: PyTree) -> PyTree:
     """Return the newest state; None where the client never took part."""
     place = path_of(folder, client, 0).parent
     numbers = [int(path.stem) for path in place.glob("*.safetensors")] if place.is_dir() else []
     return recall(folder, client, max(numbers), template) if numbers else None
 
 
-def save_tree(path: Path, tree: Any) -> None:
+def save_tree(path: Path, tree: PyTree) -> None:
     files.save_arrays(path, KIND, to_wire(tree))
 
 
-def load_tree(path: Path, template: Any) -> Any:
+def load_tree(path: Path, template: PyTree) -> PyTree:
     arrays, _ = files.load_arrays(path, KIND, "let the run across sites end again")
     return from_wire(arrays, template)
 
 
-def is_empty(tree: Any) -> bool:
+def is_empty(tree: PyTree) -> bool:
     """Return whether there is nothing to keep."""
     return all(math.prod(leaf.shape) == 0 for leaf in jax.tree.leaves(tree))

@@ -11,6 +11,7 @@ import numpy as np
 
 from pacpfl import files
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.methods.transforms import ENCODINGS
 from pacpfl.settings import Settings, convert, key
 from pacpfl.sites.gather import Reply
@@ -60,7 +61,7 @@ class Terms(Settings):
         return max(self.quorum, 2 if self.secure else 1)
 
 
-def read_terms(table: Any, origin: str) -> dict[str, Any]:
+def read_terms(table: Any, origin: str) -> Facts:
     """Read and check [run]: what of `Terms` people may set."""
     names = [f.name for f in fields(Terms) if f.name not in ("run", "segment")]
     if not isinstance(table, dict):
@@ -84,7 +85,7 @@ class Outcome(NamedTuple):
     fatal: bool = False  # another segment would end the same way
 
 
-def order(folder: Path) -> dict[str, Any]:
+def order(folder: Path) -> Facts:
     try:
         return dict(json.loads((folder / ORDER).read_text()))
     except (OSError, ValueError):

@@ -13,8 +13,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from pacpfl.types import Form
+from pacpfl.files import Facts
+from pacpfl.methods.base import Method
+from pacpfl.types import Data, Form
 
 PROTOCOL = 1
 TEXT = "pacpfl"  # where a message's JSON lies among FLARE's own data
@@ -26,7 +29,7 @@ class Refused(ValueError):
     """A message that is not what was agreed, or a request that a site does not allow; says why."""
 
 
-def to_wire(tree: Any, only: Collection[str] | None = None) -> dict[str, np.ndarray]:
+def to_wire(tree: PyTree, only: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Return the leaves of a pytree by name; `only` those named."""
     arrays = {
         name: np.array(leaf, order="C")
@@ -40,7 +43,9 @@ def empty() -> dict[str, np.ndarray]:
     return {NOTHING: np.zeros(0, np.float32)}
 
 
-def from_wire(params: Any, template: Any, fill: Mapping[str, Any] | None = None) -> Any:
+def from_wire(
+    params: object, template: PyTree, fill: Mapping[str, jax.Array] | None = None
+) -> PyTree:
     """Return the pytree in `params`: exactly the names, shapes and types of `template`, all finite.
 
     Leaves that `fill` names need not be sent: they are taken from there.
@@ -53,7 +58,7 @@ def from_wire(params: Any, template: Any, fill: Mapping[str, Any] | None = None)
     for name in given:
         if name not in expected:
             raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
-    leaves = []
+    leaves: list[PyTree] = []
     for name, pattern in expected.items():
         if name in given:
             leaves.append(_checked(name, given[name], pattern))
@@ -69,7 +74,7 @@ def from_messages(messages: Mapping[str, bytes]) -> dict[str, np.ndarray]:
     return {name: np.frombuffer(data, np.uint8).copy() for name, data in messages.items()}
 
 
-def to_messages(params: Any, names: Collection[str], most: int) -> dict[str, bytes]:
+def to_messages(params: object, names: Collection[str], most: int) -> dict[str, bytes]:
     """Return the bytes in `params`: exactly these names, plain arrays of bytes, not too many."""
     if not isinstance(params, Mapping):
         raise Refused(f"arrays by name were expected, not {type(params).__name__}")
@@ -87,7 +92,7 @@ def to_messages(params: Any, names: Collection[str], most: int) -> dict[str, byt
     return read
 
 
-def _checked(name: str, value: Any, pattern: Any) -> np.ndarray:
+def _checked(name: str, value: object, pattern: jax.Array | jax.ShapeDtypeStruct) -> np.ndarray:
     if type(value) is not np.ndarray:
         raise Refused(f"{name!r} is no plain array but {type(value).__name__}")
     shape, dtype = tuple(pattern.shape), np.dtype(pattern.dtype)
@@ -100,20 +105,20 @@ def _checked(name: str, value: Any, pattern: Any) -> np.ndarray:
     return value
 
 
-def names(tree: Any) -> list[str]:
+def names(tree: PyTree) -> list[str]:
     return [name for name, _ in _named(tree)]
 
 
-def by_name(tree: Any) -> dict[str, Any]:
+def by_name(tree: PyTree) -> dict[str, jax.Array]:
     return dict(_named(tree))
 
 
-def count(tree: Any) -> int:
+def count(tree: PyTree) -> int:
     """Count the numbers in a pytree."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
-def size(params: Mapping[str, Any]) -> int:
+def size(params: Mapping[str, object]) -> int:
     """Count the bytes of a message's arrays."""
     return sum(int(getattr(value, "nbytes", 0)) for value in params.values())
 
@@ -122,7 +127,7 @@ def to_text(about: Mapping[str, Any]) -> str:
     return json.dumps({"protocol": PROTOCOL, **about}, separators=(",", ":"), allow_nan=False)
 
 
-def from_text(text: Any) -> dict[str, Any]:
+def from_text(text: object) -> Facts:
     """Read the JSON object of a message; another protocol is another language, and refused."""
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise Refused("the message carries no text, or too much of it")
@@ -171,7 +176,7 @@ def to_form(value: Any) -> Form:
     return form
 
 
-def same_major(mine: str, theirs: Any) -> None:
+def same_major(mine: str, theirs: object) -> None:
     """Check that both sides have the same major version."""
     if not isinstance(theirs, str) or theirs.split(".")[0] != mine.split(".")[0]:
         raise Refused(
@@ -180,7 +185,9 @@ def same_major(mine: str, theirs: Any) -> None:
         )
 
 
-def needed(method: Any, state: Any, client_state: Any, data: Any, key: Any) -> frozenset[str]:
+def needed(
+    method: Method, state: PyTree, client_state: PyTree, data: Data, key: jax.Array
+) -> frozenset[str]:
     """Name the leaves of the server's state that a client's update depends on.
 
     The server's optimiser, twice as large as what it optimises, is of no use to a client. What a
@@ -196,7 +203,7 @@ def needed(method: Any, state: Any, client_state: Any, data: Any, key: Any) -> f
     )
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
+def _named(tree: PyTree) -> list[tuple[str, jax.Array]]:
     pairs = jax.tree_util.tree_leaves_with_path(tree)
     return [("value" + jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
 
