@@ -1,4 +1,4 @@
-"""Files are written here and nowhere else: whole or not at all, and on the disk when a call returns.
+"""Files are written here: whole or not at all, and on the disk when a call returns.
 
 A file is written under a random name of its own beside its place, synced, and only then renamed: a
 process that is killed, a full disk and two writers at once leave the old file or a new one, never a

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pacpfl import files
 from pacpfl.data.store import open_npz, open_store
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
@@ -66,9 +67,9 @@ def write_client_file(folder: Path, client: Client, federation: Federation) -> P
     for name in ("classes", "shape"):
         if getattr(federation, name) is not None:
             arrays[name] = np.array(getattr(federation, name))
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{client.name}.npz"
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    with files.replacing(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
     return path
 
 
