@@ -46,7 +46,7 @@ def test_the_problem_is_the_one_of_the_cost_goal() -> None:
         made[name] = build_method(kind, override(Config(), [*TINY.settings(), *changes]), toy.form)
     fedavg: Any = made[FEDAVG]
     assert fedavg.local.steps == 5
-    particles = {name: m.particles for name, m in made.items() if isinstance(m, PACPFL)}
+    particles = {name: m.settings.particles for name, m in made.items() if isinstance(m, PACPFL)}
     assert set(particles.values()) == {2} and len(particles) == 3
     draws = [m.prior.settings.draws for m in made.values() if isinstance(m, PACPFL)]  # type: ignore[attr-defined]
     assert draws == [1, 1, 5]

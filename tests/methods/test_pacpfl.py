@@ -167,23 +167,25 @@ def test_the_order_of_particles_is_only_an_order() -> None:
     np.testing.assert_allclose(turned.particles, after[order], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("rule", ["evidence", "printed"])
 @pytest.mark.parametrize(("batch", "temperature"), [(2, 1.0), (None, 1.8), (3, 0.5)])
 def test_mini_batches_and_temperature(
-    batch: int | None, temperature: float, oracle: SimpleNamespace
+    batch: int | None, temperature: float, rule: str, oracle: SimpleNamespace
 ) -> None:
-    """Z_beta(P, batch): the batch's mean loss gets beta = t m, its likelihoods beta / b."""
-    method = tuned(batch=batch, temperature=temperature)
+    """(m/b) ln Z_t of the batch; as printed ln Z of the batch at temperature t m/b."""
+    method = tuned(batch=batch, temperature=temperature, batch_rule=rule)
     state, key, client = make_state(), jax.random.key(5), 2
     data = jax.tree.map(lambda a: jnp.asarray(a[client]), make_clients())
     seen = data if batch is None else mini_batch(key, data, batch)
     mask = np.asarray(seen.mask)
     x, y = np.asarray(seen.x)[mask], np.asarray(seen.y)[mask]
     assert len(y) == (LENGTHS[client] if batch is None else batch)
-    power = temperature * LENGTHS[client] / len(y)
+    share = LENGTHS[client] / len(y)
+    times, power = (share, temperature) if rule == "evidence" else (1, temperature * share)
     found, _ = jax.jit(lambda s: method.client_update(s, (), data, key))(state)
     for row, phi in enumerate(np.asarray(state.particles)):
         expected = oracle.central_differences(
-            lambda p: oracle.log_evidence(PRIOR, p, x, y, power), phi
+            lambda p: times * oracle.log_evidence(PRIOR, p, x, y, power), phi
         )
         np.testing.assert_allclose(found.gradients[row], expected, rtol=1e-7, atol=1e-8)
 

@@ -97,8 +97,7 @@ class Private(Method[PrivateState, Nothing, PrivateUpdate]):
     summed: bool = False  # only the clipped update is sent, and the noise comes with the sum
 
     def __post_init__(self) -> None:
-        coupling = self.method.prior.coupling
-        if self.plan.unit == "sample" and coupling:
+        if self.plan.unit == "sample" and (coupling := self.method.prior.coupling):
             raise InputError(
                 f"unit = sample cannot be had here: {coupling}, so no single sample's gradient can be "
                 "clipped; choose unit = client, which protects every sample as well."
