@@ -17,13 +17,12 @@ from pacpfl.engine.training import load_checkpoint
 from pacpfl.methods.base import Method
 from pacpfl.secagg.certified import Passport
 from pacpfl.sites import participation, wire
-from pacpfl.sites.gather import Reply
 from pacpfl.sites.limits import Limits
 from pacpfl.sites.opening import FORM
 from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.segment import CHECKPOINT, serve
 from pacpfl.sites.site import Site
-from pacpfl.sites.terms import Outcome, Terms, give_order
+from pacpfl.sites.terms import Outcome, Reply, Terms, give_order
 from pacpfl.types import Client, Data, Federation, Samples
 
 RUN = "0123abcd"

@@ -177,7 +177,7 @@ def test_the_sites_file_is_written_read_and_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"minimum_sample": 3}, "no limit 'minimum_sample'"),
+        ({"minimum_sample": 3}, "no key 'minimum_sample'"),
         ({"minimum_samples": -1}, "at least 0"),
         ({"minimum_samples": True}, "whole number"),
         ({"methods": "pacpfl"}, "a list of str"),

@@ -21,7 +21,7 @@ from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.sites import participation, states, wire
 from pacpfl.sites.job import EXECUTOR, write_job
 from pacpfl.sites.participation import Log, Seat, Watch, read, seats
-from pacpfl.sites.supervisor import Callbacks, Care, Stopped, Unreachable, supervise
+from pacpfl.sites.supervisor import Callbacks, Care, Stopped, Supervisor, Unreachable
 from pacpfl.sites.terms import Outcome, order, write_outcome
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
@@ -53,7 +53,7 @@ def test_only_what_a_client_reads_is_needed() -> None:
     state = method.init(jax.random.key(0), DATA)
     needed = wire.needed(method, state, (), DATA, jax.random.key(1))
     assert needed == {"value.particles"}
-    assert "value.optimizer[0].mu" in wire.names(state)
+    assert "value.optimizer[0].mu" in wire.by_name(state)
     key = jax.random.key(2)
     before = method.client_update(state, (), DATA, key)[0]
     pairs = wire.by_name(state)
@@ -103,13 +103,10 @@ def test_rounds_after_a_lost_checkpoint_do_not_count(tmp_path: Path) -> None:
     log.segment(1, 0, seats([("a", 2)]))
     for number in range(5):
         log.round(number, [0, 1])
-    log.close()
     with open(path, "ab") as file:
         file.write(b'{"kind": "round", "rou')
-    log = Log(path)
     log.segment(2, 3, seats([("a", 2), ("b", 1)]))
     log.round(3, [0, 2])
-    log.close()
     record = read(path)
     assert record.roster == (Seat("a", 0, 2), Seat("b", 2, 1)) and record.segments == 2
     assert [(r.clients, r.total) for r in record.rounds] == [((0, 1), 2)] * 3 + [((0, 2), 3)]
@@ -241,7 +238,6 @@ class Fake:
         if what != "stuck":
             missing = ["b"] if what == "without b" else []
             log.round(done, [0, 1], sites=["a"], missing=missing, curves={"loss": 1.0})
-        log.close()
         if what == "finish":
             write_outcome(self.folder, Outcome(segment, done + 1, True, "all rounds are done"))
         elif what == "fatal":
@@ -274,7 +270,7 @@ CARE = Care(
 
 def supervised(tmp_path: Path, fake: Fake, care: Care = CARE, **told: Any) -> Outcome:
     quiet = Callbacks(sleep=lambda seconds: None, **told)
-    return supervise(lambda: fake, tmp_path, "0123abcd", 5, care, quiet)
+    return Supervisor(lambda: fake, tmp_path, "0123abcd", 5, care, quiet).run()
 
 
 @pytest.mark.parametrize("script", [["finish"], ["crash", "reboot", "crash", "finish"]])
@@ -322,7 +318,7 @@ def test_it_waits_for_a_server_that_does_not_answer(tmp_path: Path) -> None:
         return fake
 
     quiet = Callbacks(sleep=lambda seconds: None)
-    assert supervise(connect, tmp_path, "0123abcd", 5, CARE, quiet).finished
+    assert Supervisor(connect, tmp_path, "0123abcd", 5, CARE, quiet).run().finished
     assert len(tries) == 4
 
 
@@ -355,7 +351,6 @@ def test_silence_is_forgiven_once_the_site_is_heard_of_again(tmp_path: Path) -> 
     log = Log(path)
     log.segment(1, 0, seats([("a", 1), ("b", 1)]), sites=["a", "b"], refused={})
     log.round(0, [0], sites=["a"], missing=["b"])
-    log.close()
     watch.read()
     assert watch.waiting({"a": 99.0, "b": 99.0}) == {}, "not heard of since"
     now[0] = 107.0
@@ -369,6 +364,5 @@ def test_a_site_that_refused_does_not_end_a_segment(tmp_path: Path) -> None:
     watch.begin(1, ["a", "b"])
     log = Log(path)
     log.segment(1, 0, seats([("a", 1)]), sites=["a"], refused={"b": "limits"})
-    log.close()
     watch.read()
     assert watch.waiting({"a": 200.0, "b": 200.0}) == {}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from pacpfl.data.site_folder import write_client_file
 from pacpfl.sites.kits import provision, read_project
 from pacpfl.sites.runs import prepare_run
 from pacpfl.sites.session import Console
-from pacpfl.sites.supervisor import Care, Unreachable, supervise
+from pacpfl.sites.supervisor import Care, Supervisor, Unreachable
 from pacpfl.types import Federation
 
 __all__ = ["Deployment", "Running", "difference", "settings", "simulated", "wait_for"]
@@ -104,6 +104,11 @@ class Deployment:
         self.own(site).mkdir(exist_ok=True)
         text = "\n".join([f"data = {json.dumps(str(self.data(site)))}", "[limits]", *lines, ""])
         (self.own(site) / "site.toml").write_text(text)
+
+    def refusals(self, site: str) -> list[str]:
+        """What the site says of the requests that it has refused."""
+        lines = (self.own(site) / "refused.jsonl").read_text().splitlines()
+        return [json.loads(line)["reason"] for line in lines]
 
     @contextmanager
     def slowed(self, site: str, seconds: float) -> Iterator[None]:
@@ -176,16 +181,9 @@ class Deployment:
         self.wait_connected(name)
 
     def connected(self) -> dict[str, float]:
-        try:
-            console = self.connect()
-        except Unreachable:
-            return {}
-        try:
+        with suppress(Unreachable), closing(self.connect()) as console:
             return console.connected()
-        except Unreachable:
-            return {}
-        finally:
-            console.close()
+        return {}
 
     def connect(self) -> Console:
         return Console(self.kits / ADMIN, ADMIN)
@@ -263,10 +261,8 @@ class Deployment:
         care = Care(
             self.sites, wanted["quorum"], strangers, rejoin_seconds=3.0, wind_down_seconds=5.0
         )
-        running = Running(
-            folder,
-            lambda told: supervise(self.connect, folder, name, config.train.rounds, care, told),
-        )
+        run = self.connect, folder, name, config.train.rounds, care
+        running = Running(folder, lambda told: Supervisor(*run, told).run())
         self.trainings.append(running)
         return running
 
@@ -277,10 +273,8 @@ class Deployment:
     def final(self, running: Logged, config: Config, method: str = "pacpfl") -> Any:
         return final(running.folder, config, method)
 
-    def replayed(self, running: Logged, config: Config, method: str = "pacpfl") -> Any:
-        return replayed(running.folder, config, self.clients, method)
-
     def check_record(self, running: Logged, config: Config, method: str = "pacpfl") -> None:
         """What was learned is what follows from who took part, as the log says."""
         found = self.final(running, config, method)
-        assert difference(found, self.replayed(running, config, method)) < 1e-6
+        expected = replayed(running.folder, config, self.clients, method)
+        assert difference(found, expected) < 1e-6

@@ -13,10 +13,9 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from pacpfl import config as configuration
 from pacpfl.engine import runtime
 from pacpfl.sites import wire
-from pacpfl.sites.gather import Reply
 from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.segment import serve
-from pacpfl.sites.terms import Terms
+from pacpfl.sites.terms import Reply, Terms
 
 TASK_CHECK_SECONDS = 0.01
 TERMS = "terms.json"

@@ -2,110 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.sites import wire
+from pacpfl.sites.terms import Exchange, Reply
 from pacpfl.sites.wire import Refused
 
-
-class Reply(NamedTuple):
-    site: str  # as the engine knows it from the certificate, not as the message says
-    params: Any
-    text: object
+Read = Callable[[Reply, Facts], Any]  # from a reply and its JSON object to what was asked for
 
 
-class Gathered(NamedTuple):
-    """Updates of all n clients, zero with weight 0 for those who are absent."""
+@dataclass
+class Inquiry:
+    """Requests for one thing, and who did not answer them, or not as asked."""
 
-    updates: PyTree
-    weights: np.ndarray  # [n]
-    clients: list[int]
-    answered: list[str]
-    missing: list[str]
-    refused: dict[str, str]
-    enough: bool
+    exchange: Exchange
+    refused: dict[str, str] = field(default_factory=dict)  # site -> why
+    missing: set[str] = field(default_factory=set)
     sent: int = 0  # bytes
     received: int = 0
     traces: int = 0  # most often that a site has traced its update so far
 
-    @staticmethod
-    def nobody(pattern: PyTree, n: int, dtype: type) -> Gathered:
-        """Return a round without clients: only a private run has them."""
-        updates = jax.tree.map(lambda s: np.zeros((n, *s.shape), s.dtype), pattern)
-        return Gathered(updates, np.zeros(n, dtype), [], [], [], {}, True)
+    def ask(
+        self,
+        sites: Collection[str],
+        params: dict[str, np.ndarray],
+        text: str,
+        deadline: float,
+        read: Read,
+    ) -> dict[str, Any]:
+        """Return by site what `read` makes of its first answer; it raises if that is not as asked."""
+        asked, found = sorted(sites), {}
+        replies = self.exchange.ask(asked, params, text, deadline)
+        self.sent += len(asked) * wire.size(params)
+        for reply in sorted(replies, key=lambda reply: reply.site):
+            site = reply.site
+            if site not in asked or site in found or site in self.refused:
+                continue
+            try:
+                about = wire.from_text(reply.text)
+                if "refused" in about:
+                    raise Refused(f"the site refuses: {str(about['refused'])[:500]}")
+                found[site] = read(reply, about)
+            except (Refused, InputError, SecureAggregationError) as error:
+                self.refused[site] = str(error)
+                continue
+            self.received += wire.size(reply.params)
+            traces = about.get("traces")
+            self.traces = max(self.traces, traces if type(traces) is int else 0)
+        self.missing |= set(asked) - found.keys() - self.refused.keys()
+        return found
 
 
-def collect(
-    replies: Sequence[Reply],
-    asked: Mapping[str, list[int]],
+def read_updates(numbers: Mapping[str, list[int]], pattern: PyTree, number: int) -> Read:
+    """Read the updates of a site's clients, whose numbers are told, in this round."""
+
+    def read(reply: Reply, about: Facts) -> PyTree:
+        if about.get("round") != number:
+            raise Refused(f"it answered round {str(about.get('round'))[:20]} instead of {number}")
+        count = len(numbers[reply.site])
+        several = jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), pattern)
+        return wire.from_wire(reply.params, several)
+
+    return read
+
+
+def gather(
+    found: Mapping[str, PyTree],
+    numbers: Mapping[str, list[int]],
     pattern: PyTree,
     n: int,
     dtype: type,
-    number: int,
-    *,
-    quorum: int = 1,
-    sent: int = 0,
-) -> Gathered:
-    """Put the sites' updates in one array; what is not exactly as asked for does not count.
+) -> tuple[PyTree, np.ndarray]:
+    """Return updates of all n clients and their weights, zero for those who are absent.
 
-    `asked` are the clients' numbers by site, `pattern` the form of one client's update.
+    `found` has the updates of sites' clients, or one for all of a site's; `numbers` say whose they are.
     """
-    gathered = Gathered.nobody(pattern, n, dtype)
-    refused: dict[str, str] = {}
-    answered: list[str] = []
-    clients: list[int] = []
-    received = traces = 0
-    for reply in sorted(replies, key=lambda reply: reply.site):
-        if reply.site not in asked or reply.site in answered or reply.site in refused:
-            continue
-        numbers = asked[reply.site]
-        try:
-            about = accepted(reply)
-            if about.get("round") != number:
-                raise Refused(
-                    f"it answered round {str(about.get('round'))[:20]} instead of {number}"
-                )
-            updates = wire.from_wire(reply.params, _several(pattern, len(numbers)))
-        except Refused as error:
-            refused[reply.site] = str(error)
-            continue
-        for whole, part in zip(
-            jax.tree.leaves(gathered.updates), jax.tree.leaves(updates), strict=True
-        ):
-            whole[numbers] = part
-        gathered.weights[numbers] = 1
-        answered.append(reply.site)
-        clients += numbers
-        received += wire.size(reply.params)
-        count = about.get("traces")
-        traces = max(traces, count if type(count) is int else 0)
-    missing = sorted(set(asked) - set(answered) - set(refused))
-    enough = bool(answered) and len(answered) >= min(quorum, len(asked))
-    return gathered._replace(
-        clients=sorted(clients),
-        answered=answered,
-        missing=missing,
-        refused=refused,
-        enough=enough,
-        sent=sent,
-        received=received,
-        traces=traces,
-    )
-
-
-def accepted(reply: Reply) -> Facts:
-    """Return what a reply says; raise `Refused` if it says no."""
-    about = wire.from_text(reply.text)
-    if "refused" in about:
-        raise Refused(f"the site refuses: {str(about['refused'])[:500]}")
-    return about
-
-
-def _several(pattern: PyTree, count: int) -> PyTree:
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), pattern)
+    updates = jax.tree.map(lambda s: np.zeros((n, *s.shape), s.dtype), pattern)
+    weights: np.ndarray = np.zeros(n, dtype)
+    for site, part in found.items():
+        for whole, some in zip(jax.tree.leaves(updates), jax.tree.leaves(part), strict=True):
+            whole[numbers[site]] = some
+        weights[numbers[site]] = 1
+    return updates, weights

@@ -34,24 +34,21 @@ def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: lis
         "mandatory_clients": [],
     }
     controller = {"folder": str(run_folder.resolve()), "segment": segment}
-    server = {
+    common = {
         "format_version": 2,
-        "server": {"task_request_interval": POLL_SECONDS},
         **WHOLE_ARRAYS,
         "task_data_filters": [],
         "task_result_filters": [],
         "components": [],
+    }
+    server = common | {
+        "server": {"task_request_interval": POLL_SECONDS},
         "workflows": [{"id": "segment", "path": CONTROLLER, "args": controller}],
     }
-    client = {
-        "format_version": 2,
+    client = common | {
         "default_task_fetch_interval": POLL_SECONDS,
         "max_runner_sync_timeout": READY_SECONDS,
-        **WHOLE_ARRAYS,
         "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR, "args": {}}}],
-        "task_data_filters": [],
-        "task_result_filters": [],
-        "components": [],
     }
     files.write_json(job / "meta.json", meta)
     files.write_json(config / "config_fed_server.json", server)

@@ -1,18 +1,4 @@
-"""Kits for server, sites and administrator, from one small file (docs/deploy.md).
-
-    name = "houses"
-    sites = ["north", "south", "west"]
-
-    [server]
-    host = "training.example.org"   # as the sites reach it
-    port = 8002
-
-    [run]                           # optional: how runs go
-    quorum = 2                      # sites without which no round counts
-    deadline = 60                   # seconds to answer in a round
-    encoding = "exact"              # of updates: exact, float16, int8
-    secure = false                  # secure aggregation: the server sees sums over sites only
-    bound = 1e6                     # then: norm that no client's update exceeds (no privacy mode)
+"""Kits for server, sites and administrator, from one small file (docs/deploy.md shows it).
 
 Each kit holds a certificate of the project's own authority; what a kit's owner may do is bound to it.
 Kits differ from FLARE's in that they allow less: no code travels with a job, a site runs `SiteExecutor`
@@ -115,7 +101,9 @@ def provision(project: Project, folder: Path, extra: tuple[str, ...] = ()) -> li
     for name in (SERVER, project.admin, *project.sites, *extra):
         kit = folder / name
         if not kit.exists():
-            shutil.copytree(made / _folder_of(made, name, project), kit)
+            # FLARE may name the server's folder after its host.
+            named = project.host if name == SERVER and not (made / name).is_dir() else name
+            shutil.copytree(made / named, kit)
             _restrict(kit, name, project)
             kits.append(kit)
     shutil.rmtree(made)
@@ -128,11 +116,6 @@ def _forget_keys(path: Path) -> None:
     state = json.loads(path.read_text(encoding="utf-8"))
     own = {name: value for name, value in state.items() if not isinstance(value, dict)}
     files.write_json(path, own, private=True)
-
-
-def _folder_of(made: Path, name: str, project: Project) -> str:
-    """Return the folder that FLARE made: the server's kit is named after its host."""
-    return project.host if name == SERVER and not (made / name).is_dir() else name
 
 
 def _description(project: Project, extra: tuple[str, ...]) -> Facts:
@@ -151,6 +134,12 @@ def _description(project: Project, extra: tuple[str, ...]) -> Facts:
         server |= {"name": SERVER, "default_host": project.host, "host_names": [project.host]}
     sites = [{"name": n, "type": "client", "org": org} for n in (*project.sites, *extra)]
     admin = {"name": project.admin, "type": "admin", "org": org, "role": "project_admin"}
+    builders = {
+        "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
+        "static_file.StaticFileBuilder": {"config_folder": "config"},
+        "cert.CertBuilder": {"root_valid_days": 3650},
+        "signature.SignatureBuilder": {},
+    }
     place = "nvflare.lighter.impl"
     return {
         "api_version": 3,
@@ -158,18 +147,7 @@ def _description(project: Project, extra: tuple[str, ...]) -> Facts:
         "description": "pacpfl",
         "gen_scripts": False,
         "participants": [server, *sites, admin],
-        "builders": [
-            {
-                "path": f"{place}.workspace.WorkspaceBuilder",
-                "args": {"template_file": ["master_template.yml"]},
-            },
-            {
-                "path": f"{place}.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config"},
-            },
-            {"path": f"{place}.cert.CertBuilder", "args": {"root_valid_days": 3650}},
-            {"path": f"{place}.signature.SignatureBuilder"},
-        ],
+        "builders": [{"path": f"{place}.{n}", "args": args} for n, args in builders.items()],
     }
 
 
@@ -188,11 +166,6 @@ def _restrict(kit: Path, name: str, project: Project) -> None:
     resources["class_allow_list"] = [CONTROLLER if is_server else EXECUTOR]
     if is_server:
         resources["servers"][0]["heart_beat_timeout"] = SEEN_SECONDS
-        storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
-        storage["root_dir"] = "{kit}/store/snapshots"
-        for component in resources["components"]:
-            if component["id"] == "job_manager":
-                component["args"]["uri_root"] = "{kit}/store/jobs"
     else:
         resources["allow_log_streaming"] = False
         dropped = "site_log_streamer"
@@ -211,9 +184,8 @@ def settle(kit: Path) -> None:
     if "snapshot_persistor" not in resources:
         return
     store = (kit / "store").resolve()
-    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(
-        store / "snapshots"
-    )
+    storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
+    storage["root_dir"] = str(store / "snapshots")
     for component in resources["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = str(store / "jobs")
@@ -226,14 +198,12 @@ class _Errors:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def debug(self, text: str) -> None: ...
-
-    def info(self, text: str) -> None: ...
-
-    def warning(self, text: str) -> None: ...
-
     def error(self, text: str) -> None:
         self.texts.append(text)
+
+    def debug(self, text: str) -> None: ...
+
+    info = warning = debug
 
 
 def check_name(name: Any, origin: str) -> None:
@@ -264,16 +234,9 @@ def command(kit: Path, role: str) -> list[str]:
     about = read_kit(kit, role)
     program, settings = PROGRAMS[role]
     identity = [f"uid={about['name']}"] if role == "site" else []
-    return [
-        *(sys.executable, "-u", "-m", program, "-m", str(kit.resolve()), "-s", settings),
-        *(
-            "--set",
-            "secure_train=true",
-            *identity,
-            f"org={about['project']}",
-            "config_folder=config",
-        ),
-    ]
+    words = ["-m", program, "-m", str(kit.resolve()), "-s", settings, "--set", "secure_train=true"]
+    project = [*identity, f"org={about['project']}", "config_folder=config"]
+    return [sys.executable, "-u", *words, *project]
 
 
 def keep_running(

@@ -1,26 +1,23 @@
 """What a site allows, whatever the server asks: a file at the site, read at each start (docs/deploy.md).
 
-    data = "/path/to/this/site's/data"
-
-    [limits]
-    methods = ["pacpfl"]
-    minimum_samples = 10
-
 A request beyond a limit is refused, and the reason is written down at the site.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pacpfl import files
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
-from pacpfl.settings import Settings, convert, key
+from pacpfl.settings import Settings, key
 from pacpfl.sites.recipe import Recipe
+from pacpfl.sites.terms import read_section
 from pacpfl.sites.wire import Refused
 
 FILE = "site.toml"
@@ -58,8 +55,7 @@ class Limits(Settings):
             )
         if self.clip_norm and recipe.clip is None:
             raise Refused("updates must be clipped here, and the run does not clip them")
-        if self.clip_norm and recipe.clip is not None:
-            self.check_clip(recipe.clip)
+        self.check_clip(recipe.clip or 0.0)
         few = [m for m in samples if m < self.minimum_samples]
         if few:
             raise Refused(
@@ -101,35 +97,39 @@ def read_site_file(path: Path) -> SiteFile:
     data, limits = table.get("data"), table.get("limits", {})
     if not isinstance(data, str) or not data:
         raise InputError(f'{path}: say where the data are, data = "PATH".')
-    if not isinstance(limits, dict):
-        raise InputError(f"{path}: limits is a section; write [limits] above its keys.")
     return SiteFile((path.parent / data).resolve(), read_limits(limits, str(path)))
 
 
-def read_limits(table: Facts, origin: str) -> Limits:
+def read_limits(table: Any, origin: str) -> Limits:
     """Read and check [limits]."""
-    names = [f.name for f in fields(Limits)]
-    for name in table:
-        if name not in names:
-            raise InputError(f"{origin}: there is no limit {name!r}; there are {', '.join(names)}.")
-    return Limits(**{name: convert(Limits, name, v, origin) for name, v in table.items()})
+    return Limits(**read_section(Limits, table, "limits", origin))
 
 
 def write_site_file(path: Path, data: Path) -> None:
     """Write a new file with every limit at its default, or another path to the data into the old one."""
-    line = f"data = {json.dumps(str(data), ensure_ascii=False)}"
+    lines = [f"data = {json.dumps(str(data), ensure_ascii=False)}"]
     if path.exists():
         old = path.read_text(encoding="utf-8").splitlines()
-        rest = [text for text in old if not text.lstrip().startswith("data")]
-        files.write(path, ("\n".join([line, *rest]) + "\n").encode())
-        return
-    defaults = Limits()
-    lines = [line, "", "[limits]"]
-    for f in fields(Limits):
-        value = getattr(defaults, f.name)
-        value = json.dumps(list(value) if isinstance(value, tuple) else value)
-        lines.append(f"{f.name} = {value}  # {f.metadata['help']}")
+        lines += [line for line in old if not line.lstrip().startswith("data")]
+    else:
+        lines += ["", "[limits]"]
+        lines += [
+            f"{f.name} = {json.dumps(f.default)}  # {f.metadata['help']}" for f in fields(Limits)
+        ]
     files.write(path, ("\n".join(lines) + "\n").encode())
+
+
+class Tally:
+    """Counts by run, in a file of the site; who is killed before an answer leaves has counted it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Counter[str]:
+        return Counter(json.loads(self.path.read_text()) if self.path.exists() else {})
+
+    def add(self, run: str) -> None:
+        files.write_json(self.path, self.read() + Counter([run]))
 
 
 def note_refusal(folder: Path, reason: str, asked: Facts) -> None:

@@ -14,9 +14,10 @@ checkpoint at all, nobody has a number yet.
 from __future__ import annotations
 
 import json
-import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,12 +66,9 @@ NO_RECORD = Record((), (), 0)
 
 
 def seats(pairs: Iterable[tuple[str, int]]) -> tuple[Seat, ...]:
-    roster: list[Seat] = []
-    first = 0
-    for site, clients in pairs:
-        roster.append(Seat(site, first, clients))
-        first += clients
-    return tuple(roster)
+    pairs = list(pairs)
+    ends = accumulate(clients for _, clients in pairs)
+    return tuple(Seat(site, end - n, n) for (site, n), end in zip(pairs, ends, strict=True))
 
 
 def total(roster: tuple[Seat, ...]) -> int:
@@ -78,32 +76,19 @@ def total(roster: tuple[Seat, ...]) -> int:
 
 
 class Log:
-    """A log, open for appending; a line is handed to the system before the next round begins."""
+    """A log to append to; each line is on the disk before the next round begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _cut_half_line(path)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the segment
 
     def segment(self, number: int, start: int, roster: tuple[Seat, ...], **more: Any) -> None:
         pairs = [[seat.site, seat.clients] for seat in roster]
-        self._append(
-            {"kind": "segment", "segment": number, "start": start, "roster": pairs, **more}
-        )
+        entry = {"kind": "segment", "segment": number, "start": start, "roster": pairs}
+        files.append_line(self.path, entry | more)
 
     def round(self, number: int, clients: Iterable[int], **more: Any) -> None:
-        self._append({"kind": "round", "round": number, "clients": list(clients), **more})
-
-    def sync(self) -> bool:
-        """Sync before a checkpoint: it must not remember rounds that the log has forgotten."""
-        os.fsync(self._file.fileno())
-        return True
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _append(self, entry: Facts) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
+        entry = {"kind": "round", "round": number, "clients": list(clients)}
+        files.append_line(self.path, entry | more)
 
 
 def read(path: Path, until: int | None = None) -> Record:
@@ -147,34 +132,22 @@ def entries(path: Path) -> list[Facts]:
     return files.read_lines(path, "start the run over with --fresh")
 
 
-def _cut_half_line(path: Path) -> None:
-    if path.exists():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            with open(path, "r+b") as file:
-                file.truncate(whole)
-
-
 def summary(folder: Path) -> Facts:
     """Return the rounds, sites, seconds and bytes of a run, from its log."""
-    lines = entries(folder / FILE)
-    rounds = [line for line in lines if line["kind"] == "round"]
-    answered: dict[str, int] = {}
-    for line in rounds:
-        for site in line["sites"]:
-            answered[site] = answered.get(site, 0) + 1
+    rounds = [line for line in entries(folder / FILE) if line["kind"] == "round"]
     record = read(folder / FILE)
+
+    def of_rounds(average: Callable[[list[float]], Any], name: str) -> float | None:
+        return float(average([line[name] for line in rounds])) if rounds else None
+
     return {
         "rounds": len(record.rounds),
         "segments": record.segments,
-        "answered": answered,
+        "answered": dict(Counter(site for line in rounds for site in line["sites"])),
         "clients": {seat.site: seat.clients for seat in record.roster},
-        "median_seconds": float(np.median([line["seconds"] for line in rounds]))
-        if rounds
-        else None,
-        "bytes_sent": float(np.mean([line["sent"] for line in rounds])) if rounds else None,
-        "bytes_received": float(np.mean([line["received"] for line in rounds])) if rounds else None,
+        "median_seconds": of_rounds(np.median, "seconds"),
+        "bytes_sent": of_rounds(np.mean, "sent"),
+        "bytes_received": of_rounds(np.mean, "received"),
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from pacpfl.engine.training import Secrecy, keep_secret
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
 from pacpfl.methods.registry import build_method, build_private, named
-from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites import wire
 from pacpfl.types import Data, Federation, Form
 
@@ -68,11 +68,6 @@ def example(recipe: Recipe, form: Form) -> Data:
     return Data(x, y, jnp.ones(1, bool))
 
 
-def read_recipe(text: str, method: str) -> Recipe:
-    """Read the text of a configuration."""
-    return recipe_of(configuration.load(text, "the run's configuration"), method)
-
-
 def recipe_of(config: Config, method: str) -> Recipe:
     if method not in named(learns="in rounds"):
         able = ", ".join(named(learns="in rounds"))
@@ -82,39 +77,31 @@ def recipe_of(config: Config, method: str) -> Recipe:
             'standardize = "global" needs everybody\'s samples in one place; across sites choose '
             "client or none."
         )
-    private = method == "pacpfl" and config.privacy.mode != "none"
-
-    def plan_for(clients: int) -> Plan | None:
-        train = config.train
-        return (
-            config.privacy.plan(train.rounds, clients, train.clients_per_round) if private else None
-        )
+    train = config.train
+    privacy = config.privacy if method == "pacpfl" else PrivacySettings()
+    private = privacy.mode != "none"
 
     def build(form: Form) -> Method:
         return build_private(method, config, form) or build_method(method, config, form)
 
-    @contextmanager
-    def secret(clients: int, folder: Path) -> Iterator[Secrecy | None]:
-        plan = plan_for(clients)
+    def secrecy(clients: int, folder: Path) -> AbstractContextManager[Secrecy | None]:
+        plan = privacy.plan(train.rounds, clients, train.clients_per_round)
         if plan is None:
-            yield None
-            return
-        identity = configuration.identity(config)
-        with keep_secret(plan, config.privacy.noise_seed, identity, folder) as held:
-            yield held
+            return nullcontext()
+        return keep_secret(plan, privacy.noise_seed, configuration.identity(config), folder)
 
     return Recipe(
         method,
         config.seed,
         config.run.dtype,
-        config.train.rounds,
-        config.train.clients_per_round,
-        config.privacy.mode if private else "none",
-        config.privacy.clip if private else None,
+        train.rounds,
+        train.clients_per_round,
+        privacy.mode,
+        privacy.clip if private else None,
         configuration.identity(config, engine="sites", method=method),
         build,
-        secret,
-        private and config.privacy.clip_quantile is not None,
+        secrecy,
+        private and privacy.clip_quantile is not None,
     )
 
 

@@ -23,12 +23,7 @@ from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.compiled import Rounds, make_call
 from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import (
-    divide,
-    first_client,
-    initial_client_states,
-    round_inputs,
-)
+from pacpfl.engine.rounds import divide, first_client, initial_client_states, round_inputs
 from pacpfl.engine.training import Checkpoint, load_checkpoint, save_checkpoint
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
@@ -44,7 +39,7 @@ from pacpfl.sites.opening import FORM
 from pacpfl.sites.participation import Record
 from pacpfl.sites.recipe import recipe_of, shapes_of, site_federation
 from pacpfl.sites.segment import CHECKPOINT
-from pacpfl.sites.supervisor import Callbacks, Care, Console, Stopped, supervise
+from pacpfl.sites.supervisor import Callbacks, Care, Console, Stopped, Supervisor
 from pacpfl.sites.terms import Terms
 from pacpfl.sites.wire import to_form
 from pacpfl.types import Form
@@ -58,18 +53,17 @@ def prepare_run(out: Path, config: Config, method: str, terms: Facts) -> tuple[P
     folder = out / "sites" / method
     path = folder / TERMS
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    name = before.get("run") or secrets.token_hex(8)
-    encoding = Terms(name, 0, **terms).encoding
-    if before.get("encoding", encoding) != encoding:
+    made = Terms(before.get("run") or secrets.token_hex(8), 0, **terms)
+    if before.get("encoding", made.encoding) != made.encoding:
         raise InputError(
             f"{out} was begun with encoding {before['encoding']!r}; go on with the same one, or start "
             "over with --fresh."
         )
-    wanted = asdict(Terms(name, 0, **terms)) | {"method": method}
+    wanted = asdict(made) | {"method": method}
     del wanted["segment"]
     files.write_json(path, wanted)
     files.write(folder / CONFIG, configuration.dump(config).encode())
-    return folder, name
+    return folder, made.run
 
 
 def train_at_sites(
@@ -83,26 +77,10 @@ def train_at_sites(
 ) -> Config | None:
     """Train every method of the configuration that learns in rounds, at the sites.
 
-    Parameters
-    ----------
-    config, folder
-        The configuration, and the run folder at the server.
-    about
-        What the administrator's kit says of itself.
-    connect
-        Opens a line to the server.
-    watcher
-        As of a run on one machine.
-    fresh
-        Whether to forget what an earlier run in the folder has reached.
-    demonstration
-        Whether the data set that the configuration names is what the sites hold.
-
-    Returns
-    -------
-    Config or None
-        With `demonstration`, the configuration with which `run.run` only personalises and measures. Else
-        the sites do that (pacpfl site personalize).
+    `about` is what the administrator's kit says of itself, `folder` the run folder at the server, and
+    `connect` opens a line to it; `fresh` forgets what an earlier run in the folder has reached. In a
+    `demonstration` the sites hold the data set that the configuration names: returned is the configuration
+    with which `run.run` only personalises and measures. Else the sites do that (pacpfl site personalize).
     """
     terms = about.get("terms", {})
     if fresh and (folder / "sites").exists():
@@ -120,7 +98,7 @@ def train_at_sites(
         needed = Terms(name, 0, **terms).needed
         care = Care(tuple(about.get("sites", ())), needed, strangers=True)
         try:
-            supervise(connect, place, name, config.train.rounds, care, callbacks)
+            Supervisor(connect, place, name, config.train.rounds, care, callbacks).run()
         except Stopped as reason:
             raise Interrupted(str(reason)) from None
         if demonstration and hand_over(place, folder, config, method):
@@ -175,9 +153,8 @@ def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, For
 def hand_over(folder: Path, out: Path, config: Config, method: str) -> bool:
     """Leave the result where the simulator would, so that `run` only personalises and measures.
 
-    For a demonstration, where the data set that the configuration names IS what the sites hold.
-
-    False where clients keep something between rounds: it stays at the sites.
+    For a demonstration, where the data set that the configuration names IS what the sites hold. False
+    where clients keep something between rounds: it stays at the sites.
     """
     made, whole, checkpoint = load_trained(folder, config, method)
     if jax.tree.leaves(shapes_of(made, recipe_of(config, method), whole).memory):
@@ -199,14 +176,13 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     config = replace(config, run=replace(config.run, methods=(method,)))
     recipe, whole = recipe_of(config, method), to_form(about["data"])
     own = site_federation(config, read_site_file(folder / SITE_FILE).data)
-    measured = tuple(client for client in own.existing if client.test is not None)
-    if not measured:
+    numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
+    if not numbers:
         raise InputError(
             "No client of this site has test samples, so there is nothing to measure; add x_test and "
             "y_test to its files."
         )
-    numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
-    own = replace(own, existing=measured, new=())
+    own = replace(own, existing=tuple(own.existing[i] for i in numbers), new=())
     made = compressed(recipe.build(whole), about["encoding"])
     shapes = shapes_of(made, recipe, whole)
     state = jax.device_put(states.load_tree(place / "state.safetensors", shapes.state))
@@ -223,8 +199,9 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     )
     groups = {name: group for name, group in groups.items() if group.rows}
     result = MethodResult({"title": entry(method).title, "rounds": about["rounds"]}, {}, groups)
-    RunFolder(out).prepare(config)
-    RunFolder(out).write(config, own, {method: result}, started)
+    report = RunFolder(out)
+    report.prepare(config)
+    report.write(config, own, {method: result}, started)
     return {method: result}
 
 
@@ -268,17 +245,14 @@ def replay(
     """Compute a run across sites again, in one process, from its participation log.
 
     With the clients' data in one place (a test, an audit) the simulator's own functions, given the
-    clients that took part in each round, must end with the particles that the sites ended with. Returns
-    the server's and the clients' states after the record's last round.
-
-
-    `build` makes the method for n clients; `store` holds all clients of the roster by number.
+    clients that took part in each round, must end with the particles that the sites ended with. `build`
+    makes the method for n clients; `store` holds all clients of the roster by number. Returns the
+    server's and the clients' states after the record's last round.
     """
     keys = Keys.of(seed)
     sizes = sorted({one.total for one in record.rounds})
     method = build(sizes[0] if sizes else store.clients)
-    example = first_client(store, dtype)
-    state = jax.jit(method.init)(keys.start(), example)
+    state = jax.jit(method.init)(keys.start(), first_client(store, dtype))
     client_states = initial_client_states(method, state, store, keys, dtype)
     itemsize = jnp.zeros((), dtype).dtype.itemsize
     layout = divide(store.clients, store.longest, matrices_per_client, itemsize)

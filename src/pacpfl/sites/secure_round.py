@@ -11,32 +11,29 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from pacpfl.errors import SecureAggregationError
+from pacpfl.files import Facts
 from pacpfl.secagg.server import Server
+from pacpfl.secagg.settings import SESSION_BYTES
 from pacpfl.sites import wire
-from pacpfl.sites.gather import Gathered, accepted
+from pacpfl.sites.gather import Inquiry
 from pacpfl.sites.opening import Opening
 from pacpfl.sites.secure_site import INBOX, MESSAGE
-from pacpfl.sites.secure_terms import SESSION_BYTES, Agreed, from_row
+from pacpfl.sites.secure_terms import Agreed
+from pacpfl.sites.terms import Reply
 from pacpfl.sites.wire import Refused
 
 ENVELOPE_BYTES = 2**10  # name, lengths and signature around a payload
 
 
 class Summed(NamedTuple):
-    """The result of a round."""
+    """The result of an attempt at a round."""
 
     total: np.ndarray | None  # [d] over the survivors' clients; None: abandoned
     survivors: tuple[str, ...]
-    missing: list[str]
-    refused: dict[str, str]
-    sent: int
-    received: int
-    traces: int
+    inquiry: Inquiry
 
 
 class SecureRounds:
@@ -53,115 +50,58 @@ class SecureRounds:
         number: int,
         saved: int,
         take: Mapping[str, list[list[int]]],
-        clients: Callable[[Collection[str]], int],
         before_reveal: Callable[[], None],
     ) -> Summed:
-        """Run one attempt at a round.
-
-        `take` are the sites with their clients, as in plain rounds; `clients` counts sites' clients.
-        """
-        attempt = _Attempt(self.opening, number, self._attempts, self._session, sorted(take))
+        """Run one attempt at a round; `take` are the sites with their clients, as in plain rounds."""
+        attempt, inquiry = self._attempts, Inquiry(self.opening.exchange)
         self._attempts += 1
+        session = self._session.hex()
+        fixed = {"round": number, "attempt": attempt, "session": session, "cohort": sorted(take)}
+
+        def ask(
+            step: str,
+            sites: Collection[str],
+            params: dict[str, np.ndarray],
+            most: int,
+            **more: Any,
+        ) -> dict[str, bytes]:
+            """Return the sites' messages of a step, by site; the protocol checks them."""
+
+            def read(reply: Reply, about: Facts) -> bytes:
+                if (about.get("round"), about.get("step")) != (number, step):
+                    raise Refused(f"it did not answer step {step} of round {number}")
+                return wire.to_messages(reply.params, (MESSAGE,), most)[MESSAGE]
+
+            text = self.opening.about("secure", step=step, **fixed, **more)
+            return inquiry.ask(sites, params, text, self.opening.terms.deadline, read)
+
         identities = {site: self.opening.identities[site] for site in take}
-        server = Server(self.agreed.settings(self._session, attempt.attempt, identities))
+        server = Server(self.agreed.settings(self._session, attempt, identities))
         total = None
         # Keys and sealed shares of everybody; masked updates; never more.
         small = ENVELOPE_BYTES * (len(take) + 1)
         large = small + 8 * self.agreed.grid.dimension
         try:
-            replies = attempt.ask("advertise", take, state, small, saved=saved, take=dict(take))
+            replies = ask("advertise", take, state, small, saved=saved, take=dict(take))
             keys = server.collect_keys(replies)
-            replies = attempt.ask("share", replies, _broadcast(keys), small)
+            replies = ask("share", replies, _broadcast(keys), small)
             inboxes = server.collect_shares(replies)
             sealed = wire.from_messages({INBOX + site: box for site, box in inboxes.items()})
-            replies = attempt.ask("mask", inboxes, sealed, large)
+            replies = ask("mask", inboxes, sealed, large)
             named = server.collect_masked(replies)
-            replies = attempt.ask("agree", server.survivors, _broadcast(named), small)
+            replies = ask("agree", server.survivors, _broadcast(named), small)
             signatures = server.collect_signatures(replies)
             before_reveal()
-            replies = attempt.ask("reveal", replies, _broadcast(signatures), small)
-            integers = server.unmask(replies)
-            total = self.agreed.grid.decode(integers, clients(server.survivors))
+            replies = ask("reveal", replies, _broadcast(signatures), small)
+            clients = sum(len(take[site]) for site in server.survivors)
+            total = self.agreed.grid.decode(server.unmask(replies), clients)
         except SecureAggregationError as error:
             self.opening.exchange.note(str(error))
-            if not (attempt.missing or attempt.refused or server.refused):
+            if not (inquiry.missing or inquiry.refused or server.refused):
                 raise  # nobody to leave out: the next attempt would end the same way
-        refused = server.refused | attempt.refused
-        missing = sorted(attempt.missing - refused.keys())
-        survivors = server.survivors if total is not None else ()
-        return Summed(
-            total, survivors, missing, refused, attempt.sent, attempt.received, attempt.traces
-        )
-
-
-def shared_out(
-    summed: Summed, numbers: Mapping[str, list[int]], pattern: PyTree, n: int, dtype: type
-) -> Gathered:
-    """Return a round as the engine knows it: each client in the sum is given the mean (secure_terms)."""
-    gathered = Gathered.nobody(pattern, n, dtype)
-    clients = sorted(number for site in summed.survivors for number in numbers[site])
-    if summed.total is not None:
-        mean = from_row(summed.total / len(clients), pattern)
-        for whole, part in zip(
-            jax.tree.leaves(gathered.updates), jax.tree.leaves(mean), strict=True
-        ):
-            whole[clients] = part
-        gathered.weights[clients] = 1
-    return gathered._replace(
-        clients=clients,
-        answered=list(summed.survivors),
-        missing=summed.missing,
-        refused=summed.refused,
-        enough=summed.total is not None,
-        sent=summed.sent,
-        received=summed.received,
-        traces=summed.traces,
-    )
-
-
-class _Attempt:
-    """Messages of one attempt at a round, and who failed to answer them."""
-
-    def __init__(
-        self, opening: Opening, number: int, attempt: int, session: bytes, cohort: list[str]
-    ) -> None:
-        self.opening, self.number, self.attempt = opening, number, attempt
-        self._fixed = {"round": number, "attempt": attempt, "session": session.hex()}
-        self._fixed["cohort"] = cohort
-        self.missing: set[str] = set()
-        self.refused: dict[str, str] = {}
-        self.sent = self.received = self.traces = 0
-
-    def ask(
-        self,
-        step: str,
-        sites: Collection[str],
-        params: dict[str, np.ndarray],
-        most: int,
-        **more: Any,
-    ) -> dict[str, bytes]:
-        """Return the sites' messages of a step, by site; the protocol checks them."""
-        text = self.opening.about("secure", step=step, **self._fixed, **more)
-        asked = sorted(sites)
-        deadline = self.opening.terms.deadline
-        self.sent += len(asked) * wire.size(params)
-        messages: dict[str, bytes] = {}
-        for reply in self.opening.exchange.ask(asked, params, text, deadline):
-            site = reply.site
-            if site not in asked or site in messages or site in self.refused:
-                continue
-            try:
-                about = accepted(reply)
-                if (about.get("round"), about.get("step")) != (self.number, step):
-                    raise Refused(f"it did not answer step {step} of round {self.number}")
-                messages[site] = wire.to_messages(reply.params, (MESSAGE,), most)[MESSAGE]
-                self.received += wire.size(reply.params)
-                count = about.get("traces")
-                self.traces = max(self.traces, count if type(count) is int else 0)
-            except Refused as error:
-                self.refused[site] = str(error)
-        self.missing |= set(asked) - messages.keys() - self.refused.keys()
-        return messages
+        inquiry.refused = server.refused | inquiry.refused
+        inquiry.missing.difference_update(inquiry.refused)
+        return Summed(total, server.survivors if total is not None else (), inquiry)
 
 
 def _broadcast(message: bytes) -> dict[str, np.ndarray]:

@@ -12,15 +12,12 @@ certificate of the site's kit vouches for it (secagg.certified), for this run al
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from pacpfl import files
-from pacpfl.errors import SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import Private
@@ -30,6 +27,7 @@ from pacpfl.secagg.grid import sample
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.sites import wire
 from pacpfl.sites.kits import check_name
+from pacpfl.sites.limits import Tally
 from pacpfl.sites.secure_terms import Agreed, accept
 from pacpfl.sites.wire import Refused
 
@@ -49,7 +47,7 @@ def known_as(authority: str, name: str, introduction: object, run: str) -> bytes
 
 class SecureSite:
     def __init__(self, name: str, folder: Path, passport: Passport, run: str) -> None:
-        self.name, self.folder, self.run = name, folder, run
+        self.name, self.run = name, run
         self._authority = passport.authority
         self._identity = secrets.token_bytes(KEY_BYTES)
         public = signing_public(self._identity)
@@ -60,6 +58,7 @@ class SecureSite:
         self._last_rounds: dict[bytes, int] = {}
         self._attempt = -1
         self._values = np.zeros(0, np.int64)
+        self._reveals = Tally(folder / REVEALED)
         self._most_reveals: int | None = None
 
     def begin(
@@ -69,13 +68,10 @@ class SecureSite:
         self._agreed = accept(proposal, method, dimension, clients)
         if not isinstance(introductions, Mapping):
             raise Refused("nobody is introduced")
-        try:
-            identities = {
-                str(peer): known_as(self._authority, str(peer), shown, self.run)
-                for peer, shown in introductions.items()
-            }
-        except SecureAggregationError as error:
-            raise Refused(str(error)) from error
+        identities = {
+            str(peer): known_as(self._authority, str(peer), shown, self.run)
+            for peer, shown in introductions.items()
+        }
         # The server may ask to begin again, and still gets each attempt once.
         self._member = Member(self.name, self._identity, identities, last_rounds=self._last_rounds)
         self._client = None
@@ -98,33 +94,25 @@ class SecureSite:
         session, attempt = bytes.fromhex(about["session"]), about["attempt"]
         if type(attempt) is not int:
             raise Refused("an attempt at a round has a number")
-        try:
-            self._client = member.join(agreed.settings(session, attempt, identities))
-            self._attempt = attempt
-            return self._client.advertise()
-        except SecureAggregationError as error:
-            raise Refused(str(error)) from error
+        self._client = member.join(agreed.settings(session, attempt, identities))
+        self._attempt = attempt
+        return self._client.advertise()
 
     def step(self, params: object, about: Facts) -> bytes:
         """Answer every step but the first."""
         client, name = self._client, about["step"]
         if client is None or about["attempt"] != self._attempt:
             raise Refused(f"step {str(name)[:20]} belongs to no round that this site has joined")
-        try:
-            if name == "mask":
-                return client.mask(self._inbox(params, client), self._noisy())
-            message = wire.to_messages(params, (MESSAGE,), MOST_BYTES)[MESSAGE]
-            if name == "share":
-                return client.share(message)
-            if name == "agree":
-                return client.agree(message)
-            if name == "reveal":
-                revealed = client.reveal(message)
-                self._count_reveal()
-                return revealed
-        except SecureAggregationError as error:
-            raise Refused(str(error)) from error
-        raise Refused(f"there is no step {str(name)[:40]!r}")
+        if name == "mask":
+            return client.mask(self._inbox(params, client), self._noisy())
+        steps = {"share": client.share, "agree": client.agree, "reveal": client.reveal}
+        if name not in steps:
+            raise Refused(f"there is no step {str(name)[:40]!r}")
+        answer = steps[name](wire.to_messages(params, (MESSAGE,), MOST_BYTES)[MESSAGE])
+        if name == "reveal" and self._most_reveals is not None:
+            self._check_reveals()
+            self._reveals.add(self.run)
+        return answer
 
     def _inbox(self, params: object, client: Client) -> bytes:
         """Return this site's inbox; all come in one message, the others' are sealed."""
@@ -143,26 +131,12 @@ class SecureSite:
             return self._values
         return self._values + sample(grid.noise, grid.dimension)
 
-    def _revealed(self) -> dict[str, int]:
-        path = self.folder / REVEALED
-        return dict(json.loads(path.read_text())) if path.exists() else {}
-
     def _check_reveals(self) -> None:
-        done = self._revealed().get(self.run, 0) if self._most_reveals is not None else 0
-        if self._most_reveals is not None and done >= self._most_reveals:
+        most = self._most_reveals
+        if most is not None and self._reveals.read()[self.run] >= most:
             raise Refused(
-                f"the budget of this run is for {self._most_reveals} rounds, and this site has "
-                "revealed as many"
+                f"the budget of this run is for {most} rounds, and this site has revealed as many"
             )
-
-    def _count_reveal(self) -> None:
-        """Count a reveal before the answer leaves: who is killed in between has counted it."""
-        if self._most_reveals is None:
-            return
-        self._check_reveals()
-        counts = self._revealed()
-        counts[self.run] = counts.get(self.run, 0) + 1
-        files.write_json(self.folder / REVEALED, counts)
 
 
 def read_passport(kit: Path) -> Passport | None:

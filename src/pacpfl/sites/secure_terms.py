@@ -45,7 +45,6 @@ from pacpfl.sites.wire import Refused
 
 # A norm that was clipped in float32 may lie above the clip by its last digits.
 LAST_DIGITS = 1e-6
-SESSION_BYTES = 16
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ with everybody present a run across sites is the simulator's run.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import jax
@@ -19,15 +20,20 @@ from pacpfl.engine.training import Played, Saving, States, Training, play
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.base import Curves
 from pacpfl.sites import participation, wire
-from pacpfl.sites.gather import Gathered, accepted, collect
+from pacpfl.sites.gather import Inquiry, gather, read_updates
 from pacpfl.sites.opening import Opening
 from pacpfl.sites.participation import Log
 from pacpfl.sites.recipe import Recipe, Shapes, shapes_of
-from pacpfl.sites.secure_round import SecureRounds, shared_out
-from pacpfl.sites.secure_terms import check_everyone, check_summable, propose, size_of
+from pacpfl.sites.secure_round import SecureRounds
+from pacpfl.sites.secure_terms import (
+    check_everyone,
+    check_summable,
+    from_row,
+    propose,
+    size_of,
+)
 from pacpfl.sites.states import NEVER
 from pacpfl.sites.terms import Exchange, Outcome, Terms, is_current, order, write_outcome
-from pacpfl.sites.wire import Refused
 from pacpfl.types import Form
 
 CHECKPOINT = "server.safetensors"
@@ -62,43 +68,35 @@ def _run(opening: Opening) -> Outcome:
     if len(forms) < terms.needed:
         return Outcome(terms.segment, 0, False, opening.too_few(len(forms)))
     first = next(iter(forms.values()))
-    log = Log(folder / participation.FILE)
-    try:
-        saving = Saving(
-            folder / CHECKPOINT,
-            recipe.identity,
-            terms.checkpoint_rounds,
-            terms.checkpoint_seconds / 60,
-            lambda: is_current(folder, terms.segment) and log.sync(),
-        )
-        shapes = shapes_of(opening.build(first), recipe, first)
-        training = Training((shapes.state, ()), recipe.rounds, saving).resume()
-        cohort = AtSites(opening, training, forms, shapes, log)
-        if len(cohort.live) < terms.needed:
-            return Outcome(terms.segment, training.done, False, opening.too_few(len(cohort.live)))
-        with recipe.secrecy(cohort.form.clients, folder) as secrecy:
-            training.keep_to(secrecy)
-            return cohort.run()
-    finally:
-        log.close()
+    saving = Saving(
+        folder / CHECKPOINT,
+        recipe.identity,
+        terms.checkpoint_rounds,
+        terms.checkpoint_seconds / 60,
+        lambda: is_current(folder, terms.segment),
+    )
+    shapes = shapes_of(opening.build(first), recipe, first)
+    training = Training((shapes.state, ()), recipe.rounds, saving).resume()
+    cohort = AtSites(opening, training, forms, shapes)
+    if len(cohort.live) < terms.needed:
+        return Outcome(terms.segment, training.done, False, opening.too_few(len(cohort.live)))
+    with recipe.secrecy(cohort.form.clients, folder) as secrecy:
+        training.keep_to(secrecy)
+        return cohort.run()
 
 
 class AtSites:
     """A cohort of clients at sites: one round at a time, with those who answer."""
 
     def __init__(
-        self,
-        opening: Opening,
-        training: Training,
-        forms: dict[str, Form],
-        shapes: Shapes,
-        log: Log,
+        self, opening: Opening, training: Training, forms: dict[str, Form], shapes: Shapes
     ) -> None:
         """Give everybody a number, and have the sites build the method."""
-        self.opening, self.training, self.shapes, self.log = opening, training, shapes, log
+        self.opening, self.training, self.shapes = opening, training, shapes
         self.recipe, self.terms = opening.recipe, opening.terms
+        self.log = Log(opening.folder / participation.FILE)
         start = training.done
-        record = participation.read(log.path, start) if start else participation.NO_RECORD
+        record = participation.read(self.log.path, start) if start else participation.NO_RECORD
         self.form, roster, live = opening.seat(forms, record)
         self.method = opening.build(self.form)
         self.secure: SecureRounds | None = None
@@ -138,21 +136,38 @@ class AtSites:
     def play(self, states: States, first: int, most: int) -> Played:
         """Try one round; with too few answers it came to nothing, and is tried again."""
         began = time.monotonic()
-        clients = self._choose(first)
-        gathered = Gathered.nobody(self.shapes.update, self.form.clients, self.recipe.dtype)
-        if clients:
-            gathered = self._ask(wire.to_wire(states[0], self.shapes.needed), clients, first)
-            if not gathered.enough:
+        numbers = self._choose(first)
+        found: dict[str, PyTree] = {}
+        inquiry = Inquiry(self.opening.exchange)
+        if numbers:
+            message = wire.to_wire(states[0], self.shapes.needed)
+            found, inquiry = self._ask(message, numbers, first)
+            self._judge(found, inquiry, first)
+            if len(found) < max(1, min(self.terms.quorum, len(numbers))):
                 return Played(states, {})
+        n, dtype = self.form.clients, self.recipe.dtype
+        updates, weights = gather(found, numbers, self.shapes.update, n, dtype)
         noise = None
         # In secure rounds the sites have added the noise, and the release is counted before it is seen.
         if self.training.secrecy is not None and self.secure is None:
             self._count_release(first)
             noise = self.training.secrecy.noise()
-        state, curves = self._compiled(states[0], gathered.updates, gathered.weights, first, noise)
+        state, curves = self._compiled(states[0], updates, weights, first, noise)
         curves = {name: np.asarray(value) for name, value in curves.items()}
-        self._note(first, gathered, curves, time.monotonic() - began)
-        self.after |= dict.fromkeys(gathered.clients, first)
+        clients = [int(client) for client in np.flatnonzero(weights)]
+        self.log.round(
+            first,
+            clients,
+            sites=list(found),
+            missing=sorted(inquiry.missing),
+            refused=inquiry.refused,
+            seconds=round(time.monotonic() - began, 4),
+            sent=inquiry.sent,
+            received=inquiry.received,
+            traces=inquiry.traces,
+            curves={k: float(v) for k, v in curves.items() if v.ndim == 0 and np.isfinite(v)},
+        )
+        self.after |= dict.fromkeys(clients, first)
         return Played((state, ()), {name: value[None] for name, value in curves.items()})
 
     def _step(
@@ -182,90 +197,60 @@ class AtSites:
             return self.opening.too_few(len(self.live))
         return ""
 
-    def _choose(self, number: int) -> list[int]:
-        """Draw the clients of this round: as in the simulator, among those whose sites are there."""
+    def _choose(self, number: int) -> dict[str, list[int]]:
+        """Draw this round's clients, by site: as in the simulator, among those whose sites are there."""
         here = np.sort(np.concatenate([np.array(self.seats[site].numbers) for site in self.live]))
-        if self.training.secrecy is not None:
-            chosen = self.training.secrecy.choose(number, self.form.clients)
-            return [int(client) for client in chosen if client in here]
         c = self.recipe.clients_per_round
-        if c is None or c >= len(here):
-            return [int(client) for client in here]
-        return [int(here[i]) for i in choose_clients(self.recipe.seed, number, len(here), c)]
+        if self.training.secrecy is not None:
+            here = np.intersect1d(self.training.secrecy.choose(number, self.form.clients), here)
+        elif c is not None and c < len(here):
+            here = here[choose_clients(self.recipe.seed, number, len(here), c)]
+        chosen = [int(client) for client in here]
+        by_site = {s: [i for i in chosen if i in self.seats[s].numbers] for s in self.live}
+        return {site: own for site, own in by_site.items() if own}
 
-    def _ask(self, message: dict[str, np.ndarray], clients: list[int], number: int) -> Gathered:
-        """Ask the sites of these clients for their updates, and see who answered as asked."""
-        numbers = {
-            site: own
-            for site in self.live
-            if (own := [c for c in clients if c in self.seats[site].numbers])
-        }
+    def _ask(
+        self, message: dict[str, np.ndarray], numbers: dict[str, list[int]], number: int
+    ) -> tuple[dict[str, PyTree], Inquiry]:
+        """Return updates by site, and who was asked in vain; the sites of a sum have its mean."""
+        saved, pattern = self.training.saved, self.shapes.update
         take = {
-            site: [[c - self.seats[site].first, self.after.get(c, NEVER)] for c in own]
+            site: [[i - self.seats[site].first, self.after.get(i, NEVER)] for i in own]
             for site, own in numbers.items()
         }
-        pattern, n, dtype = self.shapes.update, self.form.clients, self.recipe.dtype
-        if self.secure is not None:
-            summed = self.secure.run(
-                message, number, self.training.saved, take,
-                lambda survivors: sum(len(numbers[site]) for site in survivors),
-                lambda: self._count_release(number),
-            )  # fmt: skip
-            gathered = shared_out(summed, numbers, pattern, n, dtype)
-        else:
-            saved, deadline = self.training.saved, self.terms.deadline
+        if self.secure is None:
+            inquiry = Inquiry(self.opening.exchange)
             text = self.opening.about("train", round=number, saved=saved, take=take)
-            replies = self.opening.exchange.ask(sorted(take), message, text, deadline)
-            gathered = collect(
-                replies, numbers, pattern, n, dtype, number,
-                quorum=self.terms.quorum, sent=len(take) * wire.size(message),
-            )  # fmt: skip
-        self._judge(gathered, number)
-        return gathered
+            read = read_updates(numbers, pattern, number)
+            return inquiry.ask(take, message, text, self.terms.deadline, read), inquiry
+        total, survivors, inquiry = self.secure.run(
+            message, number, saved, take, lambda: self._count_release(number)
+        )
+        if total is None:
+            return {}, inquiry
+        mean = from_row(total / sum(len(numbers[site]) for site in survivors), pattern)
+        return dict.fromkeys(survivors, mean), inquiry
 
-    def _judge(self, gathered: Gathered, number: int) -> None:
+    def _judge(self, found: Collection[str], inquiry: Inquiry, number: int) -> None:
         """Drop sites that did not answer, and those refused STRIKES times in a row."""
-        for site in gathered.missing:
+        for site in sorted(inquiry.missing):
             self.live.remove(site)
             self.opening.refuse(site, f"no answer to round {number}")
-        for site, reason in gathered.refused.items():
+        for site, reason in inquiry.refused.items():
             self.opening.refuse(site, reason)
             self.strikes[site] += 1
             if self.strikes[site] >= STRIKES:
                 self.live.remove(site)
-        for site in gathered.answered:
-            self.strikes[site] = 0
+        self.strikes |= dict.fromkeys(found, 0)
 
     def _count_release(self, number: int) -> None:
         """Write a private round in the ledger before anything of it can be seen."""
         if self.training.secrecy is not None:
             self.training.secrecy.release(number, number + 1)
 
-    def _note(
-        self, number: int, gathered: Gathered, curves: dict[str, np.ndarray], seconds: float
-    ) -> None:
-        finite = {k: float(v) for k, v in curves.items() if v.ndim == 0 and np.isfinite(v)}
-        self.log.round(
-            number,
-            gathered.clients,
-            sites=sorted(gathered.answered),
-            missing=gathered.missing,
-            refused=gathered.refused,
-            seconds=round(seconds, 4),
-            sent=gathered.sent,
-            received=gathered.received,
-            traces=gathered.traces,
-            curves=finite,
-        )
-
     def _finish(self, state: PyTree, done: int) -> None:
         """Send the result to the sites that are there; the others ask for it when they are back."""
         text = self.opening.about(
             "finish", rounds=done, data=self.form._asdict(), encoding=self.terms.encoding
         )
-        message, deadline = wire.to_wire(state), self.terms.deadline
-        for reply in self.opening.exchange.ask(self.live, message, text, deadline):
-            try:
-                accepted(reply)
-            except Refused as error:
-                self.opening.refuse(reply.site, str(error))
+        self.opening.ask(self.live, wire.to_wire(state), text, self.terms.deadline)

@@ -11,7 +11,6 @@ Every request is checked against the site's limits. The data stay in this object
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,13 +26,13 @@ from pacpfl import files
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import fill
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import ENCODINGS, compressed, summed
 from pacpfl.secagg.certified import Passport
 from pacpfl.sites import states, wire
-from pacpfl.sites.limits import Limits, note_refusal
+from pacpfl.sites.limits import Limits, Tally, note_refusal
 from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
 from pacpfl.sites.secure_site import MESSAGE, SecureSite
 from pacpfl.sites.secure_terms import size_of, to_rows
@@ -70,7 +69,6 @@ class Work:
 
     @property
     def keys(self) -> Keys:
-        """The run's random keys."""
         return Keys.of(self.recipe.seed)
 
     def compile(self) -> None:
@@ -86,14 +84,15 @@ class Work:
         parts = []
         for start in range(0, len(chosen), AT_ONCE):
             some = chosen[start : start + AT_ONCE]
-            slots = min(AT_ONCE, self.store.clients, 1 << (len(some) - 1).bit_length())
-            filled = fill(some, max(slots, len(some)))
+            count = len(some)
+            slots = min(AT_ONCE, self.store.clients, 1 << (count - 1).bit_length())
+            filled = fill(some, max(slots, count))
             rows = np.minimum(start + np.arange(len(filled)), len(chosen) - 1)
             data = jax.device_put(self.store.gather(filled, self.recipe.dtype))
             mine = jax.device_put(jax.tree.map(lambda a, rows=rows: a[rows], own))
             numbers = jax.device_put((self.first + filled).astype(np.int32))
             result = self._update(state, mine, data, jnp.int32(number), numbers)
-            parts.append(_rows(result, len(some)))
+            parts.append(jax.tree.map(lambda a, m=count: np.asarray(a)[:m], result))
         return jax.tree.map(lambda *a: np.concatenate(a), *parts)
 
     @cached_property
@@ -110,14 +109,16 @@ class Work:
 
     def recall(self, chosen: np.ndarray, after: list[int]) -> PyTree:
         """Return the states that the server counts on: each after the client's last round that counted."""
-        if not jax.tree.leaves(self.shapes.memory):
-            return self.shapes.memory
-        rows = []
-        for client, number in zip(chosen, after, strict=True):
-            if number == states.NEVER or states.is_empty(self.shapes.memory):
-                rows.append(self._first_state(int(client)))
-            else:
-                rows.append(states.recall(self.folder, int(client), number, self.shapes.memory))
+        memory = self.shapes.memory
+        if not jax.tree.leaves(memory):
+            return memory
+        empty = states.is_empty(memory)
+        rows = [
+            self._first_state(int(client))
+            if empty or number == states.NEVER
+            else states.recall(self.folder, int(client), number, memory)
+            for client, number in zip(chosen, after, strict=True)
+        ]
         return jax.tree.map(lambda *each: np.stack(each), *rows)
 
     def _first_state(self, client: int) -> PyTree:
@@ -158,6 +159,7 @@ class Site:
         self._open_run, self._passport = open_run, passport
         self._invitation: Invitation | None = None
         self._work: Work | None = None
+        self._rounds = Tally(folder / "rounds.json")
 
     def answer(self, params: object, text: object) -> tuple[dict[str, np.ndarray], str]:
         """Answer a request; a refusal is an answer, too, and is written down here."""
@@ -167,14 +169,13 @@ class Site:
             logged = ("task", "run", "round", "step", "method")
             asked = {k: about[k] for k in logged if k in about}
             arrays, message = self._answer(params, about)
-        except (Refused, InputError) as error:
-            note_refusal(self.folder, str(error), asked)
-            return wire.empty(), wire.to_text({"refused": str(error)[:500], "site": self.name})
+            return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
+        except (Refused, InputError, SecureAggregationError) as error:
+            reason = str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"the request makes no sense ({type(error).__name__}: {error})"
-            note_refusal(self.folder, reason, asked)
-            return wire.empty(), wire.to_text({"refused": reason[:500], "site": self.name})
-        return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
+        note_refusal(self.folder, reason, asked)
+        return wire.empty(), wire.to_text({"refused": reason[:500], "site": self.name})
 
     def _answer(self, params: object, about: Facts) -> Answer:
         task, invitation = about.get("task"), self._invitation
@@ -204,7 +205,7 @@ class Site:
         samples = [len(client.train) for client in federation.existing]
         secure = about.get("secure", False) is True
         self.limits.check_request(recipe, samples, secure)
-        self.limits.check_rounds(sum(self._counts().values()) if self.limits.maximum_rounds else 0)
+        self.limits.check_rounds(self._rounds.read().total())
         guarded = None
         if secure:
             if self._passport is None:
@@ -228,9 +229,8 @@ class Site:
         built = recipe.build(whole)
         method = compressed(built, encoding) if secure is None else summed(built)
         start = Keys.of(recipe.seed).start()
-        self.limits.check_model(
-            wire.count(jax.eval_shape(method.init, start, example(recipe, whole)))
-        )
+        state = jax.eval_shape(method.init, start, example(recipe, whole))
+        self.limits.check_model(wire.count(state))
         shapes = shapes_of(method, recipe, whole)
         if secure is not None:
             dimension = size_of(shapes.update)
@@ -274,10 +274,11 @@ class Site:
             )
         if not 0 <= number < work.recipe.rounds:
             raise Refused(f"round {number} is none of the {work.recipe.rounds} of this run")
-        self._count_round()
-        start = work.shapes.state
-        have = wire.by_name(start).items()
-        spare = {name: value for name, value in have if name not in work.shapes.needed}
+        if self.limits.maximum_rounds:
+            self.limits.check_rounds(self._rounds.read().total())
+            self._rounds.add(about["run"])
+        start, needed = work.shapes.state, work.shapes.needed
+        spare = {name: own for name, own in wire.by_name(start).items() if name not in needed}
         state = wire.from_wire(params, start, spare)
         self._check_clip(work.recipe, state)
         updates, new = work.compute(state, work.recall(chosen, after), chosen, number)
@@ -319,20 +320,3 @@ class Site:
                 f"{recipe.clip:g}"
             )
         self.limits.check_clip(float(state.clip))
-
-    def _counts(self) -> dict[str, int]:
-        path = self.folder / "rounds.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
-
-    def _count_round(self) -> None:
-        """Count a round before it is answered: who is killed in between has counted it."""
-        if not self.limits.maximum_rounds or self._invitation is None:
-            return
-        counts, run = self._counts(), self._invitation.run
-        self.limits.check_rounds(sum(counts.values()))
-        counts[run] = counts.get(run, 0) + 1
-        files.write_json(self.folder / "rounds.json", counts)
-
-
-def _rows(tree: PyTree, count: int) -> PyTree:
-    return jax.tree.map(lambda a: np.asarray(a)[:count], tree)

@@ -73,20 +73,10 @@ class Stopped(Exception):
     """Somebody asked for it; what was reached is saved."""
 
 
-def supervise(
-    connect: Callable[[], Console],
-    folder: Path,
-    run: str,
-    rounds: int,
-    care: Care,
-    callbacks: Callbacks,
-) -> Outcome:
-    """Look after a run until its last round; `folder` holds terms.json and config.toml."""
-    return _Supervisor(connect, folder, run, rounds, care, callbacks).run()
-
-
 @dataclass
-class _Supervisor:
+class Supervisor:
+    """Looks after a run until its last round; `folder` holds terms.json and config.toml."""
+
     connect: Callable[[], Console]
     folder: Path
     name: str
@@ -150,7 +140,7 @@ class _Supervisor:
                     return outcome
                 if self.callbacks.stop():
                     give_order(self.folder, segment, end=True)
-                    self._wait_for_outcome(segment)
+                    self._winds_down(lambda: read_outcome(self.folder, segment) is not None)
                     raise Stopped(f"stopped after round {watch.most} of {self.rounds}")
                 if time.monotonic() - watch.moved > self.care.stall_seconds:
                     self._reach().abort(job)
@@ -205,22 +195,20 @@ class _Supervisor:
 
     def _wind_down(self, job: str) -> None:
         """Wait until a job has ended, so that the next one finds the sites free."""
-        began = time.monotonic()
         try:
-            while not self._reach().has_ended(job):
-                if time.monotonic() - began > self.care.wind_down_seconds:
-                    self._reach().abort(job)
-                    return
-                self._pause()
+            if not self._winds_down(lambda: self._reach().has_ended(job)):
+                self._reach().abort(job)
         except Unreachable:
             self._lost()
 
-    def _wait_for_outcome(self, segment: int) -> None:
+    def _winds_down(self, ended: Callable[[], bool]) -> bool:
+        """Wait for an end, but not for ever; return whether it came."""
         began = time.monotonic()
-        while time.monotonic() - began < self.care.wind_down_seconds:
-            if read_outcome(self.folder, segment) is not None:
-                return
+        while not ended():
+            if time.monotonic() - began > self.care.wind_down_seconds:
+                return False
             self._pause()
+        return True
 
     def _reach(self) -> Console:
         if self.console is None:

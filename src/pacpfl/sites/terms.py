@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,10 +15,15 @@ from pacpfl.errors import InputError
 from pacpfl.files import Facts
 from pacpfl.methods.transforms import ENCODINGS
 from pacpfl.settings import Settings, convert, key
-from pacpfl.sites.gather import Reply
 
 ORDER = "segment.json"  # what the supervisor wants: which segment runs, and whether it is to end
 OUTCOME = "outcome.json"
+
+
+class Reply(NamedTuple):
+    site: str  # as the engine knows it from the certificate, not as the message says
+    params: Any
+    text: object
 
 
 class Exchange(Protocol):
@@ -61,15 +67,23 @@ class Terms(Settings):
         return max(self.quorum, 2 if self.secure else 1)
 
 
-def read_terms(table: Any, origin: str) -> Facts:
-    """Read and check [run]: what of `Terms` people may set."""
-    names = [f.name for f in fields(Terms) if f.name not in ("run", "segment")]
+def read_section(
+    owner: type[Settings], table: Any, section: str, origin: str, hidden: Collection[str] = ()
+) -> Facts:
+    """Read and check a section of a TOML file: what people may set of a record."""
+    names = [f.name for f in fields(owner) if f.name not in hidden]  # type: ignore[arg-type]
     if not isinstance(table, dict):
-        raise InputError(f"{origin}: run is a section; write [run] above its keys.")
+        raise InputError(f"{origin}: {section} is a section; write [{section}] above its keys.")
+    label = f"{origin}: [{section}]"
     for name in table:
         if name not in names:
-            raise InputError(f"{origin}: [run] has no key {name!r}; there are {', '.join(names)}.")
-    read = {name: convert(Terms, name, value, f"{origin}: [run]") for name, value in table.items()}
+            raise InputError(f"{label} has no key {name!r}; there are {', '.join(names)}.")
+    return {name: convert(owner, name, value, label) for name, value in table.items()}
+
+
+def read_terms(table: Any, origin: str) -> Facts:
+    """Read and check [run]: what of `Terms` people may set."""
+    read = read_section(Terms, table, "run", origin, hidden=("run", "segment"))
     if read.get("secure") and read.get("encoding", "exact") != "exact":
         raise InputError(
             f"{origin}: secure aggregation has its own encoding; leave encoding out of [run]."

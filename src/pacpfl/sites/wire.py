@@ -33,7 +33,7 @@ def to_wire(tree: PyTree, only: Collection[str] | None = None) -> dict[str, np.n
     """Return the leaves of a pytree by name; `only` those named."""
     arrays = {
         name: np.array(leaf, order="C")
-        for name, leaf in _named(tree)
+        for name, leaf in by_name(tree).items()
         if only is None or name in only
     }
     return arrays or empty()
@@ -50,23 +50,24 @@ def from_wire(
 
     Leaves that `fill` names need not be sent: they are taken from there.
     """
-    expected = dict(_named(template))
-    fill = fill or {}
-    if not isinstance(params, Mapping):
-        raise Refused(f"arrays by name were expected, not {type(params).__name__}")
-    given = {name: value for name, value in params.items() if name != NOTHING}
-    for name in given:
-        if name not in expected:
-            raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
+    expected, fill = by_name(template), fill or {}
+    given = _arrays(params, {*expected, NOTHING})
     leaves: list[PyTree] = []
     for name, pattern in expected.items():
-        if name in given:
-            leaves.append(_checked(name, given[name], pattern))
-        elif name in fill:
-            leaves.append(fill[name])
-        else:
+        if name not in given and name not in fill:
             raise Refused(f"the array {name!r} is missing")
+        leaves.append(_checked(name, given[name], pattern) if name in given else fill[name])
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _arrays(params: object, names: Collection[str]) -> Mapping[str, Any]:
+    """Check that nothing but arrays of these names was sent."""
+    if not isinstance(params, Mapping):
+        raise Refused(f"arrays by name were expected, not {type(params).__name__}")
+    for name in params:
+        if name not in names:
+            raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
+    return params
 
 
 def from_messages(messages: Mapping[str, bytes]) -> dict[str, np.ndarray]:
@@ -76,14 +77,10 @@ def from_messages(messages: Mapping[str, bytes]) -> dict[str, np.ndarray]:
 
 def to_messages(params: object, names: Collection[str], most: int) -> dict[str, bytes]:
     """Return the bytes in `params`: exactly these names, plain arrays of bytes, not too many."""
-    if not isinstance(params, Mapping):
-        raise Refused(f"arrays by name were expected, not {type(params).__name__}")
-    for name in params:
-        if name not in names:
-            raise Refused(f"an array {str(name)[:60]!r} was sent that nobody asked for")
+    given = _arrays(params, names)
     read = {}
     for name in names:
-        value = params.get(name)
+        value = given.get(name)
         if type(value) is not np.ndarray or value.dtype != np.uint8 or value.ndim != 1:
             raise Refused(f"{name!r} is no plain array of bytes")
         if value.size > most:
@@ -105,12 +102,9 @@ def _checked(name: str, value: object, pattern: jax.Array | jax.ShapeDtypeStruct
     return value
 
 
-def names(tree: PyTree) -> list[str]:
-    return [name for name, _ in _named(tree)]
-
-
 def by_name(tree: PyTree) -> dict[str, jax.Array]:
-    return dict(_named(tree))
+    pairs = jax.tree_util.tree_leaves_with_path(tree)
+    return {"value" + jax.tree_util.keystr(path): leaf for path, leaf in pairs}
 
 
 def count(tree: PyTree) -> int:
@@ -118,9 +112,10 @@ def count(tree: PyTree) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
-def size(params: Mapping[str, object]) -> int:
+def size(params: object) -> int:
     """Count the bytes of a message's arrays."""
-    return sum(int(getattr(value, "nbytes", 0)) for value in params.values())
+    values = params.values() if isinstance(params, Mapping) else ()
+    return sum(int(getattr(value, "nbytes", 0)) for value in values)
 
 
 def to_text(about: Mapping[str, Any]) -> str:
@@ -148,25 +143,17 @@ def from_text(text: object) -> Facts:
 def to_form(value: Any) -> Form:
     """Return the form that the other side tells of; every field is checked."""
     try:
-        features = tuple(value["features"])
-        shape, sizes, classes = value["shape"], value["sizes"], value["classes"]
-        form = Form(
-            features,
-            value["target"],
-            classes,
-            None if shape is None else tuple(shape),
-            value["clients"],
-            None if sizes is None else tuple(sizes),
-            value["later"],
-        )
-        whole = [form.clients, *(form.shape or ()), *(form.sizes or ())]
-        whole += [] if classes is None else [classes]
+        told: list[Any] = [value[name] for name in Form._fields]
+        form = Form._make(tuple(part) if isinstance(part, list) else part for part in told)
+        shape, sizes = (() if part is None else part for part in (form.shape, form.sizes))
+        whole = [form.clients, *shape, *sizes, *([] if form.classes is None else [form.classes])]
         sound = (
-            type(form.later) is int
-            and 0 <= form.later <= form.clients
+            all(isinstance(part, tuple) for part in (form.features, shape, sizes))
             and all(type(number) is int and 0 < number < 2**31 for number in whole)
-            and all(isinstance(name, str) for name in (*features, form.target))
-            and len(features) > 0
+            and type(form.later) is int
+            and 0 <= form.later <= form.clients
+            and all(isinstance(name, str) for name in (*form.features, form.target))
+            and len(form.features) > 0
             and (form.sizes is None or len(form.sizes) == form.clients)
         )
     except (KeyError, TypeError) as error:
@@ -197,15 +184,10 @@ def needed(
     jaxpr = closed.jaxpr
     read = {id(v) for equation in jaxpr.eqns for v in equation.invars}
     read |= {id(v) for v in jaxpr.outvars}
-    every = names(state)
+    every = by_name(state)
     return frozenset(
         name for name, v in zip(every, jaxpr.invars[: len(every)], strict=True) if id(v) in read
     )
-
-
-def _named(tree: PyTree) -> list[tuple[str, jax.Array]]:
-    pairs = jax.tree_util.tree_leaves_with_path(tree)
-    return [("value" + jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
 
 
 def _short(shape: tuple[int, ...]) -> str:
