@@ -56,13 +56,11 @@ class Passport:
         }
 
 
-def introduced(
-    authority: str, name: str, introduction: object, purpose: bytes, now: datetime | None = None
-) -> bytes:
+def introduced(authority: str, name: str, introduction: object, purpose: bytes) -> bytes:
     """Return the identity that an introduction shows for `name`; refuse any other, with the reason."""
     certificate, identity, signature = _parts(name, introduction)
     root = x509.load_pem_x509_certificate(authority.encode())
-    for problem in _problems(root, name, certificate, now or datetime.now(UTC)):
+    for problem in _problems(root, name, certificate):
         raise SecureAggregationError(f"The certificate of {name!r} {problem}.")
     key = certificate.public_key()
     if not isinstance(key, rsa.RSAPublicKey):
@@ -80,14 +78,13 @@ def valid_until(certificate: str) -> datetime:
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
-def _problems(
-    root: x509.Certificate, name: str, certificate: x509.Certificate, now: datetime
-) -> Iterator[str]:
+def _problems(root: x509.Certificate, name: str, certificate: x509.Certificate) -> Iterator[str]:
     try:
         certificate.verify_directly_issued_by(root)
     except (InvalidSignature, ValueError, TypeError):
         yield "was not signed by the authority that is known here"
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begin <= datetime.now(UTC) <= end:
         yield "is not valid now; renew its kit"
     subject = certificate.subject
     names = [str(one.value) for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

@@ -8,8 +8,6 @@ sum over n clients by at most n step / 2. Rounding moves x by at most sqrt(d) / 
 
 which bounds every entry, gives the modulus its size, and is the sensitivity that noise has to cover.
 
-Differential privacy of a securely aggregated sum, with noise in shares from the clients.
-
 Each client adds a discrete Gaussian of s steps to its integers. The sum over m clients is close to a
 discrete Gaussian of s sqrt(m) steps, but is not one. Proposition 14 of Kairouz, Liu and Steinke (2021)
 bounds the difference: for integer vectors that differ by at most D in L2 norm, and every order a > 1,
@@ -29,6 +27,7 @@ decided yet, so the expected number of passes hardly grows with the size.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -176,11 +175,12 @@ def finest_step(
     """
     step = 2.0 ** frexp(clip)[1]
     Grid(step, clip, dimension, clients)  # what is wrong with these numbers for any step shows here
+
+    def fits(step: float) -> bool:
+        return Grid(step, clip, dimension, clients, ceil(standard_deviation / step)).bits <= bits
+
     with suppress(InputError):
-        while (
-            Grid(step / 2, clip, dimension, clients, ceil(2 * standard_deviation / step)).bits
-            <= bits
-        ):
+        while fits(step / 2):
             step /= 2
     return step
 
@@ -284,11 +284,8 @@ def noise_for(
         raise InputError(
             f"No noise up to {MOST_NOISE} steps reaches epsilon = {epsilon}: choose a larger step."
         )
-    low, high = 0, MOST_NOISE  # spent(high) <= epsilon, and low is not enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
-    return replace(grid, noise=high)
+    enough = bisect_left(range(1, MOST_NOISE), True, key=lambda noise: spent(noise) <= epsilon)
+    return replace(grid, noise=1 + enough)
 
 
 # The discrete Gaussian.

@@ -96,14 +96,12 @@ class Server:
 
         valid = self._collect(Step.SHARE, replies, self._advertised, read)
         self._dealt = {name: {i.peer: i for i in found.items} for name, (_, found) in valid.items()}
-        return {
-            receiver: ShareList(
-                tuple(
-                    replace(dealt[receiver], peer=dealer) for dealer, dealt in self._dealt.items()
-                )
-            ).encode()
-            for receiver in self._dealt
-        }
+
+        def inbox(receiver: str) -> ShareList:
+            dealt = self._dealt.items()
+            return ShareList(tuple(replace(items[receiver], peer=peer) for peer, items in dealt))
+
+        return {receiver: inbox(receiver).encode() for receiver in self._dealt}
 
     def collect_masked(self, replies: Mapping[str, bytes]) -> bytes:
         """After step 3: return the names of the survivors, U3; keep the sum of masked updates only."""
@@ -138,49 +136,48 @@ class Server:
 
     def unmask(self, replies: Mapping[str, bytes]) -> np.ndarray:
         """After step 5: return the sum of the survivors' integers modulo 2^bits."""
-        dropped = tuple(name for name in self._dealt if name not in self.survivors)
-        asked = {("seed", dealer) for dealer in self.survivors}
-        asked |= {("key", dealer) for dealer in dropped}
+        settings, dropped = self.settings, tuple(n for n in self._dealt if n not in self.survivors)
 
-        def read(name: str, payload: bytes) -> dict[tuple[str, str], bytes]:
+        def read(name: str, payload: bytes) -> dict[str, bytes]:
+            """Return its share of each dealer's secret: of a survivor's seed, of another's mask key."""
             revealed = messages.Revealed.decode(payload)
-            shares = {("seed", dealer): share for dealer, share in revealed.seeds}
-            shares |= {("key", dealer): share for dealer, share in revealed.keys}
-            if shares.keys() != asked:
+            seeds, keys = dict(revealed.seeds), dict(revealed.keys)
+            if (tuple(seeds), tuple(keys)) != (self.survivors, dropped):
                 raise SecureAggregationError(
                     f"{name!r} did not reveal the shares that were asked for."
                 )
-            for (kind, dealer), share in shares.items():
-                item = self._dealt[dealer][name]
-                known = item.seed_digest if kind == "seed" else item.key_digest
-                if self.settings.share_digest(kind, dealer, name, share) != known:
+            for dealer, share in (seeds | keys).items():
+                item, is_seed = self._dealt[dealer][name], dealer in seeds
+                known = item.seed_digest if is_seed else item.key_digest
+                kind = "seed" if is_seed else "key"
+                if settings.share_digest(kind, dealer, name, share) != known:
                     raise SecureAggregationError(f"{name!r} gave out a false share of {dealer!r}.")
-            return shares
+            return seeds | keys
 
         valid = self._collect(Step.REVEAL, replies, self._signers, read)
-        numbers = self.settings.numbers
-        holders = {numbers[name]: valid[name][1] for name in list(valid)[: self.settings.threshold]}
+        chosen = list(valid)[: settings.threshold]
+        holders = {settings.numbers[name]: valid[name][1] for name in chosen}
         at = primitives.share_weights(holders)
 
-        def secret(kind: str, dealer: str) -> bytes:
-            shares = {number: shares[kind, dealer] for number, shares in holders.items()}
-            return self._genuine(kind, dealer, primitives.join_shares(shares, at))
+        def secret(dealer: str) -> bytes:
+            shares = {number: shares[dealer] for number, shares in holders.items()}
+            return self._genuine(dealer, primitives.join_shares(shares, at))
 
         total = self._total
         for name in self.survivors:
-            total -= self.settings.self_mask(name, secret("seed", name))
+            total -= settings.self_mask(name, secret(name))
         for name in dropped:
-            private = secret("key", name)
+            private = secret(name)
             for survivor in self.survivors:
                 # The survivor added the negative of what `name` would have added for it.
                 public = self._advertised[survivor].mask_key
-                total += self.settings.pair_mask(name, survivor, private, public)
+                total += settings.pair_mask(name, survivor, private, public)
         return total
 
-    def _genuine(self, kind: str, dealer: str, secret: bytes) -> bytes:
+    def _genuine(self, dealer: str, secret: bytes) -> bytes:
         """Return the seed or mask key that a client dealt; refuse one that it did not advertise."""
         own = self._advertised[dealer]
-        if kind == "seed":
+        if dealer in self.survivors:
             genuine = self.settings.seed_commitment(dealer, secret) == own.seed_commitment
         else:
             genuine = primitives.exchange_public(secret) == own.mask_key

@@ -51,16 +51,13 @@ class Settings:
     def _problems(self) -> Iterator[str]:
         if len(self.session) != SESSION_BYTES:
             yield (
-                f"The session of a secure aggregation is {SESSION_BYTES} random bytes, "
-                f"not {len(self.session)}: draw it with secrets.token_bytes."
+                f"A session is {SESSION_BYTES} random bytes, not {len(self.session)}: draw it with "
+                "secrets.token_bytes."
             )
         if not 0 <= self.round < 2**63:
             yield f"The round of a secure aggregation is {self.round}: count from 0."
         if self.adversary not in ("active", "curious"):
-            yield (
-                f"The adversary of a secure aggregation is {self.adversary!r}: "
-                "choose 'active' or 'curious'."
-            )
+            yield f"The adversary is {self.adversary!r}: choose 'active' or 'curious'."
         n, least = len(self.cohort), smallest_threshold(len(self.cohort), self.adversary)
         if not least <= self.threshold <= n:
             share = "2/3" if self.adversary == "active" else "1/2"
@@ -69,10 +66,7 @@ class Settings:
                 f"{self.adversary} server: choose {least} to {n}, which is more than {share} of them."
             )
         if not 1 <= self.dimension <= MOST_DIMENSIONS:
-            yield (
-                f"The dimension of a secure aggregation is {self.dimension}: "
-                f"choose 1 to {MOST_DIMENSIONS}."
-            )
+            yield f"The dimension of a sum is {self.dimension}: choose 1 to {MOST_DIMENSIONS}."
         if self.bits not in (32, 64):
             yield f"The modulus of a secure aggregation has {self.bits} bits: take 32 or 64."
         if len(self.terms) > MOST_TERMS:
@@ -89,14 +83,11 @@ class Settings:
             yield "The clients of a secure aggregation are not sorted, or one is there twice."
         for name, identity in self.cohort:
             if not 1 <= len(name.encode("utf-8")) <= wire.NAME_BYTES:
-                yield (
-                    f"The client name {name!r} is empty or too long: "
-                    f"give it 1 to {wire.NAME_BYTES} bytes."
-                )
+                yield f"The name {name!r} is empty or too long: give 1 to {wire.NAME_BYTES} bytes."
             if len(identity) != KEY_BYTES:
                 yield (
-                    f"The identity of client {name!r} has {len(identity)} bytes: "
-                    f"give its Ed25519 public key of {KEY_BYTES}."
+                    f"The identity of {name!r} has {len(identity)} bytes: give its Ed25519 public "
+                    f"key of {KEY_BYTES}."
                 )
         if len(set(identities)) < len(identities):
             yield "Two clients of a secure aggregation have the same identity: give each its own."
