@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from tampering import Round
 
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import primitives
@@ -24,7 +26,6 @@ from pacpfl.secagg.messages import (
     Survivors,
 )
 
-Make = Callable[..., Any]
 OTHER = "was not made for this receiver and round"
 
 
@@ -39,6 +40,16 @@ def gone(client: Client) -> bool:
         with refused("out of turn"):
             step(b"")
     return not any(private) and not client._held
+
+
+@contextmanager
+def refused_by(client: Client, words: str) -> Iterator[None]:
+    """It refuses and forgets; then it is as it was before, for the next lie."""
+    before = dict(client.__dict__)
+    with refused(words):
+        yield
+    assert gone(client)
+    client.__dict__.update(before)
 
 
 def edited(message: bytes, party: Any, payload: bytes, **changes: Any) -> bytes:
@@ -99,18 +110,16 @@ def powerless(keys: Keys) -> bytes:
         (lambda keys, party: keys[:3], "names 3 clients with keys, and 5 are needed"),
     ],
 )
-def test_a_lie_about_keys_is_noticed(
-    change: Callable[[Keys, Any], Keys], words: str, make_round: Make
-) -> None:
-    party = make_round(clients=6)
+def test_a_lie_about_keys_is_noticed(change: Callable[[Keys, Any], Keys], words: str) -> None:
+    party = Round(clients=6)
     keys = change(list(KeyList.decode(party.told(Step.ADVERTISE)["c0"]).envelopes), party)
     with refused(words):
         party.clients["c0"].share(KeyList(tuple(keys)).encode())
     assert gone(party.clients["c0"])
 
 
-def test_what_was_sent_in_an_earlier_round_is_refused(make_round: Make) -> None:
-    party = make_round()
+def test_what_was_sent_in_an_earlier_round_is_refused() -> None:
+    party = Round()
     old = party.replies(Step.ADVERTISE)
     party.begin(round=4)
     new = party.replies(Step.ADVERTISE)
@@ -136,8 +145,8 @@ def test_what_was_sent_in_an_earlier_round_is_refused(make_round: Make) -> None:
         party.clients["c0"].reveal(signatures)
 
 
-def test_a_member_joins_what_it_agrees_to_and_once(make_round: Make) -> None:
-    party = make_round(clients=6, threshold=5)
+def test_a_member_joins_what_it_agrees_to_and_once() -> None:
+    party = Round(clients=6)
     member, later = party.members["c0"], replace(party.settings, round=9)
     fake = primitives.signing_public(secrets.token_bytes(32))
     cohort = tuple((name, fake if name == "c1" else key) for name, key in later.cohort)
@@ -151,7 +160,7 @@ def test_a_member_joins_what_it_agrees_to_and_once(make_round: Make) -> None:
     with refused("a server that plots with 4 clients"):
         careful.join(later)
     assert replace(careful, colluding=3).join(later).name == "c0"
-    pair = make_round(clients=2)
+    pair = Round(clients=2)
     with refused("plots with 1 clients"):
         replace(pair.members["c0"], colluding=1).join(replace(pair.settings, round=9))
     for number in (0, 3):
@@ -164,9 +173,9 @@ def test_a_member_joins_what_it_agrees_to_and_once(make_round: Make) -> None:
 
 @pytest.mark.parametrize("change", [{"threshold": 5}, {"terms": b"no noise"}, {"dimension": 7}])
 def test_clients_told_different_settings_do_not_understand_each_other(
-    change: dict[str, Any], make_round: Make
+    change: dict[str, Any],
 ) -> None:
-    party = make_round()
+    party = Round()
     other = party.members["c1"].join(replace(party.settings, round=4, **change))
     told = party.members["c0"].join(replace(party.settings, round=4))
     envelopes = [Envelope.decode(told.advertise()), Envelope.decode(other.advertise())]
@@ -191,9 +200,9 @@ def test_clients_told_different_settings_do_not_understand_each_other(
     ],
 )
 def test_an_inbox_that_is_not_what_was_dealt_is_refused(
-    change: Callable[..., Any], words: str, make_round: Make
+    change: Callable[..., Any], words: str
 ) -> None:
-    party = make_round(clients=5, threshold=4)
+    party = Round()
     inboxes = party.told(Step.SHARE)
     own, other = (ShareList.decode(inboxes[name]).items for name in ("c0", "c1"))
     with refused(words):
@@ -212,10 +221,8 @@ def test_an_inbox_that_is_not_what_was_dealt_is_refused(
         (("c0", "c1", "c1", "c2", "c3"), "'c1' is there twice"),
     ],
 )
-def test_a_forged_list_of_survivors_is_not_signed(
-    names: tuple[str, ...], words: str, make_round: Make
-) -> None:
-    party = make_round(clients=7, threshold=5)
+def test_a_forged_list_of_survivors_is_not_signed(names: tuple[str, ...], words: str) -> None:
+    party = Round(clients=7)
     shares = party.replies(Step.SHARE)
     del shares["c6"]
     for name, inbox in party.collect(Step.SHARE, shares).items():
@@ -225,17 +232,15 @@ def test_a_forged_list_of_survivors_is_not_signed(
     assert gone(party.clients["c0"])
 
 
-def test_a_server_that_lies_about_the_survivors_gets_no_share(make_round: Make) -> None:
+def test_a_server_that_lies_about_the_survivors_gets_no_share() -> None:
     """Some are told that c0 survived (its seed is asked for), others that it did not (its key is)."""
-    party = make_round(clients=6, threshold=5)
+    party = Round(clients=6)
     party.told(Step.MASK)
-    everybody = Survivors(tuple(f"c{i}" for i in range(6))).encode()
-    without = Survivors(tuple(f"c{i}" for i in range(1, 6))).encode()
-    told = dict.fromkeys(("c0", "c1", "c2"), everybody)
-    told |= dict.fromkeys(("c3", "c4", "c5"), without)
+    everybody = tuple(f"c{i}" for i in range(6))
+    told = dict.fromkeys(everybody[:3], everybody) | dict.fromkeys(everybody[3:], everybody[1:])
     signed = {
-        name: Envelope.decode(party.clients[name].agree(list_)).signature
-        for name, list_ in told.items()
+        name: Envelope.decode(party.clients[name].agree(Survivors(names).encode())).signature
+        for name, names in told.items()
     }
     for name in ("c1", "c4"):  # whatever signatures it shows to whom: too few, or of another list
         agreeing = [n for n in told if told[n] == told[name]]
@@ -243,17 +248,13 @@ def test_a_server_that_lies_about_the_survivors_gets_no_share(make_round: Make) 
             (agreeing, "names 3 clients who signed the survivors, and 5 are needed"),
             ([n for n in told if n != "c0"], "did not sign the survivors"),
         ):
-            client = party.clients[name]
-            before = dict(client.__dict__)
             shown = Signatures(tuple((n, signed[n]) for n in sorted(signers)))
-            with refused(words):
-                client.reveal(shown.encode())
-            assert gone(client)
-            client.__dict__.update(before)  # try the next lie on the same client
+            with refused_by(party.clients[name], words):
+                party.clients[name].reveal(shown.encode())
 
 
-def test_forged_signatures_of_the_survivors_are_refused(make_round: Make) -> None:
-    party = make_round(clients=5, threshold=4)
+def test_forged_signatures_of_the_survivors_are_refused() -> None:
+    party = Round()
     good = Signatures.decode(party.told(Step.AGREE)["c0"]).items
     for items, words in (
         ((*good[:4], ("c4", bytes(64))), "'c4' did not sign"),
@@ -262,25 +263,22 @@ def test_forged_signatures_of_the_survivors_are_refused(make_round: Make) -> Non
         ((good[0], ("c1", good[2][1]), *good[2:]), "'c1' did not sign"),
         (good[:3], "names 3 clients who signed"),
     ):
-        client = party.clients["c0"]
-        before = dict(client.__dict__)
-        with refused(words):
-            client.reveal(Signatures(items).encode())
-        client.__dict__.update(before)
-    assert client.reveal(Signatures(good).encode())
+        with refused_by(party.clients["c0"], words):
+            party.clients["c0"].reveal(Signatures(items).encode())
+    assert party.clients["c0"].reveal(Signatures(good).encode())
 
 
 @pytest.mark.parametrize("again", list(Step))
-def test_no_step_is_answered_twice(again: Step, make_round: Make) -> None:
-    party = make_round()
+def test_no_step_is_answered_twice(again: Step) -> None:
+    party = Round()
     party.replies(again)
     with refused("out of turn and leaves the round"):
         party.answer(again, "c0")
     assert gone(party.clients["c0"])
 
 
-def test_one_share_of_every_peer_and_never_both(make_round: Make) -> None:
-    party = make_round(clients=7, threshold=5)
+def test_one_share_of_every_peer_and_never_both() -> None:
+    party = Round(clients=7)
     for name, reply in party.replies(Step.REVEAL, silent=("c2", "c5")).items():
         found = Revealed.decode(Envelope.decode(reply).payload)
         seeds, keys = ({peer for peer, _ in part} for part in (found.seeds, found.keys))
@@ -289,9 +287,9 @@ def test_one_share_of_every_peer_and_never_both(make_round: Make) -> None:
         assert gone(party.clients[name]), "with the last answer a client forgets its secrets"
 
 
-def test_both_shares_together_would_lay_an_update_bare(make_round: Make) -> None:
+def test_both_shares_together_would_lay_an_update_bare() -> None:
     """The control of the tests above: with what the clients refuse to give, the attack succeeds."""
-    party = make_round(clients=5, threshold=4)
+    party = Round()
     masked = party.replies(Step.MASK)
     numbers = party.settings.numbers
     held = {numbers[name]: client._held["c0"] for name, client in party.clients.items()}
@@ -311,12 +309,23 @@ def test_both_shares_together_would_lay_an_update_bare(make_round: Make) -> None
 # Clients that send garbage: they drop out, and the sum of the others is exact.
 
 
+Spoil = Callable[[bytes, Any], bytes]
+
+
 def dealt_to_some(good: bytes, party: Any) -> bytes:
     items = ShareList.decode(Envelope.decode(good).payload).items
     return edited(good, party, ShareList(items[:-1]).encode())
 
 
-def revealing(change: Callable[[Revealed], Revealed]) -> Callable[[bytes, Any], bytes]:
+def raw(change: Callable[[bytes], bytes]) -> Spoil:
+    return lambda good, party: change(good)
+
+
+def signed(payload: bytes, **changes: Any) -> Spoil:
+    return lambda good, party: edited(good, party, payload, **changes)
+
+
+def revealing(change: Callable[[Revealed], Revealed]) -> Spoil:
     def spoil(good: bytes, party: Any) -> bytes:
         return edited(good, party, change(Revealed.decode(Envelope.decode(good).payload)).encode())
 
@@ -324,59 +333,42 @@ def revealing(change: Callable[[Revealed], Revealed]) -> Callable[[bytes, Any], 
 
 
 FALSE = (("c0", bytes(33)),)
+NOT_ASKED = "did not reveal the shares"
 
 
 @pytest.mark.parametrize(
     ("step", "spoil", "words"),
     [
         (Step.SHARE, dealt_to_some, "did not deal one share to each"),
-        (Step.MASK, lambda good, party: b"", "ends after 0 bytes"),
-        (Step.MASK, lambda good, party: bytes(range(256)) * 9, "step 0"),
-        (Step.MASK, lambda good, party: good[:-1], "ends after"),
-        (Step.MASK, lambda good, party: good + b"\0", "after its end"),
+        (Step.MASK, raw(lambda good: b""), "ends after 0 bytes"),
+        (Step.MASK, raw(lambda good: bytes(range(256)) * 9), "step 0"),
+        (Step.MASK, raw(lambda good: good[:-1]), "ends after"),
+        (Step.MASK, raw(lambda good: good + b"\0"), "after its end"),
         (
             Step.MASK,
-            lambda good, party: good[:20] + bytes([good[20] ^ 1]) + good[21:],
+            raw(lambda good: good[:20] + bytes([good[20] ^ 1]) + good[21:]),
             "The signature of 'c1' is not valid",
         ),
         (
             Step.MASK,
-            lambda good, party: replace(Envelope.decode(good), sender="c2").encode(),
+            raw(lambda good: replace(Envelope.decode(good), sender="c2").encode()),
             "sent a message of 'c2'",
         ),
-        (
-            Step.MASK,
-            lambda good, party: edited(good, party, b"", step=Step.REVEAL),
-            "of step reveal in step mask",
-        ),
-        (Step.MASK, lambda good, party: edited(good, party, bytes(40)), "40 bytes instead of 48"),
-        (Step.MASK, lambda good, party: edited(good, party, bytes(56)), "56 bytes instead of 48"),
-        (
-            Step.AGREE,
-            lambda good, party: edited(good, party, Survivors(("c0", "c1", "c2")).encode()),
-            "signed other survivors",
-        ),
+        (Step.MASK, signed(b"", step=Step.REVEAL), "of step reveal in step mask"),
+        (Step.MASK, signed(bytes(40)), "40 bytes instead of 48"),
+        (Step.MASK, signed(bytes(56)), "56 bytes instead of 48"),
+        (Step.AGREE, signed(Survivors(("c0", "c1", "c2")).encode()), "signed other survivors"),
         (
             Step.REVEAL,
             revealing(lambda found: Revealed(FALSE + found.seeds[1:], found.keys)),
             "a false share of 'c0'",
         ),
-        (
-            Step.REVEAL,
-            revealing(lambda found: Revealed(found.seeds[1:], found.keys)),
-            "did not reveal the shares",
-        ),
-        (
-            Step.REVEAL,
-            revealing(lambda found: Revealed(found.seeds, FALSE)),
-            "did not reveal the shares",
-        ),
+        (Step.REVEAL, revealing(lambda found: Revealed(found.seeds[1:], found.keys)), NOT_ASKED),
+        (Step.REVEAL, revealing(lambda found: Revealed(found.seeds, FALSE)), NOT_ASKED),
     ],
 )
-def test_who_sends_garbage_drops_out(
-    step: Step, spoil: Callable[[bytes, Any], bytes], words: str, make_round: Make
-) -> None:
-    party = make_round(clients=5, threshold=4)
+def test_who_sends_garbage_drops_out(step: Step, spoil: Spoil, words: str) -> None:
+    party = Round()
     replies = party.replies(step)
     replies["c1"] = spoil(replies["c1"], party)
     left = ("c1",) if step <= Step.MASK else ()
@@ -385,8 +377,8 @@ def test_who_sends_garbage_drops_out(
     assert words in party.server.refused["c1"]
 
 
-def test_strangers_and_those_who_left_are_not_heard(make_round: Make) -> None:
-    party = make_round(clients=5, threshold=4)
+def test_strangers_and_those_who_left_are_not_heard() -> None:
+    party = Round()
     shares = party.replies(Step.SHARE)
     late = shares.pop("c3")
     inboxes = party.collect(Step.SHARE, shares)
@@ -397,9 +389,9 @@ def test_strangers_and_those_who_left_are_not_heard(make_round: Make) -> None:
 
 
 @pytest.mark.parametrize("silent", [(), ("c1",)])
-def test_a_dealer_of_worthless_shares_is_named(silent: tuple[str, ...], make_round: Make) -> None:
+def test_a_dealer_of_worthless_shares_is_named(silent: tuple[str, ...]) -> None:
     """The shares of c1 match their digests but are of other secrets: the sum is not given out wrong."""
-    party = make_round(clients=5, threshold=4)
+    party = Round()
     cheat = party.clients["c1"]
     true = cheat._seed, cheat._mask_private
     deal = cheat._deal
@@ -418,8 +410,8 @@ def test_a_dealer_of_worthless_shares_is_named(silent: tuple[str, ...], make_rou
 @pytest.mark.parametrize(
     "values", [np.zeros(6), np.zeros(7, dtype=np.int64), np.zeros(6, dtype=np.int32)]
 )
-def test_a_client_masks_nothing_but_encoded_updates(values: np.ndarray, make_round: Make) -> None:
-    party = make_round()
+def test_a_client_masks_nothing_but_encoded_updates(values: np.ndarray) -> None:
+    party = Round()
     inbox = party.told(Step.SHARE)["c0"]
     with pytest.raises(InputError, match="encode the update first"):
         party.clients["c0"].mask(inbox, values)
@@ -427,8 +419,8 @@ def test_a_client_masks_nothing_but_encoded_updates(values: np.ndarray, make_rou
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_the_sum_wraps_around_the_modulus_and_nothing_else(bits: int, make_round: Make) -> None:
-    party = make_round(bits=bits)
+def test_the_sum_wraps_around_the_modulus_and_nothing_else(bits: int) -> None:
+    party = Round(bits=bits)
     largest = np.int64(2 ** (bits - 1) - 1)
     party.values = {name: np.full(6, largest - i) for i, name in enumerate(party.values)}
     expected = (5 * int(largest) - 10) % 2**bits

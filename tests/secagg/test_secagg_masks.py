@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
+from tampering import Round
 
 from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg.messages import Envelope, Step
@@ -69,10 +68,8 @@ def test_no_mask_key_or_digest_serves_twice(settings: Settings) -> None:
     assert len(set(found)) == len(found) == 30
 
 
-def test_a_signature_holds_for_one_step_sender_payload_and_round(
-    make_round: Callable[..., Any],
-) -> None:
-    party = make_round()
+def test_a_signature_holds_for_one_step_sender_payload_and_round() -> None:
+    party = Round()
     envelope = Envelope.decode(party.clients["c0"].advertise())
     envelope.check(party.settings, Step.ADVERTISE)
     for change in ({"step": Step.AGREE}, {"sender": "c1"}, {"payload": b""}, {}):

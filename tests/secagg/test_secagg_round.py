@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, sqrt
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tampering import Round
 
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import primitives
@@ -99,11 +99,9 @@ def test_a_bad_update_or_grid_is_refused_before_anything_is_sent() -> None:
         simulate_round(updates, Grid(STEP, 1.0, 5, 2), 3)
 
 
-def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
-    make_round: Callable[..., Any],
-) -> None:
+def test_with_fewer_shares_than_the_threshold_every_sum_is_possible() -> None:
     """All but the threshold of holders reveal: what the server then holds fits any other sum as well."""
-    party = make_round(clients=5, threshold=4)
+    party = Round()
     revealed = party.replies(Step.REVEAL)
     few = {name: revealed[name] for name in ("c0", "c1", "c4")}
     with pytest.raises(SecureAggregationError, match="nothing is revealed") as refusal:
@@ -138,8 +136,8 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible(
 
 
 @pytest.mark.parametrize("step", list(Step))
-def test_an_abandoned_round_stays_abandoned(step: Step, make_round: Callable[..., Any]) -> None:
-    party = make_round(clients=4, threshold=4)
+def test_an_abandoned_round_stays_abandoned(step: Step) -> None:
+    party = Round(clients=4, threshold=4)
     replies = party.replies(step)
     late = replies.pop("c1")
     with pytest.raises(SecureAggregationError, match=r"3 of 4 clients are left.*missing: c1\."):
@@ -150,14 +148,14 @@ def test_an_abandoned_round_stays_abandoned(step: Step, make_round: Callable[...
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_masked_updates_are_uniform_and_independent_of_the_update(
-    bits: int, make_round: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secrets, "token_bytes", np.random.default_rng(bits).bytes)
     dimension = 20_000
     drawn: dict[str, np.ndarray] = {}
     inputs = np.random.default_rng(1).integers(-(2**20), 2**20, dimension)
     for kind, values in (("zero", 0 * inputs), ("large", inputs)):
-        party = make_round(clients=3, dimension=dimension, bits=bits)
+        party = Round(clients=3, dimension=dimension, bits=bits)
         party.values = dict.fromkeys(party.values, values)
         payload = Envelope.decode(party.replies(Step.MASK)["c1"]).payload
         drawn[kind] = np.frombuffer(payload, dtype=f"<u{bits // 8}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from pacpfl.secagg.client import Client
 from pacpfl.secagg.messages import Step
@@ -16,14 +15,7 @@ from pacpfl.secagg.server import Server
 from pacpfl.secagg.settings import Settings, smallest_threshold
 from pacpfl.secagg.simulate import make_members
 
-ANSWERS = dict(zip(Step, ("advertise", "share", "mask", "agree", "reveal"), strict=True))
-COLLECTS = dict(
-    zip(
-        Step,
-        ("collect_keys", "collect_shares", "collect_masked", "collect_signatures", "unmask"),
-        strict=True,
-    )
-)
+COLLECTS = ("collect_keys", "collect_shares", "collect_masked", "collect_signatures", "unmask")
 
 
 class Round:
@@ -53,11 +45,11 @@ class Round:
     def answer(self, step: Step, name: str, told: bytes = b"") -> bytes:
         """Return what a client says to what it is told."""
         more = {Step.ADVERTISE: (), Step.MASK: (told, self.values[name])}.get(step, (told,))
-        return getattr(self.clients[name], ANSWERS[step])(*more)
+        return getattr(self.clients[name], step.name.lower())(*more)
 
     def collect(self, step: Step, replies: dict[str, bytes]) -> Any:
         """Return what the server then tells each client that is left; in the end it is the sum."""
-        told = getattr(self.server, COLLECTS[step])(replies)
+        told = getattr(self.server, COLLECTS[step - 1])(replies)
         left = sorted(replies.keys() - self.server.refused.keys())
         return dict.fromkeys(left, told) if isinstance(told, bytes) else told
 
@@ -85,8 +77,3 @@ class Round:
         """Return the sum as it must come out."""
         total = sum(values for name, values in self.values.items() if name not in silent)
         return np.asarray(total).astype(f"u{self.settings.bits // 8}")
-
-
-@pytest.fixture
-def make_round() -> Callable[..., Round]:
-    return Round
