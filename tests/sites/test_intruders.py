@@ -14,9 +14,9 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -63,10 +63,7 @@ def siege(
     running.wait_round(10)  # what the evil site sends comes first: a gigabyte takes its time
     with deployment.slowed(HONEST, 5.0):
         with ThreadPoolExecutor() as both:
-            met, submitted = (
-                both.submit(meet, deployment, folder),
-                both.submit(submit, deployment, folder),
-            )
+            met, submitted = (both.submit(what, deployment, folder) for what in (meet, submit))
             (greetings, logs), ran = met.result(), submitted.result()
         connected = deployment.connected()
         assert running.rounds[-1] < ROUNDS, "the intruders came too late"
@@ -88,7 +85,7 @@ def meet(deployment: Deployment, folder: Path) -> tuple[dict[str, bool], dict[st
         "no certificate": greeted(port, root, None),
     }
     logs = {}
-    with Intruder(kit):
+    with intruder(kit):
         log = kit / "intruder.txt"
         wait_for(lambda: "CERTIFICATE_VERIFY_FAILED" in log.read_text(), "the handshake to fail")
         logs["another authority"] = log.read_text()
@@ -100,7 +97,7 @@ def meet(deployment: Deployment, folder: Path) -> tuple[dict[str, bool], dict[st
         about = {"name": name, "role": "site", "project": deployment.project.name}
         (kit / "pacpfl.json").write_text(json.dumps(about))
         words = f"authenticated as '{NEWER}' but claimed endpoint '{name}'"
-        with Intruder(kit):
+        with intruder(kit):
             wait_for(lambda words=words: words in server.read_text(), f"{name} to be refused")
         logs[name] = words
     return greetings, logs
@@ -125,12 +122,9 @@ def submit(deployment: Deployment, folder: Path) -> list[str]:
             (job / "app" / "custom" / "thing.py").write_text(text)
             config["components"] = [{"id": "thing", "path": "thing.Thing", "args": {}}]
         path.write_text(json.dumps(config))
-        console = deployment.connect()
-        try:
+        with closing(deployment.connect()) as console:
             number = console.submit(job)
             wait_for(lambda c=console, n=number: c.has_ended(n), f"the job with {kind} to end")
-        finally:
-            console.close()
         ran += [kind] if bait.exists() else []
     return ran
 
@@ -159,19 +153,15 @@ def test_another_major_version_is_refused_with_a_clear_message(siege: Siege) -> 
     told = siege.running.of_segments()[0]["refused"][NEWER]
     for words in (f"pacpfl {__version__}", "99.0.0", "install the same major version on both"):
         assert words in told
-    assert told.removeprefix("the site refuses: ") in refused_at(siege, NEWER)
+    assert told.removeprefix("the site refuses: ") in siege.deployment.refusals(NEWER)
     assert siege.running.last_round_of(NEWER) == -1
 
 
 def test_a_site_refuses_what_its_limits_forbid(siege: Siege) -> None:
     words = "method pacpfl is not allowed here, only fedavg"
     assert words in siege.running.of_segments()[0]["refused"][STRICT]
-    assert words in refused_at(siege, STRICT)
+    assert words in siege.deployment.refusals(STRICT)
     assert siege.running.last_round_of(STRICT) == -1
-
-
-def refused_at(siege: Siege, site: str) -> str:
-    return (siege.deployment.own(site) / "refused.jsonl").read_text()
 
 
 def test_only_the_projects_own_certificates_are_spoken_to(siege: Siege) -> None:
@@ -214,30 +204,24 @@ def greeted(port: int, root: Path, kit: Path | None) -> bool:
         return False
 
 
-class Intruder:
+@contextmanager
+def intruder(kit: Path) -> Iterator[None]:
     """A site's program with a kit that is not its own, until the block ends."""
-
-    def __init__(self, kit: Path) -> None:
-        (kit / "transfer").mkdir(parents=True, exist_ok=True)
-        self.log = open(kit / "intruder.txt", "wb")  # noqa: SIM115 - as long as the process
-        self.process = subprocess.Popen(
+    (kit / "transfer").mkdir(parents=True, exist_ok=True)
+    with open(kit / "intruder.txt", "wb") as log:
+        process = subprocess.Popen(
             command(kit, "site"),
             start_new_session=True,
-            stdout=self.log,
+            stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
         )
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        return self.process
-
-    def __exit__(self, *error: Any) -> None:
         try:
-            family = psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            family = []
-        for process in family:
+            yield
+        finally:
+            family = psutil.Process(process.pid).children(recursive=True)
             process.kill()
-        self.process.kill()
-        self.process.wait(30)
-        self.log.close()
+            for one in family:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+            process.wait(30)

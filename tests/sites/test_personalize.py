@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from training import settings
+from training import served, settings
 
-from pacpfl import config as configuration
 from pacpfl import run as study
 from pacpfl.build import build_federation
-from pacpfl.config import Config
 from pacpfl.data.site_folder import write_client_file
 from pacpfl.errors import InputError
 from pacpfl.report.page import write_report
 from pacpfl.sites.limits import FILE, write_site_file
-from pacpfl.sites.recipe import recipe_of
-from pacpfl.sites.runs import hand_over, personalize_site, prepare_run
-from pacpfl.sites.segment import serve
-from pacpfl.sites.terms import Terms
+from pacpfl.sites.runs import hand_over, personalize_site
 from pacpfl.sites.trainer import make_site
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
-from local_sites import Local
 
 
 @pytest.mark.parametrize("method", ["pacpfl", "mtl"])
@@ -42,10 +33,9 @@ def test_a_sites_report_is_that_of_its_clients(method: str, tmp_path: Path) -> N
         sites[name] = make_site(name, own)
     with pytest.raises(InputError, match="no result of a run"):
         personalize_site(tmp_path / "a", tmp_path / "report")
-    folder, run = prepare_run(tmp_path / "run", config, method, {"encoding": "exact"})
-    text = configuration.dump(config)
-    assert serve(Local(sites), recipe_of(config, method), text, Terms(run, 1), folder).finished
-    expected = simulated(config, tmp_path)
+    folder = served(tmp_path / "run", config, method, sites)
+    study.run(config, tmp_path / "simulated")
+    expected = rows(tmp_path / "simulated")
     for name in sites:
         out = tmp_path / f"report-{name}"
         personalize_site(tmp_path / name, out)
@@ -58,14 +48,8 @@ def test_a_sites_report_is_that_of_its_clients(method: str, tmp_path: Path) -> N
     assert handed == (method == "pacpfl"), "what clients keep stays with them"
     if handed:
         study.run(config, tmp_path / "run")
-        again = rows(tmp_path / "run")
-        for client, value in again.items():
+        for client, value in rows(tmp_path / "run").items():
             np.testing.assert_allclose(value, expected[client], rtol=1e-6)
-
-
-def simulated(config: Config, folder: Path) -> dict[str, list[float]]:
-    study.run(config, folder / "simulated")
-    return rows(folder / "simulated")
 
 
 def rows(folder: Path) -> dict[str, list[float]]:

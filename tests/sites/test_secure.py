@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from deployment import Deployment, Running, difference, settings, simulated
+from deployment import Deployment, difference, settings, simulated
 
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.privacy.ledger import FILE, read_ledger
@@ -60,15 +59,6 @@ def four(
     shared_deployment.limit("south")
 
 
-def rounds_of(running: Running) -> list[dict[str, Any]]:
-    return [line for line in running.lines() if line["kind"] == "round"]
-
-
-def refused(deployment: Deployment, site: str) -> list[str]:
-    path = deployment.own(site) / "refused.jsonl"
-    return [json.loads(line)["reason"] for line in path.read_text().splitlines()]
-
-
 def test_particles_are_those_of_the_plain_run(deployment: Deployment) -> None:
     """Three sites; every round's sum holds all six clients."""
     config = settings(ROUNDS)
@@ -76,7 +66,7 @@ def test_particles_are_those_of_the_plain_run(deployment: Deployment) -> None:
     assert running.finish().finished
     found = deployment.final(running, config)
     assert difference(found, simulated(deployment.federation, config)) < CLOSE
-    assert [line["clients"] for line in rounds_of(running)] == [[0, 1, 2, 3, 4, 5]] * ROUNDS
+    assert [line["clients"] for line in running.of_rounds()] == [[0, 1, 2, 3, 4, 5]] * ROUNDS
     deployment.check_record(running, config)
 
 
@@ -87,7 +77,7 @@ def test_a_site_killed_between_two_steps_is_taken_out_of_the_sum(four: Deploymen
     running = four.begin(config, strangers=True, secure=True, deadline=6.0)
     assert running.finish().finished
     assert not (four.own("north") / "die").exists()
-    rounds = {line["round"]: line for line in rounds_of(running)}
+    rounds = {line["round"]: line for line in running.of_rounds()}
     record = participation.read(running.folder / participation.FILE)
     assert {seat.site for seat in record.roster} == set(FOUR)
     assert rounds[2]["sites"] == ["east", "south", "west"] and rounds[2]["missing"] == ["north"]
@@ -98,8 +88,8 @@ def test_who_requires_it_takes_no_part_in_the_open(four: Deployment) -> None:
     config = settings(2)
     running = four.begin(config, strangers=True, quorum=3)
     assert running.finish().finished
-    assert all("south" not in line["sites"] for line in rounds_of(running))
-    assert "secure aggregation is required here" in refused(four, "south")[-1]
+    assert all("south" not in line["sites"] for line in running.of_rounds())
+    assert "secure aggregation is required here" in four.refusals("south")[-1]
     four.check_record(running, config)
 
 

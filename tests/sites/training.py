@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 from patience import patience
 
+from pacpfl import config as configuration
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
 from pacpfl.data.store import from_clients
@@ -22,10 +24,15 @@ from pacpfl.methods.registry import build_method
 from pacpfl.priors.gp import GPSettings
 from pacpfl.sites import participation
 from pacpfl.sites.recipe import recipe_of
-from pacpfl.sites.runs import load_trained, replay
+from pacpfl.sites.runs import load_trained, prepare_run, replay
+from pacpfl.sites.segment import serve
+from pacpfl.sites.site import Site
 from pacpfl.sites.supervisor import Callbacks
-from pacpfl.sites.terms import Outcome
+from pacpfl.sites.terms import Outcome, Terms
 from pacpfl.types import Client, Federation
+
+sys.path.append(str(Path(__file__).parents[1] / "engine"))
+from local_sites import Local
 
 CHECKPOINT = 5  # rounds between two
 LONG = patience(300)  # seconds within which anything happens, also on a busy machine
@@ -167,6 +174,15 @@ def replayed(
     store = from_clients(everyone)
     state, _ = replay(build, store, record, seed=config.seed, dtype=np.float64)
     return state
+
+
+def served(folder: Path, config: Config, method: str, sites: Mapping[str, Site]) -> Path:
+    """The folder of a run that server and sites have played in this process, to its end."""
+    place, run = prepare_run(folder, config, method, {"encoding": "exact"})
+    recipe, text = recipe_of(config, method), configuration.dump(config)
+    outcome = serve(Local(dict(sites)), recipe, text, Terms(run, 1), place)
+    assert outcome.finished, outcome
+    return place
 
 
 def simulated(federation: Federation, config: Config, method: str = "pacpfl") -> Any:
