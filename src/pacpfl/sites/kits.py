@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pacpfl import files
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts
 from pacpfl.sites.job import CONTROLLER, EXECUTOR
 from pacpfl.sites.terms import read_terms
@@ -217,12 +217,9 @@ def check_name(name: Any, origin: str) -> None:
 
 def read_kit(kit: Path, role: str) -> Facts:
     """Return what a kit is for: its name, its role, its project."""
-    try:
+    remedy = "give the folder that pacpfl sites provision made"
+    with explained(f"{kit} is no kit", remedy, OSError, ValueError):
         about = dict(json.loads((kit / ABOUT).read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{kit} is no kit; give the folder that pacpfl sites provision made."
-        ) from error
     if about.get("role") != role:
         raise InputError(
             f"{kit} is the kit of {about.get('name')}, and {WANTED[role]} is needed here."

@@ -59,9 +59,7 @@ def prepare_run(out: Path, config: Config, method: str, terms: Facts) -> tuple[P
             f"{out} was begun with encoding {before['encoding']!r}; go on with the same one, or start "
             "over with --fresh."
         )
-    wanted = asdict(made) | {"method": method}
-    del wanted["segment"]
-    files.write_json(path, wanted)
+    files.write_json(path, asdict(made) | {"method": method})
     files.write(folder / CONFIG, configuration.dump(config).encode())
     return folder, made.run
 
