@@ -326,14 +326,16 @@ def test_it_waits_for_the_sites_it_was_told_of(tmp_path: Path) -> None:
     fake = Fake(tmp_path, ["finish"])
     del fake.here["b"]
     stages: list[str] = []
+    pauses: list[float] = []
 
-    def stage(text: str) -> None:
-        stages.append(text)
-        if len(stages) == 3:
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
             fake.here["b"] = 1e12
 
-    assert supervised(tmp_path, fake, stage=stage).finished
-    assert stages[0] == "waiting for b" and fake.submitted == [["a", "b"]]
+    told = Callbacks(stage=stages.append, sleep=sleep)
+    assert Supervisor(lambda: fake, tmp_path, "0123abcd", 5, CARE, told).run().finished
+    assert stages == ["waiting for b", "training at 2 sites"] and fake.submitted == [["a", "b"]]
 
 
 def test_who_asks_it_to_stop_is_obeyed(tmp_path: Path) -> None:

@@ -109,13 +109,10 @@ class Running(Logged):
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         self._stop = threading.Event()
-        told = Callbacks(lambda now: self.rounds.append(now.round), self._stage, self._stop.is_set)
+        stop = self._stop.is_set
+        told = Callbacks(lambda now: self.rounds.append(now.round), self.stages.append, stop)
         self._thread = threading.Thread(target=self._run, args=(work, told), daemon=True)
         self._thread.start()
-
-    def _stage(self, text: str) -> None:
-        if not self.stages or self.stages[-1] != text:
-            self.stages.append(text)
 
     def _run(self, work: Callable[[Callbacks], Outcome], told: Callbacks) -> None:
         try:

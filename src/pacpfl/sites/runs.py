@@ -90,9 +90,11 @@ def train_at_sites(
             handed.append(method)
             continue
         place, name = prepare_run(folder, config, method, terms)
-        callbacks = Callbacks(
-            watcher.progress or (lambda progress: None), _once(watcher, title), watcher.stop
-        )
+
+        def stage(text: str, title: str = title) -> None:
+            watcher.stage(f"{title}: {text}")
+
+        callbacks = Callbacks(watcher.progress or (lambda progress: None), stage, watcher.stop)
         needed = Terms(name, 0, **terms).needed
         care = Care(tuple(about.get("sites", ())), needed, strangers=True)
         try:
@@ -104,19 +106,6 @@ def train_at_sites(
     if not demonstration:
         return None
     return replace(config, run=replace(config.run, methods=tuple(handed)))
-
-
-def _once(watcher: Watcher, title: str) -> Callable[[str], None]:
-    """Return a function that shows a stage when it changes, not each time it is looked at."""
-    latest = ""
-
-    def stage(text: str) -> None:
-        nonlocal latest
-        if text != latest:
-            latest = text
-            watcher.stage(f"{title}: {text}")
-
-    return stage
 
 
 def summaries(folder: Path) -> dict[str, Facts]:

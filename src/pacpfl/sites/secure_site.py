@@ -56,7 +56,6 @@ class SecureSite:
         self._member: Member | None = None
         self._client: Client | None = None
         self._last_rounds: dict[bytes, int] = {}
-        self._attempt = -1
         self._values = np.zeros(0, np.int64)
         self._reveals = Tally(folder / REVEALED)
         self._most_reveals: int | None = None
@@ -95,13 +94,12 @@ class SecureSite:
         if type(attempt) is not int:
             raise Refused("an attempt at a round has a number")
         self._client = member.join(agreed.settings(session, attempt, identities))
-        self._attempt = attempt
         return self._client.advertise()
 
     def step(self, params: object, about: Facts) -> bytes:
         """Answer every step but the first."""
         client, name = self._client, about["step"]
-        if client is None or about["attempt"] != self._attempt:
+        if client is None or about["attempt"] != client.settings.round:
             raise Refused(f"step {str(name)[:20]} belongs to no round that this site has joined")
         if name == "mask":
             return client.mask(self._inbox(params, client), self._noisy())

@@ -86,6 +86,7 @@ class Supervisor:
     console: Console | None = None
     refusals: dict[str, int] = field(default_factory=dict)  # how often a segment ended for a site
     trouble: str = ""  # why the latest segment did not even begin
+    said: str = ""
 
     def run(self) -> Outcome:
         log = self.folder / participation.FILE
@@ -103,7 +104,7 @@ class Supervisor:
                 failures = 0 if watch.most > reached else failures + 1
                 reached = max(reached, watch.most)
                 why = (self.trouble or "it was killed") if outcome is None else outcome.reason
-                self.callbacks.stage(f"segment {segment} ended ({why}); going on")
+                self._say(f"segment {segment} ended ({why}); going on")
                 if failures >= self.care.most_failures:
                     raise InputError(
                         f"{failures} segments in a row got nowhere, the last because {why}; see the "
@@ -126,7 +127,7 @@ class Supervisor:
             self._lost()
             self.trouble = f"the server did not take its job: {error}"
             return None
-        self.callbacks.stage(f"training at {len(sites)} sites")
+        self._say(f"training at {len(sites)} sites")
         watch.begin(segment, sites)
         looked = time.monotonic()
         while True:
@@ -154,7 +155,7 @@ class Supervisor:
                 self._look_for_returned(console, watch, segment)
             except Unreachable:
                 self._lost()
-                self.callbacks.stage("the server does not answer; waiting for it")
+                self._say("the server does not answer; waiting for it")
 
     def _look_for_returned(self, console: Console, watch: Watch, segment: int) -> None:
         """Give a site that is connected and takes no part its chance, less often each time."""
@@ -163,7 +164,7 @@ class Supervisor:
             patience = self.care.rejoin_seconds * 2 ** self.refusals.get(site, 0)
             if waited >= patience:
                 self.refusals[site] = self.refusals.get(site, 0) + 1
-                self.callbacks.stage(f"{site} is there again: it takes part from the next segment")
+                self._say(f"{site} is there again: it takes part from the next segment")
                 give_order(self.folder, segment, end=True)
                 return
 
@@ -182,9 +183,7 @@ class Supervisor:
             missing = sorted(wanted - set(there))
             if enough and not (missing and time.monotonic() - began < patience):
                 return there
-            self.callbacks.stage(
-                f"waiting for {', '.join(missing)}" if missing else "waiting for sites"
-            )
+            self._say(f"waiting for {', '.join(missing)}" if missing else "waiting for sites")
             self._pause()
             if self.callbacks.stop():
                 raise Stopped("stopped while waiting for sites")
@@ -220,6 +219,12 @@ class Supervisor:
             self.console.close()
         self.console = None
         self._pause()
+
+    def _say(self, stage: str) -> None:
+        """Tell of a stage when it changes, not each time it is looked at."""
+        if stage != self.said:
+            self.said = stage
+            self.callbacks.stage(stage)
 
     def _pause(self) -> None:
         self.callbacks.sleep(self.care.poll_seconds)
