@@ -118,6 +118,22 @@ def override(config: Config, settings: list[str]) -> Config:
     return config
 
 
+def named_by(settings: Iterable[str]) -> frozenset[str]:
+    """Return the keys, such as "train.tau", that `key=value` settings name."""
+    found = (_find(setting.partition("=")[0].strip(), "--set") for setting in settings)
+    return frozenset(f"{section}.{name.rstrip('_')}" for section, name in found)
+
+
+def differing(one: Config, other: Config) -> frozenset[str]:
+    """Return the keys whose values differ."""
+    return frozenset(
+        f"{section}.{f.name.rstrip('_')}"
+        for section in SECTIONS
+        for f in fields(getattr(one, section))
+        if getattr(getattr(one, section), f.name) != getattr(getattr(other, section), f.name)
+    )
+
+
 def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()) -> str:
     """Return TOML, every key with its help; keys that are not set stand as comments.
 

@@ -117,6 +117,7 @@ class RunFolder:
         federation: Federation,
         results: dict[str, MethodResult],
         started: datetime,
+        about: Facts | None = None,
     ) -> None:
         """Write metrics.json, clients.csv, arrays.safetensors, and last run.json, which is the proof
         that the run is complete."""
@@ -151,6 +152,7 @@ class RunFolder:
                 },
             },
             "methods": {name: result.about for name, result in results.items()},
+            **(about or {}),
         }
         files.write_json(out / "run.json", record)
 

@@ -55,11 +55,22 @@ class Watcher:
 
     stage: Callable[[str], None] = lambda text: None
     progress: Callable[[Progress], None] | None = None
+    count: Callable[[int, int, str], None] = lambda done, total, words: None
     stop: Callable[[], bool] = lambda: False
 
 
-def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, MethodResult]:
-    """Run every method of the configuration and write the folder; go on where it was stopped."""
+def run(
+    config: Config,
+    out: Path,
+    watcher: Watcher | None = None,
+    others: Config | None = None,
+    about: Facts | None = None,
+) -> dict[str, MethodResult]:
+    """Run every method of the configuration and write the folder; go on where it was stopped.
+
+    Where a race has chosen PAC-PFL's settings, `others` are those of the methods beside it. `about` is
+    what run.json is to say besides.
+    """
     watcher = watcher or Watcher()
     federation = build_federation(config)
     store = from_clients(federation.existing, roomy=federation.classes is not None)
@@ -70,8 +81,9 @@ def run(config: Config, out: Path, watcher: Watcher | None = None) -> dict[str, 
     results, often = {}, (config.run.checkpoint_rounds, config.run.checkpoint_minutes)
     for method in config.run.methods:
         saving = Saving(folder.checkpoint(method), name, *often)
-        results[method] = run_method(method, config, federation, store, watcher, saving)
-    folder.write(config, federation, results, started)
+        own = config if method == "pacpfl" else others or config
+        results[method] = run_method(method, own, federation, store, watcher, saving)
+    folder.write(config, federation, results, started, about)
     return results
 
 

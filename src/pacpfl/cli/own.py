@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pacpfl.config import Config
+    from pacpfl.data.settings import TableSettings
+    from pacpfl.files import Facts
     from pacpfl.folder import MethodResult
+    from pacpfl.run import Watcher
     from pacpfl.types import Federation, Form
 
 DEFAULT = Path("pacpfl.toml")
 UNITS = "units.csv"  # of a run folder
+RACE = "race.json"  # of a run folder
 FEW = 10  # training rows below which a client leans on the others
 COMPARED = ("pacpfl", "ridge", "vanilla", "pooled", "fedavg", "pfedgp")
 COMPARED_CLASSES = ("pacpfl", "fedavg", "mtl", "vanilla", "pooled")
@@ -40,11 +44,23 @@ ClientColumn = Annotated[
 ]
 
 
+NoRace = Annotated[
+    bool, typer.Option("--no-race", help="Keep the settings that suit the tables by their size.")
+]
+
+
 class Proposal(NamedTuple):
     """A configuration for tables, with one sentence for each guess and choice."""
 
     config: Config
     words: tuple[str, ...]
+
+
+class Request(NamedTuple):
+    """A configuration, and the keys in it that somebody has set."""
+
+    config: Config
+    fixed: frozenset[str]
 
 
 def init(
@@ -71,7 +87,7 @@ def init(
 
 def check(source: Source = None, target: Target = None, client: ClientColumn = None) -> None:
     """Read all tables and try the configuration, before a long run does."""
-    config = _configuration(source, target, client)
+    config = _request(source, target, client).config
     with console.status("reading the tables"):
         sentences = list(examine(config))
     for sentence in sentences:
@@ -84,17 +100,21 @@ def fit(
     target: Target = None,
     client: ClientColumn = None,
     settings: Settings = None,
+    no_race: NoRace = False,
     out: Out = None,
     fresh: Fresh = False,
 ) -> None:
     """Train on tables, measure every client on rows it has not seen, and write a run folder.
 
+    First candidates race for the settings: what predicts held-out rows best is trained. A key that you
+    have changed in the file, or give with --set, stays as it is; with the rounds given there is no race.
+
     Stopped with Ctrl-C it saves, and the same command goes on. The folder's prior.safetensors is all
     that a new client needs for `pacpfl personalize`; it holds nobody's rows.
     """
-    config = _configuration(source, target, client, settings)
-    folder = out or Path("runs") / _run_name(source, config)
-    _train(config, folder, fresh)
+    request = _request(source, target, client, settings, no_race)
+    folder = out or Path("runs") / _run_name(source, request.config)
+    _train(request, folder, fresh)
     print(f"Next: pacpfl personalize --run {folder} --data NEW.csv --out model.safetensors")
 
 
@@ -110,6 +130,7 @@ def compare(
             f"{','.join(COMPARED_CLASSES)})."
         ),
     ] = None,
+    no_race: NoRace = False,
     out: Out = None,
     fresh: Fresh = False,
 ) -> None:
@@ -117,7 +138,7 @@ def compare(
     from pacpfl import config as configuration
     from pacpfl.data.tables.read import load_own
 
-    config = _configuration(source, target, client, settings)
+    config, fixed = _request(source, target, client, settings, no_race)
     names: tuple[str, ...] = COMPARED
     if methods:
         names = tuple(name.strip() for name in methods.split(","))
@@ -127,17 +148,26 @@ def compare(
     if "pacpfl" not in names:
         raise InputError(f"--methods {json.dumps(methods)} leaves out pacpfl; compare with it.")
     folder = out or Path("runs") / f"{_run_name(source, config)}-compare"
-    _train(config, folder, fresh)
+    _train(Request(config, fixed), folder, fresh)
     print(f"Figure: {folder / 'figures' / 'boxes.png'}")
 
 
-def _configuration(
-    source: Path | None, target: str | None, client: str | None, settings: list[str] | None = None
-) -> Config:
-    """Return the configuration of a file, or the one that suits tables."""
+def _request(
+    source: Path | None,
+    target: str | None,
+    client: str | None,
+    settings: list[str] | None = None,
+    no_race: bool = False,
+) -> Request:
+    """Return the configuration of a file, or the one that suits tables by their size.
+
+    What somebody has set is what differs in a file from what `pacpfl init` would write, and what --set
+    names.
+    """
     from pacpfl import config as configuration
 
-    path, settings = source or DEFAULT, settings or []
+    path, settings = source or DEFAULT, [*(settings or [])]
+    settings += ["tables.race=false"] if no_race else []
     if source is None and not path.is_file():
         raise InputError(
             "There is no pacpfl.toml here; write one with pacpfl init FOLDER, or name the tables."
@@ -147,7 +177,8 @@ def _configuration(
             proposal = propose(path, target, client)
         for sentence in proposal.words:
             say(f"- {sentence}")
-        return configuration.override(proposal.config, settings)
+        config = configuration.override(proposal.config, settings)
+        return Request(config, configuration.named_by(settings))
     config = configuration.load_file(path)
     if config.data.name != "tables":
         raise InputError(
@@ -155,7 +186,13 @@ def _configuration(
         )
     columns = {"tables.target": target, "tables.client": client}
     named = [f"{key}={json.dumps(name)}" for key, name in columns.items() if name is not None]
-    return configuration.override(config, [*settings, *named])
+    config = configuration.override(config, [*settings, *named])
+    fixed = configuration.named_by(settings)
+    if config.tables.race:
+        with console.status("reading the tables"):
+            suitable = suited(config.tables, config.seed)[0]
+        fixed |= configuration.differing(config, suitable)
+    return Request(config, fixed)
 
 
 def _run_name(source: Path | None, config: Config) -> str:
@@ -165,27 +202,30 @@ def _run_name(source: Path | None, config: Config) -> str:
     return Path(config.tables.source).resolve().stem or "tables"
 
 
-def _train(config: Config, folder: Path, fresh: bool) -> None:
+def _train(request: Request, folder: Path, fresh: bool) -> None:
     """Run on tables; the folder also gets what new clients and owners of units need."""
     from pacpfl.engine import runtime
 
-    runtime.configure(config.run.precision)
+    default = request.config
+    runtime.configure(default.run.precision)
     from pacpfl import files
     from pacpfl import run as study
     from pacpfl.client import SHARED_NAME, shared_of_run
     from pacpfl.data.tables.read import load_own
     from pacpfl.folder import RunFolder
+    from pacpfl.report import sentences
     from pacpfl.report.page import write_report
     from pacpfl.report.terminal import print_results, watching
 
     if fresh:
         RunFolder(folder).clear()
-        for name in (SHARED_NAME, UNITS):
+        for name in (SHARED_NAME, UNITS, RACE):
             (folder / name).unlink(missing_ok=True)
-    for notice in load_own(config.tables, config.seed).notices:
+    for notice in load_own(default.tables, default.seed).notices:
         say(notice)
     with watching(console) as watcher, stopping():
-        results = study.run(config, folder, watcher)
+        config, about = race(request, folder, watcher)
+        results = study.run(config, folder, watcher, default, about)
         watcher.stage("writing the folder")
         if "pacpfl" in config.run.methods:
             (folder / SHARED_NAME).unlink(missing_ok=True)  # of a run before this one
@@ -195,10 +235,59 @@ def _train(config: Config, folder: Path, fresh: bool) -> None:
             text = units.assign(target=config.tables.target).to_csv(index=False)
             files.write(folder / UNITS, text.encode())
         page = write_report(folder)
+    if words := sentences.race(about.get("race", {})):
+        print(words)
     print_results(results)
     if units is not None:
         _print_units(config.tables.target, units, results)
     print(f"Report: {page}")
+
+
+def race(request: Request, folder: Path, watcher: Watcher) -> tuple[Config, Facts]:
+    """Let candidates race for what nobody has set; return the best, and what run.json says of the race.
+
+    A run that goes on reads from the folder what its race has chosen.
+    """
+    import hashlib
+    import time
+
+    import numpy as np
+
+    from pacpfl import config as configuration
+    from pacpfl import files
+    from pacpfl.data.tables.read import load_own
+    from pacpfl.race import choose
+    from pacpfl.run import Interrupted
+
+    config, fixed = request
+    if not config.tables.race or config.privacy.mode != "none" or "train.rounds" in fixed:
+        return config, {}
+    federation = load_own(config.tables, config.seed).federation
+    samples = [client.train for client in federation.existing]
+    rows = b"".join(part.tobytes() for own in samples for part in (own.x, own.y))
+    digest = hashlib.sha256(rows).hexdigest()
+    name = configuration.identity(config, samples=digest, fixed=sorted(fixed))
+    path, kept = folder / RACE, {}
+    if path.is_file():
+        kept = files.read_json(path, "start over with --fresh")
+    if kept.get("identity") != name:
+        watcher.stage("race of settings")
+        began = time.monotonic()
+        unscaled = np.isin(np.array(federation.features, dtype=object), federation.unscaled)
+
+        def progress(done: int, total: int, words: str) -> None:
+            watcher.count(done, total, words)
+            if watcher.stop():
+                raise Interrupted("stopped in the race of settings, which will start anew")
+
+        outcome = choose(
+            config, samples, federation.form, unscaled=unscaled, fixed=fixed, progress=progress
+        )
+        kept = {"identity": name, **outcome.facts(config), "seconds": time.monotonic() - began}
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(path, kept)
+    chosen = configuration.updated(config, kept["changes"], RACE)
+    return chosen, {"race": {key: value for key, value in kept.items() if key != "identity"}}
 
 
 def propose(
@@ -210,17 +299,12 @@ def propose(
     training rows (`defaults`), as the estimators choose for rows they are given.
     """
     from pacpfl.data.tables.guess import guess
-    from pacpfl.data.tables.read import load_own
-    from pacpfl.defaults import LARGEST, defaults, scaling
+    from pacpfl.defaults import LARGEST
 
     guessed = guess(source, target, client)
     most = LARGEST if guessed.settings.task == "regression" else 0
-    settings = replace(guessed.settings, most=most)
-    # Whoever has too few rows to be measured is told so by check and fit.
-    federation = load_own(replace(settings, small="leave"), seed).federation
-    form = federation.form
-    how, share = scaling([client.train for client in federation.existing], form.classes is not None)
-    config = replace(defaults(form, how), seed=seed, tables=settings)
+    config, form, share = suited(replace(guessed.settings, most=most), seed)
+    how = config.data.standardize
     why = "Features are scaled by the training rows of all clients together."
     if form.classes is None:
         ends = {
@@ -229,6 +313,19 @@ def propose(
         }
         why = f"{share:.0%} of the target's variance lies between clients, so {ends[how]}."
     return Proposal(config, (*guessed.words, why, *reasons(config, form)))
+
+
+def suited(settings: TableSettings, seed: int) -> tuple[Config, Form, float]:
+    """Return what suits tables by their size, their form, and how much of the target's variance lies
+    between clients."""
+    from pacpfl.data.tables.read import load_own
+    from pacpfl.defaults import defaults, scaling
+
+    # Whoever has too few rows to be measured is told so by check and fit.
+    federation = load_own(replace(settings, small="leave"), seed).federation
+    form = federation.form
+    how, share = scaling([client.train for client in federation.existing], form.classes is not None)
+    return replace(defaults(form, how), seed=seed, tables=settings), form, share
 
 
 def commented(proposal: Proposal) -> str:

@@ -103,6 +103,9 @@ class TableSettings(Settings):
     small: str = key(
         "error", "clients with too few rows: an error, or leave out", choices=("error", "leave")
     )
+    race: bool = key(
+        True, "whether candidates race for the settings that nobody has changed (pacpfl fit)"
+    )
     new: tuple[str, ...] = key((), "clients that join after the training, by name")
     new_share: float = key(
         0.0, "share of the clients, drawn, that join after it", least=0, most=0.9

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
@@ -30,9 +30,11 @@ from pacpfl.defaults import defaults, scaling
 from pacpfl.engine import runtime
 from pacpfl.engine.simulate import train
 from pacpfl.errors import InputError
+from pacpfl.files import Facts
 from pacpfl.methods.registry import build_pacpfl, entry
 from pacpfl.personal import PersonalModel
 from pacpfl.priors.base import Prior
+from pacpfl.race import choose
 from pacpfl.report.measures import counted
 from pacpfl.report.terminal import training_bar
 from pacpfl.settings import convert, key
@@ -76,6 +78,9 @@ history_ : dict of ndarray
     Curves of the training, one number for each round.
 standardize_ : str
     What "auto" became.
+race_ : tuple of dict
+    How the candidates of the race did, the best first: what each changes, its rounds, and the negative
+    log density of a held-out row of existing and of new clients; empty where there was none.
 classes_ : ndarray
     The labels, sorted; of a classifier only.
 
@@ -104,6 +109,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         "error",
         "whether an unknown client at prediction is an error, or is answered by the prior",
         choices=("error", "prior"),
+    )
+    race: bool = key(
+        True, "whether candidates race for what is auto; where the rounds are given there is none"
     )
     precision: str = key("float32", "type of all numbers inside: float32 or float64")
     settings: dict[str, Any] | None = key(
@@ -146,8 +154,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self.standardize_ = self.standardize
         if self.standardize == "auto":
             self.standardize_ = scaling(list(samples.values()), schema.classes is not None)[0]
-        self.config_ = self._configuration(form)
         runtime.prepare()
+        self.config_, self.race_ = self._raced(self._configuration(form), samples, schema, form)
+        self.standardize_ = self.config_.data.standardize
         how = "none" if self.standardize_ == "none" else "global"
         self._prior_units = fit_units(schema, list(samples.values()), how)
         common = None if self.standardize_ == "client" else self._prior_units
@@ -193,6 +202,31 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         seed = self._seed(self.random_state)
         return updated(replace(defaults(form, self.standardize_), seed=seed), values, name)
 
+    def _raced(
+        self, config: Config, samples: Mapping[Name, Samples], schema: Schema, form: Form
+    ) -> tuple[Config, tuple[Facts, ...]]:
+        """Return the settings that predict held-out rows best, and how all candidates did."""
+        if not self.race or self.rounds != "auto":
+            return config, ()
+        unscaled = np.isin(np.array(schema.features, dtype=object), schema.unscaled)
+        with training_bar(self.verbose, "race of settings") as bar:
+            outcome = choose(
+                config, list(samples.values()), form, unscaled=unscaled, fixed=self._fixed(),
+                progress=bar.count,
+            )  # fmt: skip
+        return outcome.config, outcome.table
+
+    def _fixed(self) -> set[str]:
+        """Return the keys that have been given."""
+        given = {
+            f"{section}.{key}"
+            for key, section in sections_of(type(self)).items()
+            if not (isinstance(getattr(self, key), str) and getattr(self, key) == "auto")
+        }
+        if self.standardize != "auto":
+            given.add("data.standardize")
+        return given | set(self.settings or {})
+
     @property
     def _is_untrained(self) -> bool:
         """Whether the particles stay as they are drawn."""
@@ -200,7 +234,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, shared: Shared, scaled: list[Samples], form: Form) -> Shared:
         config = shared.config
-        with shared.precision(), training_bar(self.verbose) as progress:
+        with shared.precision(), training_bar(self.verbose, "training") as bar:
             trained = train(
                 build_pacpfl(config, form),
                 from_samples(scaled, roomy=form.classes is not None),
@@ -209,7 +243,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 seed=config.seed,
                 dtype=shared.dtype,
                 matrices_per_client=entry("pacpfl").memory(config, form).matrices,
-                progress=progress,
+                progress=bar.rounds,
             )
         self.history_ = trained.history
         particles = np.asarray(trained.state.particles)

@@ -41,8 +41,8 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     """
 
     particles: int = 3
-    tau: float = 1.0
-    hyper_std: float = 1.0
+    tau: float | str = "auto"
+    hyper_std: float | str = "auto"
     widths: Sequence[int] | str = "auto"
     initial_std: float = 0.03
     networks: int = 5

@@ -45,8 +45,8 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     mean_widths: Sequence[int] | str = "auto"
     kernel_widths: Sequence[int] | str = "auto"
     members: int = 1
-    noise: float = 0.4
-    noise_model: str = "constant"
+    noise: float | str = "auto"
+    noise_model: str = "auto"
     warp: str = "none"
 
     _metric = staticmethod(r2_score)

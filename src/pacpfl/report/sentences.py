@@ -123,6 +123,32 @@ def diversity(entry: Facts) -> str:
     return f"The {count} particles differ ({shown})."
 
 
+def race(facts: Facts) -> str:
+    """Say what a race of candidates has chosen, and how much better held-out rows are predicted."""
+    table = facts.get("table", [])
+    if not table:
+        return ""
+    chosen = next(row for row in table if row["chosen"])
+    default = next(row for row in table if row["default"])
+    count = counted(len(table), "candidate")
+    if chosen is default:
+        return (
+            f"{count} raced for the settings; none predicts held-out rows better than the settings for "
+            "a federation of this size, beyond the noise between clients."
+        )
+    changes = ", ".join(f"{key} = {value}" for key, value in facts["changes"].items())
+    return (
+        f"{count} raced for the settings, and the one that predicts held-out rows best is trained "
+        f"({changes}). Their negative log density is {_scores(chosen)}; with the settings for a "
+        f"federation of this size it is {_scores(default)}."
+    )
+
+
+def _scores(row: Facts) -> str:
+    groups = [f"{number(row[name])} ({name} clients)" for name in GROUP_TITLES if name in row]
+    return " and ".join(groups) or "not finite"
+
+
 def skipped(entry: Facts) -> str:
     """Say how many training steps were left out because a gradient was not finite."""
     if "skipped_steps" not in entry:

@@ -101,7 +101,7 @@ def watching(console: Console) -> Iterator[Watcher]:
     """Show a run, and let Ctrl-C stop it after the step it is at."""
     words = "Stopping after this step; press Ctrl-C again to stop at once without saving."
     with asking(console, words) as stop, Bar(console) as bar:
-        yield Watcher(bar.stage, bar.rounds, stop)
+        yield Watcher(bar.stage, bar.rounds, bar.count, stop)
 
 
 class Counter(NamedTuple):
@@ -121,14 +121,9 @@ def counting(title: str, console: Console) -> Iterator[Counter]:
         yield Counter(bar.count, stop)
 
 
-@contextmanager
-def training_bar(shown: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Show a training in a terminal or a notebook; None where nobody wants to see it."""
-    if not shown:
-        yield None
-        return
-    with Bar(Console(), "training", shown=True) as bar:
-        yield bar.rounds
+def training_bar(shown: bool, title: str) -> Bar:
+    """Return a bar for a training in a terminal or a notebook, or for nobody."""
+    return Bar(Console(), title, shown)
 
 
 def print_results(results: Mapping[str, MethodResult]) -> None:

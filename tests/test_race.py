@@ -1,0 +1,214 @@
+"""The race of settings: what is held out, how candidates are judged, and who wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from pacpfl import race
+from pacpfl.config import Config, updated
+from pacpfl.data.prepare import fit_scaler
+from pacpfl.defaults import defaults
+from pacpfl.methods.registry import build_pacpfl
+from pacpfl.race import FOLDS, LEGS, Entrant, Race, choose, make_field
+from pacpfl.types import Form, Samples
+
+SMALL = {
+    "prior.mean": "linear",
+    "prior.kernel": "ard",
+    "prior.output_scale": "learned",
+    "train.particles": 2,
+}
+
+
+def lines(clients: int = 8, rows: int = 12, noise: float = 0.1) -> list[Samples]:
+    """Clients with a line of their own."""
+    rng = np.random.default_rng(3)
+    parts = []
+    for _ in range(clients):
+        x = rng.normal(2, 3, (rows, 2))
+        slope = np.array([1.0, -2.0]) + 0.2 * rng.normal(size=2)
+        parts.append(Samples(x, 5 + x @ slope + noise * rng.normal(size=rows)))
+    return parts
+
+
+def form_of(parts: list[Samples], classes: int | None = None) -> Form:
+    sizes = tuple(map(len, parts))
+    return Form(("a", "b"), classes=classes, clients=len(parts), sizes=sizes)
+
+
+def small_race(parts: list[Samples], **more: object) -> Race:
+    form = form_of(parts)
+    base = updated(defaults(form), SMALL | more, "a test")
+    return Race(base, make_field(parts, form, None, 0), ())
+
+
+def test_nothing_that_is_asked_is_given() -> None:
+    parts = lines(rows=13)
+    field = make_field(parts, form_of(parts), None, 0)
+    assert field.new.sum(0).tolist() == [1] * 8  # everybody is new once
+    for fold, new in zip(field.given, field.new, strict=True):
+        for mask, joins in zip(fold, new, strict=True):
+            count = 4 if joins else 9  # a third, and seven tenths, of 13
+            assert mask.tolist() == [True] * count + [False] * (13 - count)
+    fold = field.folds("global")
+    train, asked = (np.asarray(part.mask).sum(-1) for part in (fold.train, fold.asked))
+    assert (train + asked == 13).all() and (asked == field.asked).all()
+
+
+def test_units_come_from_given_rows_of_clients_who_take_part() -> None:
+    """What is asked, and what new clients hold, may be anything: others' rows look the same."""
+    parts = lines()
+    field = make_field(parts, form_of(parts), None, 0)
+    for how in ("global", "client"):
+        first = field.folds(how)
+        changed = []
+        for part, given, new in zip(field.parts, field.given[0], field.new[0], strict=True):
+            hidden = ~given | new
+            x = np.where(hidden[:, None], 1e3, part.x)
+            changed.append(Samples(x, np.where(hidden, -1e4, part.y)))
+        second = replace(field, parts=tuple(changed)).folds(how)
+        old = np.flatnonzero(~field.new[0])
+        np.testing.assert_array_equal(first.train.x[0, old], second.train.x[0, old])
+        np.testing.assert_array_equal(first.log_scale[0, old], second.log_scale[0, old])
+    scaler = fit_scaler([
+        Samples(p.x[g], p.y[g])
+        for p, g, n in zip(field.parts, field.given[0], field.new[0], strict=True)
+        if not n
+    ])  # fmt: skip
+    np.testing.assert_allclose(field.folds("global").log_scale[0], np.log(scaler.y_std), rtol=1e-6)
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_of_one_client_every_fold_asks_for_other_rows(clients: int) -> None:
+    parts = lines(clients, rows=40)
+    field = make_field(parts, form_of(parts), None, 0)
+    asked = np.array([[~mask for mask in fold] for fold in field.given])
+    assert not field.new.any() and (asked.sum(0) == 1).all()
+
+
+def test_a_leg_is_rounds_of_the_method_and_the_density_of_what_is_asked() -> None:
+    """Played by the method's own functions with its numbers as constants, and measured by scipy."""
+    parts = lines(clients=4)
+    changes = {"train.tau": 0.7, "train.hyper_std": 0.6, "train.learning_rate": 0.05}
+    runner = small_race(parts, **changes, **{"train.schedule": "constant", "train.rounds": 3})
+    entrant = runner.enter([{}])[0]
+    runner.play(entrant, 3)
+    method = build_pacpfl(entrant.config, form_of(parts))
+    folds = runner.field.folds(entrant.config.data.standardize)
+    for number in (0, 3):
+        fold = jax.tree.map(lambda a, number=number: jnp.asarray(a[number]), folds)
+        key = runner.keys[number]
+        state = method.init(key, jax.tree.map(lambda a: a[0], fold.train))
+        for step in range(3):
+            keys = jax.random.split(jax.random.fold_in(key, step), 5)
+            mean = method.mean_update(state, fold.train, keys[1:], fold.trains)
+            update = jax.tree.map(lambda a: a[None], mean)
+            state = method.server_update(state, update, fold.trains.sum()[None], keys[0])
+        assert entrant.state is not None
+        np.testing.assert_allclose(
+            entrant.state.particles[number], state.particles, rtol=1e-4, atol=1e-5
+        )
+        for client in range(4):
+            known, asked = (
+                jax.tree.map(lambda a, client=client: a[client], part)
+                for part in (fold.known, fold.asked)
+            )
+            mixture = method.personalize(state, (), known, key)(asked.x)
+            densities = norm.logpdf(asked.y, mixture.means, mixture.stds)
+            each = logsumexp(densities, axis=0, b=np.asarray(mixture.weights)[:, None])
+            expected = float((each - fold.log_scale[client])[np.asarray(asked.mask)].sum())
+            assert entrant.worth[3][number, client] == pytest.approx(expected, rel=2e-3, abs=2e-3)
+
+
+def judged(field: race.Field, *worth: np.ndarray) -> tuple[Race, list[Entrant]]:
+    """A race whose candidates have these scores after 25, 50, ... rounds."""
+    runner = Race(Config(), field, ())
+    entrants = []
+    for number, scores in enumerate(worth):
+        config = replace(Config(), seed=number)
+        legs = dict(zip(LEGS, scores, strict=False))
+        entrants.append(Entrant(config, {"seed": number}, legs))
+    runner.entrants = entrants
+    return runner, entrants
+
+
+def test_groups_count_alike_and_rows_within_them() -> None:
+    parts = lines(clients=4, rows=10)
+    field = make_field(parts, form_of(parts), None, 0)
+    worth = np.where(field.new, -2.0, -1.0) * field.asked
+    runner, _ = judged(field, worth[None])
+    assert runner.scores(worth) == {"existing": 1.0, "new": 2.0}
+    assert runner.score(worth) == 1.5 and runner.score(worth * np.nan) == np.inf
+    better = worth + 0.3 * field.asked  # the same for everybody: no noise
+    gain, error = runner.gain(better, worth)
+    assert gain == pytest.approx(0.3) and error == pytest.approx(0.0, abs=1e-12)
+    uneven = worth + np.array([4.0, 0, 0, 0]) * field.asked
+    gain, error = runner.gain(uneven, worth)
+    assert gain == pytest.approx(1.0) and error == pytest.approx(1.0)  # one in four has all of it
+
+
+def test_the_default_is_left_only_beyond_the_noise() -> None:
+    parts = lines(clients=4, rows=10)
+    field = make_field(parts, form_of(parts), None, 0)
+    worth = -1.0 * field.asked
+    lucky = worth + np.array([4.0, -1.0, -1.0, -1.0]) * field.asked  # better on average, by one client
+    runner, _ = judged(field, worth[None], lucky[None])
+    assert runner.outcome().config == runner.base
+    runner, entrants = judged(field, worth[None], worth[None] + 0.3 * field.asked)
+    chosen = runner.outcome()
+    assert chosen.config.train.rounds == 25 and chosen.config.seed == entrants[1].config.seed
+    assert [row["chosen"] for row in chosen.table] == [True, False]
+    runner, _ = judged(field, worth[None] * np.nan, worth[None])  # a default that diverged
+    assert runner.outcome().config.seed == 1
+    runner, _ = judged(field, worth[None], worth[None] * np.nan)  # a candidate that did
+    assert runner.outcome().config == runner.base
+
+
+def test_more_rounds_are_taken_until_they_make_it_worse() -> None:
+    parts = lines(clients=4, rows=10)
+    field = make_field(parts, form_of(parts), None, 0)
+    steps = [-1.0, -0.5, -0.51, -0.9]  # the third leg is as good as the second, the fourth is worse
+    runner, (entrant,) = judged(field, np.array([step * field.asked for step in steps]))
+    assert runner.best(entrant) == (pytest.approx(0.51), 100)
+
+
+def test_a_race_finds_what_suits_and_leaves_what_is_fixed() -> None:
+    """Lines with little noise: the default is far too cautious with twelve rows a client."""
+    parts = lines(clients=10, rows=8)
+    form = form_of(parts)
+    base = updated(defaults(form), {"train.particles": 2}, "a test")
+    counted: list[int] = []
+    found = choose(
+        base, parts, form, fixed=("train.hyper_std", "prior.mean", "prior.kernel"),
+        progress=lambda done, total, words: counted.append(done),
+    )  # fmt: skip
+    assert counted == sorted(counted) and len(found.table) >= 8
+    default = next(row for row in found.table if row["default"])
+    best = found.table[0]
+    assert best["chosen"] and best["new"] < default["new"] - 0.15
+    assert found.config.train.hyper_std == base.train.hyper_std
+    assert (found.config.prior.mean, found.config.prior.kernel) == ("linear", "ard+linear")
+    assert all("train.hyper_std" not in row["changes"] for row in found.table)
+    again = choose(base, parts, form, fixed=("train.hyper_std", "prior.mean", "prior.kernel"))
+    assert again == found
+
+
+def test_few_rows_have_no_race() -> None:
+    parts = lines(clients=2, rows=4)
+    base = defaults(form_of(parts))
+    assert choose(base, parts, form_of(parts)) == race.Outcome(base)
+
+
+@pytest.mark.parametrize("noise", [0.2, 1.0])
+def test_local_noise_is_what_lines_leave(noise: float) -> None:
+    parts = lines(clients=20, rows=60, noise=noise)
+    spread = np.concatenate([part.y for part in parts]).std()
+    assert race.local_noise(parts) == pytest.approx(noise / spread, rel=0.15)
+    assert FOLDS == 4
