@@ -24,9 +24,10 @@ from pacpfl.data.settings import (
     PVSettings,
     TableSettings,
 )
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained
+from pacpfl.files import parse_toml
 from pacpfl.methods.registry import Sections, entries, entry, named
-from pacpfl.settings import Settings, convert, key, nearest
+from pacpfl.settings import Settings, convert, key, nearest, rules_of
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,8 @@ def load(text: str, origin: str, base: Config | None = None) -> Config:
 
     Errors name `origin`, a file. What the text does not say is as in `base`, or else the default.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{origin} is not valid TOML: {error}.") from error
     values: dict[str, object] = {}
-    for name, value in table.items():
+    for name, value in parse_toml(text, origin).items():
         if name not in SECTIONS:
             values[name] = value
         elif isinstance(value, dict):
@@ -85,10 +82,7 @@ def load(text: str, origin: str, base: Config | None = None) -> Config:
 def updated(config: Config, values: Mapping[str, object], origin: str) -> Config:
     """Return the configuration with other values, named by their keys, such as "train.tau".
 
-    Raises
-    ------
-    InputError
-        With the first thing that is wrong; `origin` says where it was written.
+    The first thing that is wrong is an InputError; `origin` says where it was written.
     """
     for name, value in values.items():
         config = _with(config, name, value, origin)
@@ -97,10 +91,9 @@ def updated(config: Config, values: Mapping[str, object], origin: str) -> Config
 
 
 def load_file(path: Path) -> Config:
-    try:
+    remedy = "give a configuration in TOML"
+    with explained(f"{path} cannot be read", remedy, OSError, UnicodeDecodeError):
         return load(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}).") from error
 
 
 def override(config: Config, settings: list[str]) -> Config:
@@ -137,18 +130,11 @@ def differing(one: Config, other: Config) -> frozenset[str]:
 def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()) -> str:
     """Return TOML, every key with its help; keys that are not set stand as comments.
 
-    Parameters
-    ----------
-    config
-        The configuration.
-    base
-        Leave out the keys that have the same value here; by default none is left out.
-    whole
-        Sections that are complete all the same.
+    Keys with the same value in `base` are left out, but for the sections that are to be `whole`.
     """
     lines = []
     if base is None or config.seed != base.seed:
-        lines.append(f"seed = {config.seed}  # {_help(Config, 'seed')}")
+        lines.append(f"seed = {config.seed}  # {rules_of(Config, 'seed')['help']}")
     for section in SECTIONS:
         part = getattr(config, section)
         others = None if base is None or section in whole else getattr(base, section)
@@ -167,16 +153,9 @@ def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()
 def identity(config: Config, sections: Iterable[str] | None = None, **more: Any) -> str:
     """Return the name of what results depend on: equal names, equal numbers.
 
-    Parameters
-    ----------
-    config
-        The configuration.
-    sections
-        Those that the results depend on (`methods.registry` knows them for every method). By default
-        all that any training depends on: a client's inference and what a run does besides are not
-        among them, and the section of privacy only where there is some.
-    more
-        What the results depend on besides, such as the samples.
+    They depend on the `sections` (`methods.registry` knows them for every method) and on what `more`
+    there is, such as the samples. By default these are all sections that any training depends on: not
+    a client's inference, nor what a run does besides, and that of privacy only where there is some.
     """
     if sections is None:
         apart = {"posterior", "personal", "run"}
@@ -193,13 +172,7 @@ def method_identity(config: Config, method: str, **more: Any) -> str:
 
 
 def check(config: Config, origin: str) -> None:
-    """Check the rules that involve several keys.
-
-    Raises
-    ------
-    InputError
-        With the first thing that is wrong; `origin` says where it was written.
-    """
+    """Check the rules that involve several keys, and raise at the first that is broken."""
     parts = (getattr(config, section) for section in SECTIONS)
     for problem in chain(*(part.problems() for part in parts), _problems(config)):
         raise InputError(f"{origin}: {problem}")
@@ -314,10 +287,6 @@ def _symbol(name: str) -> str:
             if symbol and symbol.split()[0] == name.removeprefix(f"{section}."):
                 return f"; give {section}.{f.name}, which is {symbol}."
     return ""
-
-
-def _help(owner: type, name: str) -> str:
-    return str(next(f for f in fields(owner) if f.name == name).metadata["help"])
 
 
 def _toml(value: Any) -> str:

@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,29 +24,18 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained, reason
 
 Facts = dict[str, Any]  # a JSON object
 
 LEFTOVER_SECONDS = 3600.0  # no write takes as long, so what is older belongs to nobody
+MAKE_ROOM = "make room or choose another folder"
 
 
 def write(path: Path, content: bytes, private: bool = False) -> None:
-    """Put `content` into the file, whole or not at all.
+    """Put `content` into the file, whole or not at all; folders above it are made.
 
-    Parameters
-    ----------
-    path
-        The file; folders above it are made.
-    content
-        All of its bytes.
-    private
-        Whether only the user may read it (0600); else the umask decides, as for every other file.
-
-    Raises
-    ------
-    InputError
-        If it could not be written; the file then holds what it held before.
+    Only the user may read what is `private` (0600); of other files the umask decides.
     """
     with replacing(path, private) as file:
         file.write(content)
@@ -61,7 +50,8 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
+    remedy = f"{MAKE_ROOM}, and start again: what was there before is intact"
+    with explained(f"{path} could not be written", remedy, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
@@ -75,11 +65,6 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
-    except OSError as error:
-        raise InputError(
-            f"{path} could not be written ({error.strerror or error}); make room or choose another "
-            "folder, and start again: what was there before is intact."
-        ) from error
 
 
 def save_arrays(
@@ -91,16 +76,7 @@ def save_arrays(
 ) -> None:
     """Write named arrays as safetensors, with what is said of them and a digest of everything.
 
-    Parameters
-    ----------
-    path, private
-        As of `write`.
-    kind
-        What the file holds and in which version, such as "pacpfl-model-1".
-    arrays
-        The arrays by name, of any shapes and types.
-    about
-        Texts by name, which `load_arrays` gives back.
+    `kind` says what the file holds and in which version, such as "pacpfl-model-1".
     """
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     metadata = {**(about or {}), "format": kind}
@@ -108,26 +84,10 @@ def save_arrays(
 
 
 def load_arrays(path: Path, kind: str, remedy: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the arrays of a file and what is said of them.
+    """Return the arrays and texts, by name, of a file that `save_arrays` wrote.
 
-    Parameters
-    ----------
-    path
-        A file that `save_arrays` wrote.
-    kind
-        The kind it must be of.
-    remedy
-        The way out, which ends every sentence about a file that cannot be used.
-
-    Returns
-    -------
-    tuple
-        The arrays by name, and the texts by name.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, of another kind or version, or not as it was saved.
+    `remedy` is the way out: it ends every sentence about a file that is missing, of another kind or
+    version, or not as it was saved.
     """
     if not path.is_file():
         raise InputError(f"There is no file {path}; {remedy}.")
@@ -149,9 +109,9 @@ def load_arrays(path: Path, kind: str, remedy: str) -> tuple[dict[str, np.ndarra
     return arrays, about
 
 
-def damaged(path: Path, reason: BaseException | str, remedy: str) -> InputError:
+def damaged(path: Path, why: Exception | str, remedy: str) -> InputError:
     """Return the error that says that a file does not hold what it should, and why."""
-    words = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
+    words = why if isinstance(why, str) else reason(why)
     return InputError(f"{path} is damaged ({words}); {remedy}.")
 
 
@@ -163,24 +123,25 @@ def write_json(path: Path, value: Any, private: bool = False) -> None:
 def read_json(path: Path, remedy: str) -> Facts:
     """Return the object in a JSON file; InputError with `remedy` if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return _object(path.read_bytes())
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}; {remedy}.") from error
     except (OSError, ValueError) as error:
         raise damaged(path, error, remedy) from error
-    if not isinstance(content, dict):
-        raise damaged(path, "it holds no JSON object", remedy)
-    return content
 
 
 def read_toml(path: Path, remedy: str) -> Facts:
     """Return the table in a TOML file; InputError with `remedy` if there is no file."""
+    with explained(f"{path} cannot be read", remedy, OSError, UnicodeDecodeError):
+        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+
+
+def parse_toml(text: str, origin: str) -> Facts:
+    """Return the table that TOML says; errors name `origin`, a file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); {remedy}.") from error
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}.") from error
+        raise InputError(f"{origin} is not valid TOML: {error}.") from error
 
 
 def finite(value: Any) -> Any:
@@ -197,7 +158,7 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
 
     A last line that was cut off, when a process was killed while it wrote, is removed first.
     """
-    try:
+    with explained(f"{path} could not be written", MAKE_ROOM, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
         with open(path, "a+b") as file:
@@ -207,11 +168,6 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
             os.fsync(file.fileno())
         if new:
             sync_folder(path.parent)
-    except OSError as error:
-        raise InputError(
-            f"{path} could not be written ({error.strerror or error}); make room or choose another "
-            "folder."
-        ) from error
 
 
 def read_lines(path: Path, remedy: str) -> list[Facts]:
@@ -221,28 +177,22 @@ def read_lines(path: Path, remedy: str) -> list[Facts]:
     """
     if not path.exists():
         return []
-    try:
+    with explained(f"{path} cannot be read", remedy, OSError):
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); {remedy}.") from error
-    return [
-        _entry(path, number, line, remedy)
-        for number, line in enumerate(_whole_lines(content), start=1)
-    ]
+    found = []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            found.append(_object(line))
+        except ValueError as error:
+            raise damaged(path, f"line {number}: {reason(error)}", remedy) from error
+    return found
 
 
-def _entry(path: Path, number: int, line: bytes, remedy: str) -> Facts:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict):
-        raise damaged(path, f"line {number} is no JSON object", remedy)
-    return entry
-
-
-def _whole_lines(content: bytes) -> Sequence[bytes]:
-    return content[: content.rfind(b"\n") + 1].splitlines()
+def _object(content: bytes) -> Facts:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")
+    return value
 
 
 def _cut_half_line(file: BinaryIO) -> None:

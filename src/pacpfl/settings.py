@@ -16,7 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Collection, Iterable
-from dataclasses import Field, field, fields
+from dataclasses import field, fields
 from functools import cache
 from numbers import Integral, Real
 from typing import Any
@@ -38,22 +38,12 @@ def key(
     parts: Collection[str] = (),
     symbol: str = "",
 ) -> Any:
-    """Declare a field of a record of settings, with the rules that its value obeys.
+    """Declare a field of a record of settings, with its comment in TOML and the rules it obeys.
 
-    Parameters
-    ----------
-    default
-        Its value where nobody gives one; None if it may stay unset.
-    help
-        One line for people: the comment of the TOML file.
-    least, above, most
-        Bounds of a number, or of each number of a list; `above` itself is out of bounds.
-    choices
-        The words it may be.
-    parts
-        The words whose sums it may be, such as "linear+mlp"; a table may grow later.
-    symbol
-        A symbol of the paper that people look for in its place, and how it follows: "beta / m_i".
+    Bounds are those of a number, or of each number of a list; `above` itself is out of them. `choices`
+    are the words it may be, `parts` those whose sums it may be, such as "linear+mlp" (a table may grow
+    later). `symbol` is what the paper calls it where people look for that, and how it follows: "beta /
+    m_i".
     """
     bounds = {"least": least, "above": above, "most": most}
     words = {"choices": choices, "parts": parts, "symbol": symbol}
@@ -77,23 +67,11 @@ class Settings:
 
 
 def convert(owner: type, name: str, value: Any, origin: str) -> Any:
-    """Return `value` in the type of the field `name` of the record `owner`.
+    """Return `value` in the type of the field `name` of the record `owner`: lists become tuples.
 
-    Parameters
-    ----------
-    owner, name
-        The record and its field, declared by `key`.
-    value
-        What somebody wrote: lists become tuples, whole numbers numbers.
-    origin
-        Where it was written; errors name it.
-
-    Raises
-    ------
-    InputError
-        If the type is wrong or the value against the rules of its key.
+    A wrong type, or a value against the rules of its key, is an InputError that names the `origin`.
     """
-    declared = _field(owner, name)
+    rules = rules_of(owner, name)
     label = f"{origin}: {name.rstrip('_')}"
     target, optional = _target(owner, name)
     if value is None and optional:
@@ -104,13 +82,18 @@ def convert(owner: type, name: str, value: Any, origin: str) -> Any:
             raise InputError(f"{label} must be a list of {inner.__name__}, not {value!r}.")
         converted = tuple(inner(item) for item in value)
         for item in converted:
-            _check(declared.metadata, item, f"{label} = {list(converted)}: each")
+            _check(rules, item, f"{label} = {list(converted)}: each")
         return converted
     if not _is(target, value):
         raise InputError(f"{label} must be {KINDS[target]}, not {value!r}.")
     converted = target(value)
-    _check(declared.metadata, converted, label)
+    _check(rules, converted, label)
     return converted
+
+
+def rules_of(owner: type, name: str) -> typing.Mapping[str, Any]:
+    """Return the help of a field and the rules that `key` gave it."""
+    return next(f for f in fields(owner) if f.name == name).metadata
 
 
 def _check(rules: typing.Mapping[str, Any], value: Any, label: str) -> None:
@@ -147,10 +130,6 @@ def _target(owner: type, name: str) -> tuple[Any, bool]:
     hint = typing.get_type_hints(owner)[name]
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return next(o for o in options if o is not type(None)), type(None) in options
-
-
-def _field(owner: type, name: str) -> Field[Any]:
-    return next(f for f in fields(owner) if f.name == name)
 
 
 def _is(kind: type, value: Any) -> bool:

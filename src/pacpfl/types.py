@@ -80,12 +80,8 @@ class Form(NamedTuple):
     def agrees(self, other: Form) -> None:
         """Check that the samples of `other` can be learned from together with these.
 
-        Everything but the numbers of clients and of rows must be the same.
-
-        Raises
-        ------
-        InputError
-            Naming the first thing that differs.
+        Everything but the numbers of clients and of rows must be the same; the first thing that
+        differs is an InputError.
         """
         for name in ("features", "target", "classes", "shape"):
             mine, theirs = (textwrap.shorten(str(getattr(f, name)), 80) for f in (self, other))

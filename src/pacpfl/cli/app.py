@@ -45,25 +45,18 @@ def version() -> None:
     print(__version__)
 
 
-ELSEWHERE = {"allow_extra_args": True, "ignore_unknown_options": True}
+# Commands that the package once had, and where they are now.
+ELSEWHERE = {
+    "reproduce": "The paper's studies are no part of the package: in a clone, run `python -m "
+    "reproduction STUDY` or `make reproduce STUDY=regression`.",
+    "audit": "The audit is no part of the package: in a clone, run `python -m reproduction audit MODE` "
+    "(docs/audit.md).",
+}
 
 
-@app.command(hidden=True, context_settings=ELSEWHERE)
-def reproduce() -> None:
-    """Name the command that reproduces the paper's studies."""
-    raise InputError(
-        "The paper's studies are no part of the package: in a clone, run `python -m reproduction "
-        "STUDY` or `make reproduce STUDY=regression`."
-    )
-
-
-@app.command(hidden=True, context_settings=ELSEWHERE)
-def audit() -> None:
-    """Name the command that audits the privacy mechanisms."""
-    raise InputError(
-        "The audit is no part of the package: in a clone, run `python -m reproduction audit MODE` "
-        "(docs/audit.md)."
-    )
+def elsewhere(context: typer.Context) -> None:
+    """Name the command that has taken the place of this one."""
+    raise InputError(ELSEWHERE[str(context.info_name)])
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
@@ -71,10 +64,12 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(init, check, fit, compare, personalize, predict, update, evaluate),
     *(tune, privacy, download),
 )
-for command in COMMANDS:
+for command in (*COMMANDS, version):
     app.command()(command)
+for gone in ELSEWHERE:
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(gone, hidden=True, context_settings=anything)(elsewhere)
 add_to(app)
-app.command()(version)
 
 
 def main() -> None:

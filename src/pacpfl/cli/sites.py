@@ -71,9 +71,7 @@ def add_site(
 @sites_app.command("status")
 def status(
     kit: Annotated[Path, typer.Option(help="The administrator's kit.")],
-    folder: Annotated[
-        Path | None, typer.Option("--run", help="A run folder.", show_default=False)
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--run", help="A run folder.")] = None,
 ) -> None:
     """Tell who is connected, when the server last heard of them, and their part in a run."""
     about = _ready(kit, "admin")
@@ -129,7 +127,6 @@ def start_site(
         typer.Option(
             help="The site's data: a folder of .npz files, a client store, or tables; written into "
             "the site's own file, which keeps it.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -161,23 +158,24 @@ def start_site(
 def personalize_here(
     kit: Kit,
     out: Annotated[
-        Path | None,
-        typer.Option(help="The run folder (default: KIT/pacpfl/report).", show_default=False),
+        Path | None, typer.Option(help="The run folder (default: KIT/pacpfl/report).")
     ] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Which run (default: the newest).", show_default=False)
-    ] = None,
+    run: Annotated[str | None, typer.Option(help="Which run (default: the newest).")] = None,
 ) -> None:
     """Make this site's own models from the last training's result, measure them, and write a report.
 
     Nothing leaves the site.
     """
+    from pacpfl import config as configuration
+    from pacpfl.engine import runtime
     from pacpfl.sites.kits import read_kit
 
     read_kit(kit, "site")
     own = kit / "pacpfl"
     folder = out or own / "report"
-    _configure_newest(own)
+    found = (own / "models").glob(f"{run or '*'}/config.toml")
+    for path in sorted(found, key=lambda path: path.stat().st_mtime):
+        runtime.configure(configuration.load_file(path).run.precision)  # the newest one's stays
     from pacpfl.report.page import write_report
     from pacpfl.sites.runs import personalize_site
 
@@ -185,14 +183,6 @@ def personalize_here(
         personalize_site(own, folder, run)
         page = write_report(folder)
     print(f"Report: {page}")
-
-
-def _configure_newest(own: Path) -> None:
-    from pacpfl import config as configuration
-    from pacpfl.engine import runtime
-
-    for path in sorted((own / "models").glob("*/config.toml"), key=lambda p: p.stat().st_mtime):
-        runtime.configure(configuration.load_file(path).run.precision)
 
 
 def run_across(

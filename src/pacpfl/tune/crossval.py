@@ -16,7 +16,7 @@ share of errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ import numpy as np
 from pacpfl import metrics
 from pacpfl.build import build_federation
 from pacpfl.config import Config
-from pacpfl.data.prepare import check_federation, fit_scalers, standardize
+from pacpfl.data.prepare import Scaler, check_federation, fit_scalers, standardize
 from pacpfl.data.store import from_clients
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
@@ -49,18 +49,12 @@ class ClassScore(NamedTuple):
     ce: float
 
 
-class HeldOut(NamedTuple):
-    """One client's held-out samples and what a fold predicts for them, in the target's own units."""
+class Answer(NamedTuple):
+    """What a fold predicts for its clients' held-out samples, in the units of the training."""
 
-    y: np.ndarray
-    mean: np.ndarray
-    curve: np.ndarray  # of calibration
-    nll: float  # mean over the samples
-
-
-class HeldOutClasses(NamedTuple):
-    labels: np.ndarray
-    log_probabilities: np.ndarray  # [samples, classes]
+    fold: Federation  # in its own units
+    scalers: Mapping[str, Scaler]  # by client
+    found: Evaluation
 
 
 def raw_federation(config: Config) -> Federation:
@@ -83,15 +77,14 @@ def cross_validate(
     """
     every = folds(federation, count)
     numbers = chosen_folds(count, count if used is None else used)
-    hold_out = hold_out_numbers if federation.classes is None else hold_out_classes
-    answers = [
-        hold_out(config, every[n], _evaluate(method, config, every[n], stop)) for n in numbers
-    ]
-    found = list(zip(*answers, strict=True))  # of each client, in every fold
+    answers = [_answer(method, config, every[number], stop) for number in numbers]
     if federation.classes is not None:
-        return pooled_classes(found)
-    spreads = [float(np.std(client.train.y)) for client in federation.existing]
-    return Score(*np.mean(list(map(pooled, found, spreads)), axis=0).tolist())
+        return _score_of_classes(answers)
+    scores = [
+        _score_of_client(answers, place, float(np.std(client.train.y)))
+        for place, client in enumerate(federation.existing)
+    ]
+    return Score(*np.mean(scores, axis=0).tolist())
 
 
 def folds(federation: Federation, count: int) -> list[Federation]:
@@ -155,62 +148,48 @@ def _without(client: Client, part: np.ndarray) -> Client:
     )
 
 
-def hold_out_numbers(config: Config, fold: Federation, found: Evaluation) -> list[HeldOut]:
-    """Return what the fold says about each client's held-out numbers, in the target's own units."""
-    scalers = fit_scalers(fold, config.data.standardize)
-    return [
-        HeldOut(
-            y,
-            scalers[client.name].target(mean),
-            curve,
-            row["nll"] + float(np.log(scalers[client.name].y_std)),
-        )
-        for client, y, mean, curve, row in zip(
-            fold.existing, _asked(fold), found.means, found.calibration, found.rows, strict=True
-        )
-    ]
-
-
-def hold_out_classes(config: Config, fold: Federation, found: Evaluation) -> list[HeldOutClasses]:
-    """Return what the fold says about each client's held-out classes."""
-    asked = zip(_asked(fold), found.log_probabilities, strict=True)
-    return [HeldOutClasses(y.astype(int), np.asarray(logs)) for y, logs in asked]
-
-
-def _asked(fold: Federation) -> list[np.ndarray]:
-    return [client.test.y for client in fold.existing if client.test is not None]
-
-
-def _evaluate(
-    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
-) -> Evaluation:
+def _answer(method: str, config: Config, fold: Federation, stop: Callable[[], bool]) -> Answer:
     check_federation(fold)
     scaled = standardize(fold, config.data.standardize)
     # Clients may have a few samples more or less in another fold: padded alike, it compiles once.
     store = from_clients(scaled.existing, roomy=True)
-    return run_method(method, config, scaled, store, Watcher(stop=stop)).groups["existing"]
+    found = run_method(method, config, scaled, store, Watcher(stop=stop)).groups["existing"]
+    return Answer(fold, fit_scalers(fold, config.data.standardize), found)
 
 
-def pooled(found: Sequence[HeldOut], spread: float) -> Score:
+def _asked(answer: Answer, place: int) -> np.ndarray:
+    """Return the targets that the client at this place in the federation was tested on."""
+    test = answer.fold.existing[place].test
+    assert test is not None
+    return test.y
+
+
+def _score_of_client(answers: Sequence[Answer], place: int, spread: float) -> Score:
     """Return one client's score over all the samples that any fold held out.
 
     `spread` is the standard deviation of all its training targets: where some folds are left out,
     the few held-out targets may happen to be alike.
     """
-    sizes = [len(part.y) for part in found]
-    errors = np.concatenate([part.y - part.mean for part in found])
-    curve = np.average([part.curve for part in found], axis=0, weights=sizes)
+    errors, curves, nlls = [], [], []
+    for answer in answers:
+        scaler = answer.scalers[answer.fold.existing[place].name]
+        errors.append(_asked(answer, place) - scaler.target(answer.found.means[place]))
+        curves.append(answer.found.calibration[place])
+        nlls.append(answer.found.rows[place]["nll"] + float(np.log(scaler.y_std)))
+    sizes = [len(part) for part in errors]
+    curve = np.average(curves, axis=0, weights=sizes)
     return Score(
-        float(np.sqrt(np.mean(errors**2)) / spread),
+        float(np.sqrt(np.mean(np.concatenate(errors) ** 2)) / spread),
         float(np.mean(np.abs(curve - metrics.calibration_levels()))),
-        float(np.average([part.nll for part in found], weights=sizes)),
+        float(np.average(nlls, weights=sizes)),
     )
 
 
-def pooled_classes(found: Sequence[Sequence[HeldOutClasses]]) -> ClassScore:
+def _score_of_classes(answers: Sequence[Answer]) -> ClassScore:
     """Return the score of all clients, each with what every fold held out of it."""
-    labels = [np.concatenate([part.labels for part in parts]) for parts in found]
-    logs = [np.concatenate([part.log_probabilities for part in parts]) for parts in found]
+    places = range(len(answers[0].fold.existing))
+    labels = [np.concatenate([_asked(a, place) for a in answers]).astype(int) for place in places]
+    logs = [np.concatenate([a.found.log_probabilities[place] for a in answers]) for place in places]
     each = [
         (-np.mean(log[np.arange(len(own)), own]), np.mean(log.argmax(1) != own))
         for own, log in zip(labels, logs, strict=True)

@@ -19,7 +19,7 @@ from pacpfl import config as configuration
 from pacpfl.config import Config, method_identity
 from pacpfl.data.tables.read import stamp
 from pacpfl.engine import runtime
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained, imported
 from pacpfl.methods.registry import entry
 from pacpfl.tune import spaces
 from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds, raw_federation
@@ -70,15 +70,8 @@ class Found(NamedTuple):
 def measure(task: Task, stop: Callable[[], bool]) -> Score | ClassScore:
     """Return the score of one proposal: the job of a worker."""
     config = task.config
-    federation = _federation(
-        Config(
-            seed=config.seed,
-            data=config.data,
-            pv=config.pv,
-            tables=config.tables,
-            images=config.images,
-        )
-    )
+    data = {name: getattr(config, name) for name in ("seed", *configuration.DATA)}
+    federation = _federation(Config(**data))
     return cross_validate(task.method, config, federation, task.folds, task.used_folds, stop)
 
 
@@ -136,18 +129,12 @@ def open_study(search: Search, journal: Path) -> Any:
     """Open the search's study in the journal, new or as it was left, and give up what was under way."""
     optuna = require_optuna()
     state = optuna.trial.TrialState
-    try:
+    faults = (OSError, ValueError, KeyError)
+    with explained(f"{journal} cannot be used as a journal", "name another with --study", *faults):
         journal.parent.mkdir(parents=True, exist_ok=True)
         backend = optuna.storages.journal.JournalFileBackend(str(journal))
-        study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(backend),
-            study_name=search.method,
-            load_if_exists=True,
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{journal} cannot be used as a journal ({error}); name another with --study."
-        ) from error
+        storage = optuna.storages.JournalStorage(backend)
+        study = optuna.create_study(storage=storage, study_name=search.method, load_if_exists=True)
     if study.user_attrs.setdefault("identity", search.identity) != search.identity:
         raise InputError(
             f"{journal} holds a search for {search.method} with other data, settings, folds or space; "
@@ -227,11 +214,6 @@ def tuned_toml(search: Search, found: Found, command: str) -> str:
 
 def require_optuna() -> Any:
     """Return Optuna, silenced; it is needed here only, and comes with an extra."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise InputError(
-            "Tuning needs Optuna, which is not installed; install it with pip install pacpfl[study]."
-        ) from error
+    optuna = imported("optuna", "Tuning", "pacpfl[study]")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

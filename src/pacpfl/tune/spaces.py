@@ -19,7 +19,6 @@ A file can take the place of these spaces, one table per method:
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +27,7 @@ from pacpfl.config import Config, override
 from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.data.tables.read import load_own
 from pacpfl.errors import InputError
+from pacpfl.files import read_toml
 
 
 class Choice(NamedTuple):
@@ -238,12 +238,8 @@ def start(space: Space, config: Config) -> dict[str, Any]:
 
 def read_spaces(path: Path, others: Mapping[str, Space] = SPACES) -> dict[str, Space]:
     """Read spaces from a file; methods that it does not name keep theirs."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} cannot be read as a file of search spaces ({error}).") from error
     spaces = dict(others)
-    for method, table in tables.items():
+    for method, table in read_toml(path, "give a file of search spaces").items():
         if method not in SPACES or not isinstance(table, dict):
             raise InputError(f"{path}: {method!r} is no method; name {', '.join(SPACES)}.")
         spaces[method] = {key: _dimension(path, key, value) for key, value in table.items()}
