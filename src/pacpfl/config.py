@@ -180,72 +180,51 @@ def check(config: Config, origin: str) -> None:
 
 def _problems(config: Config) -> Iterator[str]:
     """Yield what is wrong with several sections together, as sentences."""
-    yield from _client_problems(config)
-    yield from _method_problems(config)
-    if config.privacy.mode != "none":
-        yield from _privacy_problems(config)
-        if config.privacy.strict:
-            yield from _strict_problems(config)
-
-
-def _client_problems(config: Config) -> Iterator[str]:
-    data, train, tables = config.data, config.train, config.tables
+    data, methods, per_round = config.data, config.run.methods, config.train.clients_per_round or 0
     if data.name == "tables":  # how many clients there are, the files tell
-        if not (tables.source and tables.target):
+        if not (config.tables.source and config.tables.target):
             yield (
                 "tables need a source (file or folder) and a target (column); pacpfl init FOLDER "
                 "writes both."
             )
-    elif (train.clients_per_round or 0) > data.clients:
-        yield (
-            f"clients_per_round = {train.clients_per_round} is more than the {data.clients} clients "
-            "there are."
-        )
-
-
-def _method_problems(config: Config) -> Iterator[str]:
-    if not config.run.methods:
+    elif per_round > data.clients:
+        yield f"clients_per_round = {per_round} is more than the {data.clients} clients there are."
+    if not methods:
         yield f"methods is empty; name at least one of {', '.join(entries())}."
-    able = named("classes")
-    for name in config.run.methods:
+    able = named("classes") if data.name in CLASSIFICATION else entries()
+    for name in methods:
         if name not in entries():
             yield f"there is no method {name!r}{nearest(name, entries())}"
-        elif config.data.name in CLASSIFICATION and name not in able:
+        elif name not in able:
             yield (
-                f"{name} is not made for classes, which {config.data.name} has; choose among "
+                f"{name} is not made for classes, which {data.name} has; choose among "
                 f"{', '.join(able)}."
             )
+    if config.privacy.mode != "none":
+        yield from (sentence for sentence, holds in _leaks(config).items() if holds)
 
 
-def _privacy_problems(config: Config) -> Iterator[str]:
-    if "pacpfl" not in config.run.methods:
-        yield (
-            f"privacy.mode = {config.privacy.mode} is for the method pacpfl, which is not among the "
-            "methods; add it."
-        )
-    if config.data.standardize == "global":
-        yield (
-            "standardize = global uses all clients' data without noise, which no budget covers; choose "
-            "client or none."
-        )
-    if config.data.name == "tables" and config.tables.missing == "impute":
-        yield (
-            "missing = impute uses the medians of all clients' rows without noise, which no budget "
-            "covers; set tables.missing to drop, or privacy.mode to none."
-        )
+def _leaks(config: Config) -> dict[str, bool]:
+    """Return what a private run may not do, and whether this one does.
 
-
-def _strict_problems(config: Config) -> Iterator[str]:
-    """Whoever does not say that nothing unaccounted for leaves the clients is refused."""
-    loud = [name for name in config.run.methods if entry(name).releases == "more"]
-    if loud:
-        yield (
-            "privacy.strict releases nothing that is not accounted for, but "
-            f"{', '.join(loud)} would learn from all clients without noise; leave them out of "
-            "run.methods."
-        )
-    if config.data.name != "tables" and config.data.new_clients == 0:
-        yield "privacy.strict measures new clients only, and there are none; set new_clients."
+    In a strict one, whoever does not say that nothing unaccounted for leaves the clients is refused.
+    """
+    data, privacy, methods = config.data, config.privacy, config.run.methods
+    loud = ", ".join(name for name in methods if entry(name).releases == "more")
+    imputed = data.name == "tables" and config.tables.missing == "impute"
+    unmeasured = data.name != "tables" and data.new_clients == 0
+    return {
+        f"privacy.mode = {privacy.mode} is for the method pacpfl, which is not among the methods; add "
+        "it.": "pacpfl" not in methods,
+        "standardize = global uses all clients' data without noise, which no budget covers; choose "
+        "client or none.": data.standardize == "global",
+        "missing = impute uses the medians of all clients' rows without noise, which no budget "
+        "covers; set tables.missing to drop, or privacy.mode to none.": imputed,
+        f"privacy.strict releases nothing that is not accounted for, but {loud} would learn from all "
+        "clients without noise; leave them out of run.methods.": privacy.strict and loud != "",
+        "privacy.strict measures new clients only, and there are none; set new_clients.": unmeasured
+        and privacy.strict,
+    }
 
 
 def _with(config: Config, name: str, value: Any, origin: str) -> Config:

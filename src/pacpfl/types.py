@@ -8,7 +8,7 @@ different sizes fit in one array); `Client` and `Federation` are what people see
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +96,7 @@ class Federation:
     name: str
     existing: tuple[Client, ...]
     new: tuple[Client, ...] = ()
-    features: tuple[str, ...] = field(default=("x",))
+    features: tuple[str, ...] = ("x",)
     target: str = "y"
     classes: int | None = None  # of the target; None: the target is a number
     shape: tuple[int, ...] | None = None  # of what a row of features is, for instance an image

@@ -74,12 +74,8 @@ def test_no_client_trains_on_a_moment_that_another_is_asked_about():
     last = -1
     for fold in folds:
         trained = np.concatenate([client.times for client in fold.existing])
-        asked = np.concatenate(
-            [
-                np.setdiff1d(c.times, part.times)
-                for c, part in zip(clients, fold.existing, strict=True)
-            ]
-        )
+        pairs = zip(clients, fold.existing, strict=True)
+        asked = np.concatenate([np.setdiff1d(c.times, part.times) for c, part in pairs])
         assert len(asked) == sum(len(client.test) for client in fold.existing)
         assert not set(trained) & set(asked)
         # One stretch of time, later than that of the fold before, with its share of the samples.
@@ -135,7 +131,7 @@ def test_numbers_of_folds_that_cannot_be():
 
 
 @pytest.mark.parametrize("poison", [np.nan, 1e30])
-def test_test_data_later_data_and_new_clients_change_nothing(programs, poison):
+def test_test_data_later_data_and_new_clients_change_nothing(poison):
     clean = crossval.cross_validate("ridge", config(), federation(), 5, 2)
     assert np.isfinite(clean).all()
     assert crossval.cross_validate("ridge", config(), federation(poison), 5, 2) == clean
@@ -162,19 +158,20 @@ class Teller:
         self.seen.append(fold)
         means = [np.full(len(c.test), c.train.y.mean()) for c in fold.existing]
         rows = [{"rsmse": -1.0, "ce": -1.0, "nll": 0.25 * len(c.test)} for c in fold.existing]
-        curves = np.array([self.curve(len(self.seen))] * len(fold.existing))
+        curve = metrics.calibration_levels() ** len(self.seen)
+        curves = np.array([curve] * len(fold.existing))
         return MethodResult({}, {}, {"existing": Evaluation(rows, curves, means)})
 
-    @staticmethod
-    def curve(number: int) -> np.ndarray:
-        return metrics.calibration_levels() ** number
+
+@pytest.fixture
+def teller(monkeypatch: pytest.MonkeyPatch) -> Teller:
+    monkeypatch.setattr(crossval, "run_method", Teller())
+    return crossval.run_method
 
 
 @pytest.mark.parametrize("standardize", ["client", "none"])
 @pytest.mark.parametrize("used", [5, 2])
-def test_scores_pool_the_held_out_samples_in_their_own_units(monkeypatch, standardize, used):
-    teller = Teller()
-    monkeypatch.setattr(crossval, "run_method", teller)
+def test_scores_pool_the_held_out_samples_in_their_own_units(teller, standardize, used):
     whole = federation()
     found = crossval.cross_validate("any", config(standardize), whole, 5, used)
     numbers = crossval.chosen_folds(5, used)
@@ -196,9 +193,7 @@ def test_scores_pool_the_held_out_samples_in_their_own_units(monkeypatch, standa
     assert found == pytest.approx((np.mean(rsmse), np.mean(ce), np.mean(nll)), rel=1e-12)
 
 
-def test_a_fold_is_standardised_by_what_it_trains_on(monkeypatch):
-    teller = Teller()
-    monkeypatch.setattr(crossval, "run_method", teller)
+def test_a_fold_is_standardised_by_what_it_trains_on(teller):
     crossval.cross_validate("any", config(), federation(), 5)
     for fold in teller.seen:
         for client in fold.existing:

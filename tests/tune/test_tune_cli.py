@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +27,10 @@ test_samples = 4
 [train]
 rounds = 2
 """
+COMMAND = shlex.split(
+    "tune small.toml --method fedavg --out out/best.toml --space space.toml --folds 3 --use-folds 1 "
+    "--set local.steps=1"
+)
 SPACE = """
 [fedavg]
 "network.widths" = { neurons = [2, 4], layers = [2] }
@@ -70,21 +75,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     return folder, finish(process)
 
 
-COMMAND = (
-    *(
-        "tune",
-        "small.toml",
-        "--method",
-        "fedavg",
-        "--out",
-        "out/best.toml",
-        "--space",
-        "space.toml",
-    ),
-    *("--folds", "3", "--use-folds", "1", "--set", "local.steps=1"),
-)
-
-
 def test_a_search_that_is_interrupted_keeps_what_it_has_and_says_how_to_go_on(stopped):
     folder, ended = stopped
     assert ended.code == 130, ended
@@ -100,6 +90,9 @@ def test_a_search_that_is_interrupted_keeps_what_it_has_and_says_how_to_go_on(st
     assert (config.seed, config.data.clients, config.train.rounds) == (5, 3, 2)
 
 
+PV = ("--set", "data.name=pv")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -110,10 +103,7 @@ def test_a_search_that_is_interrupted_keeps_what_it_has_and_says_how_to_go_on(st
         (["polynomial", "--method", "mtl", "--set", "roundz=3"], ["roundz"]),
         (["polynomial", "--method", "mtl", "--folds", "6"], ["6 folds"]),
         (["polynomial", "--method", "mtl", "--space", "none.toml"], ["none.toml"]),
-        (
-            ["polynomial", "--method", "mtl", "--set", "data.name=pv", "--weather", "none.csv"],
-            ["none.csv"],
-        ),
+        (["polynomial", "--method", "mtl", *PV, "--weather", "none.csv"], ["none.csv"]),
     ],
 )
 def test_a_search_that_cannot_be_made_ends_in_one_sentence(arguments, words, tmp_path):

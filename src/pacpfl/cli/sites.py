@@ -11,10 +11,10 @@ import typer
 
 from pacpfl.cli.common import console, print_table, say
 from pacpfl.errors import InputError
-from pacpfl.files import Facts
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
+    from pacpfl.files import Facts
     from pacpfl.run import Watcher
 
 sites_app = typer.Typer(

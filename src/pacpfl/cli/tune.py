@@ -62,7 +62,6 @@ def tune(
     from pacpfl.tune import search as tuning
     from pacpfl.tune import spaces
 
-    method = spaces.tunable(method)
     weathered = configuration.override(chosen, [f"pv.weather={weather}"] if weather else [])
     known = spaces.spaces_for(weathered)
     space_of = spaces.read_spaces(space, known) if space else known

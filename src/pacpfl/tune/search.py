@@ -94,10 +94,10 @@ def tune(
     A trial that fails, or whose score is not finite, is kept as failed and counts. None: no trial
     has ended well so far.
     """
-    title = entry(search.method).title
-    if search.method not in spaces.spaces_for(search.config):
-        named = ", ".join(spaces.CLASS_SPACES)
-        raise InputError(f"{title} is not tuned on classes; these are: {named}.")
+    title, known = entry(search.method).title, spaces.spaces_for(search.config)
+    if search.method not in known:
+        target = "classes" if known is spaces.CLASS_SPACES else "numbers"
+        raise InputError(f"{title} is not tuned on {target}; these are: {', '.join(known)}.")
     if not search.space:
         raise InputError(
             f"{title} has nothing to tune: it makes its choices itself, from each client's training "

@@ -58,11 +58,7 @@ Space = Mapping[str, Dimension]
 MEANS = Choice(("mlp", "linear", "linear+mlp"))
 SCALES = Choice(("fixed", "learned"))
 LEARNING_RATE = Range(1e-3, 1e-1)
-SHAPE: Space = {
-    "prior.mean": MEANS,
-    "prior.mean_widths": Widths(),
-    "prior.kernel_widths": Widths(),
-}
+SHAPE: Space = {"prior.mean": MEANS, "prior.mean_widths": Widths(), "prior.kernel_widths": Widths()}
 ALONE: Space = {
     "alone.learning_rate": LEARNING_RATE,
     "alone.hyper_std": Range(0.1, 2.0),
@@ -91,11 +87,7 @@ SPACES: Mapping[str, Space] = {
         "train.svgd_kernel": Choice(("rbf", "function")),
         "personal.weights": Choice(("uniform", "stacking")),
     },
-    "pfedgp": {
-        **SHAPE,
-        "prior.output_scale": SCALES,
-        "train.learning_rate": LEARNING_RATE,
-    },
+    "pfedgp": {**SHAPE, "prior.output_scale": SCALES, "train.learning_rate": LEARNING_RATE},
     "mtl": {**LOCAL, "mtl.coupling": Range(1e-3, 10.0)},
     "maml": {
         "network.widths": Widths(),
@@ -141,13 +133,6 @@ class Suggester(Protocol):
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
 
 
-def tunable(name: str) -> str:
-    """Return the name of a method that there is a space for, or raise."""
-    if name not in SPACES:
-        raise InputError(f"There is no method {name!r} to tune; there are {', '.join(SPACES)}.")
-    return name
-
-
 def has_classes(config: Config) -> bool:
     """Tell whether the target is a class; tables that do not say are looked at."""
     if config.data.name != "tables":
@@ -161,21 +146,16 @@ def spaces_for(config: Config) -> Mapping[str, Space]:
     return CLASS_SPACES if has_classes(config) else SPACES
 
 
-def complete(method: str, config: Config) -> Config:
-    """Let a new client of MTL train as long at home as the others have in all rounds."""
-    if method == "mtl":
-        steps = config.train.rounds * config.local.steps
-        return override(config, [f"mtl.personal_steps={steps}"])
-    return config
-
-
 def suggest(trial: Suggester, method: str, space: Space, config: Config) -> Config:
     """Return the configuration with a proposed value for every key of the space that matters."""
     for key, dimension in space.items():
         if _matters(key, config):
             value = _suggest(trial, key, _within_limits(key, dimension, config))
             config = override(config, [f"{key}={json.dumps(value)}"])
-    return complete(method, config)
+    if method == "mtl":  # whose new clients train as long at home as the others have in all rounds
+        steps = config.train.rounds * config.local.steps
+        config = override(config, [f"mtl.personal_steps={steps}"])
+    return config
 
 
 def _matters(key: str, config: Config) -> bool:
@@ -197,10 +177,9 @@ def tau_limit(config: Config) -> float:
     """Return 1 / (1 + n beta), beta = t m_i: above it lambda > n_2 + upsilon (server bound)."""
     clients, samples = config.data.clients, float(config.data.samples)
     if config.data.name == "tables":  # whose sizes nobody has to write down
-        rows = [
-            len(client.train) for client in load_own(config.tables, config.seed).federation.existing
-        ]
-        clients, samples = len(rows), sum(rows) / len(rows)
+        existing = load_own(config.tables, config.seed).federation.existing
+        clients = len(existing)
+        samples = sum(len(client.train) for client in existing) / clients
     return 1.0 / (1.0 + clients * config.train.temperature * samples)
 
 
