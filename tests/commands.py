@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import pytest
+from patience import patience
 
 from pacpfl import cli
 
@@ -39,6 +44,47 @@ def called(*arguments: str) -> Ended:
                 assert isinstance(end.code, int | None)
                 code = end.code or 0
     return Ended(code, output.getvalue(), errors.getvalue())
+
+
+def with_settings(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+# Several commands in one process: starting JAX for each would take most of the time.
+SEVERAL = """
+import json, os, sys
+from pacpfl import cli
+from pacpfl.report import page as pages
+draw = pages.write_report
+for folder, drawn, words in json.loads(sys.argv[1]):
+    pages.write_report = draw if drawn else lambda folder: folder / "report.html"
+    os.chdir(folder)
+    sys.argv = ["pacpfl", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"{folder}: {' '.join(words)} ended with {end.code}")
+"""
+
+
+def several(
+    commands: Iterable[tuple[Path, bool, list[str]]], programs: Path, before: str = ""
+) -> Ended:
+    """Call commands one after the other in a process of their own, after the code `before`.
+
+    Each has its folder, and says whether the page on a run is drawn: a run ends in what `pacpfl report`
+    does, which need not happen each time.
+    """
+    told = [(str(folder), drawn, words) for folder, drawn, words in commands]
+    done = subprocess.run(
+        [sys.executable, "-c", before + SEVERAL, json.dumps(told)],
+        env=environment(str(programs)),
+        capture_output=True,
+        text=True,
+        timeout=patience(300),
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def environment(programs: str, columns: int = 200) -> dict[str, str]:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import compiled
 from jax.experimental.compilation_cache import compilation_cache
 
 from pacpfl.priors.base import Prior
@@ -129,9 +130,7 @@ def _everything(
 @pytest.fixture(scope="session")
 def everything() -> Callable[..., dict[str, Any]]:
     """All a family of priors answers for one particle, compiled once for each family and shape."""
-    # Each is called a few times on a few numbers: compiling is what takes time.
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    compiled = jax.jit(_everything, static_argnums=0, compiler_options=options)
+    answers = compiled(_everything, static_argnums=0)
 
     def call(
         prior: Prior,
@@ -142,7 +141,7 @@ def everything() -> Callable[..., dict[str, Any]]:
     ) -> dict[str, Any]:
         at = data.x if at is None else at
         phi = jnp.asarray(phi)
-        return jax.tree.map(np.asarray, compiled(prior, phi, data, jnp.asarray(temperature), at))
+        return jax.tree.map(np.asarray, answers(prior, phi, data, jnp.asarray(temperature), at))
 
     return call
 
@@ -164,7 +163,7 @@ def _network(parameters: np.ndarray, sizes: tuple[int, ...], x: np.ndarray) -> n
 def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
     """The particle cut up in the documented order: means, kernels, scales, what changes the noise,
     and its level."""
-    d = prior.features
+    d, made = prior.features, prior.settings
 
     def network_size(widths: tuple[int, ...], outputs: int) -> int:
         sizes = (d, *widths, outputs)
@@ -174,23 +173,20 @@ def _pieces(prior: GPPrior, phi: np.ndarray) -> dict[str, np.ndarray]:
         "zero": 0,
         "constant": 1,
         "linear": d + 1,
-        "mlp": network_size(prior.settings.mean_widths, 1),
-        "kernel deep": network_size(prior.settings.kernel_widths, prior.settings.kernel_outputs),
+        "mlp": network_size(made.mean_widths, 1),
+        "kernel deep": network_size(made.kernel_widths, made.kernel_outputs),
         "kernel ard": d,
         "kernel linear": d + 1,
         "kernel matern": d,
         "kernel periodic": 2 * d,
-        "scale": len(_kernels(prior)) if prior.settings.output_scale == "learned" else 0,
-        "noise change": {
-            "constant": 0,
-            "linear": d + 1,
-            "mlp": network_size(prior.settings.noise_widths, 1),
-        }[prior.settings.noise_model],
+        "scale": len(_kernels(prior)) if made.output_scale == "learned" else 0,
         "noise": 1,
     }
+    noise = {"constant": 0, "linear": d + 1, "mlp": network_size(made.noise_widths, 1)}
+    lengths["noise change"] = noise[made.noise_model]
     pieces, start = {}, 0
     kernels = [f"kernel {part}" for part in _kernels(prior)]
-    for name in (*prior.settings.mean.split("+"), *kernels, "scale", "noise change", "noise"):
+    for name in (*made.mean.split("+"), *kernels, "scale", "noise change", "noise"):
         pieces[name] = np.asarray(phi)[start : start + lengths[name]]
         start += lengths[name]
     assert start == len(phi)
@@ -204,10 +200,8 @@ def _mean(prior: GPPrior, phi: np.ndarray, x: np.ndarray) -> np.ndarray:
     if "linear" in prior.settings.mean:
         total = total + x @ pieces["linear"][:-1] + pieces["linear"][-1]
     if "mlp" in prior.settings.mean:
-        total = (
-            total
-            + _network(pieces["mlp"], (prior.features, *prior.settings.mean_widths, 1), x)[:, 0]
-        )
+        sizes = (prior.features, *prior.settings.mean_widths, 1)
+        total = total + _network(pieces["mlp"], sizes, x)[:, 0]
     return total
 
 
@@ -249,12 +243,8 @@ def _noise(prior: GPPrior, phi: np.ndarray, x: np.ndarray) -> np.ndarray:
     level = np.full(len(x), np.log1p(np.exp(pieces["noise"][0])))
     if prior.settings.noise_model == "constant":
         return level
-    sizes = (
-        prior.features,
-        *(prior.settings.noise_widths if prior.settings.noise_model == "mlp" else ()),
-        1,
-    )
-    change = _network(pieces["noise change"], sizes, x)[:, 0]
+    widths = prior.settings.noise_widths if prior.settings.noise_model == "mlp" else ()
+    change = _network(pieces["noise change"], (prior.features, *widths, 1), x)[:, 0]
     return level * np.exp(1.5 * np.tanh(change / 1.5))
 
 
@@ -271,12 +261,7 @@ def _log_evidence(
 
 
 def _predict(
-    prior: GPPrior,
-    phi: np.ndarray,
-    x: np.ndarray,
-    y: np.ndarray,
-    at: np.ndarray,
-    t: float = 1.0,
+    prior: GPPrior, phi: np.ndarray, x: np.ndarray, y: np.ndarray, at: np.ndarray, t: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and std of a new observation at every row of `at`, conditioned by textbook formulas."""
     variance, cross = np.diag(_noise(prior, phi, x) ** 2), _kernel(prior, phi, at, x)
@@ -288,14 +273,12 @@ def _predict(
 
 def _central(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
     """Gradient by central differences of fourth order: the error is about 1e-10."""
-    gradient, step = np.zeros(len(at)), 1e-3
-    for j in range(len(at)):
-        one = np.zeros(len(at))
-        one[j] = step
+    step, gradient = 1e-3, []
+    for one in step * np.eye(len(at)):
         near = function(at + one) - function(at - one)
         far = function(at + 2 * one) - function(at - 2 * one)
-        gradient[j] = (8 * near - far) / (12 * step)
-    return gradient
+        gradient.append((8 * near - far) / (12 * step))
+    return np.array(gradient)
 
 
 @pytest.fixture(scope="session")
@@ -312,30 +295,15 @@ def oracle() -> SimpleNamespace:
     )
 
 
-SETTINGS = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_disable_most_optimizations",  # programs run once or twice on a few numbers
-)
-
-
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter[str]]:
-    """As `runtime.configure` has it, for all programs; counts those found (hits) and not (misses)."""
+def programs(programs_compiled_once: None) -> Iterator[Counter[str]]:
+    """Counts the programs that were looked for on disk: those found (hits) and not (misses)."""
     counts: Counter[str] = Counter()
 
     def listen(event: str, **more: Any) -> None:
         if event.startswith("/jax/compilation_cache/cache_"):
             counts[event.rpartition("cache_")[2]] += 1
 
-    before = [jax.config.values[name] for name in SETTINGS]
-    folder = str(tmp_path_factory.mktemp("programs"))
     jax.monitoring.register_event_listener(listen)
-    for name, value in zip(SETTINGS, (folder, 0.0, True), strict=True):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
     yield counts
-    for name, value in zip(SETTINGS, before, strict=True):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
     jax.monitoring.unregister_event_listener(listen)

@@ -15,7 +15,7 @@ def refused(call: Callable[[], object], *words: str) -> str:
     with pytest.raises(InputError) as caught:
         call()
     sentence = str(caught.value)
-    assert "\n" not in sentence and sentence.endswith("."), sentence
+    assert "\n" not in sentence and sentence.endswith((".", "?")), sentence
     for word in words:
         assert re.search(word, sentence), sentence
     return sentence

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tomllib
 import typing
-from dataclasses import fields, replace
+from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,7 @@ def refused(text: str, *settings: str) -> str:
     with pytest.raises(InputError) as found:
         override(load(text, "my.toml"), list(settings))
     message = str(found.value)
-    assert "\n" not in message
-    assert message.endswith((".", "?"))
+    assert "\n" not in message and message.endswith((".", "?"))
     assert ("--set" in message or "configuration" in message) if settings else "my.toml" in message
     return message
 
@@ -70,18 +70,15 @@ def test_a_dump_names_every_key_with_its_help() -> None:
     st.integers(0, 2**31),
     st.lists(st.sampled_from(named()), min_size=1, unique=True).map(tuple),
 )
-def test_any_configuration_survives_the_round_trip(
-    train: TrainSettings, seed: int, methods: tuple[str, ...]
-) -> None:
+def test_any_configuration_survives_the_round_trip(train, seed, methods):
     config = Config(seed=seed, train=train, run=RunSettings(methods=methods))
     assert load(dump(config), "again") == config
 
 
 def test_what_is_not_given_has_its_default() -> None:
     assert load("", "my.toml") == Config()
-    assert load("[train]\nparticles = 9", "my.toml") == replace(
-        Config(), train=TrainSettings(particles=9)
-    )
+    changed = Config(train=TrainSettings(particles=9))
+    assert load("[train]\nparticles = 9", "my.toml") == changed
 
 
 @pytest.mark.parametrize(
@@ -98,15 +95,10 @@ def test_what_is_not_given_has_its_default() -> None:
 )
 def test_unknown_keys_get_the_nearest_name(wrong: str, right: str) -> None:
     message = refused(wrong)
-    assert "did you mean" in message
-    assert f"'{right}" in message
+    assert f"did you mean '{right}" in message
     unknown = wrong.split("\n")[-1].split(" = ")[0]
     assert unknown in message or "trian" in message
-
-
-def test_a_key_unlike_any_other_is_refused_without_a_guess() -> None:
-    message = refused("[train]\nqqqqqqqqqqqqqq = 1")
-    assert "qqqqqqqqqqqqqq" in message
+    assert "did you mean" not in refused("[train]\nqqqqqqqqqqqqqq = 1"), "unlike any other"
 
 
 def test_every_key_refuses_every_wrong_type() -> None:
@@ -129,45 +121,33 @@ def test_every_key_refuses_every_wrong_type() -> None:
             assert f"{name} must be" in message, (section, name, wrong)
 
 
-def test_sections_and_their_values_are_not_mistaken_for_each_other() -> None:
-    assert "[train]" in refused("train = 5")
-    assert "seed" in refused("[seed]\nx = 1")
-    assert "train.data" in refused("[train.data]\nnoise = 1")
-
-
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_refuses_values_out_of_its_range(section: str) -> None:
     for f in fields(SECTIONS[section]):
         name = f.name.rstrip("_")
-        wrong: list[str] = []
-        if "least" in f.metadata:
-            wrong += [str(f.metadata["least"] - 1), str(f.metadata["least"] - 5)]
-        if "above" in f.metadata:
-            wrong += [str(f.metadata["above"]), "-0.5", "inf", "nan"]
-        if "most" in f.metadata:
-            wrong += [str(f.metadata["most"] + 1)]
-        if "choices" in f.metadata:
-            wrong += ['"nonsense"', '""']
-        if "least" in f.metadata and isinstance(getattr(SECTIONS[section], f.name), float):
-            wrong += ["nan", "inf", "-inf"]
-        for value in wrong:
-            message = refused(f"[{section}]\n{name} = {value}")
-            assert name in message, (section, name, value)
-
-
-def test_a_seed_is_a_whole_number_that_fits() -> None:
-    for value in ("-1", "1.5", "true", '"a"', str(2**70)):
-        assert "seed" in refused(f"seed = {value}")
-
-
-def test_misspelt_choices_get_the_nearest_one() -> None:
-    assert "'adam'" in refused('[train]\noptimizer = "adan"')
-    assert "'vanilla'" in refused('[run]\nmethods = ["vanila"]')
+        rules, is_float = f.metadata, isinstance(getattr(SECTIONS[section], f.name), float)
+        least = rules.get("least", 0)
+        wrong = {
+            "least": [least - 1, least - 5, *(["nan", "inf", "-inf"] if is_float else [])],
+            "above": [rules.get("above"), "-0.5", "inf", "nan"],
+            "most": [rules.get("most", 0) + 1],
+            "choices": ['"nonsense"', '""'],
+        }
+        for value in chain(*(wrong[rule] for rule in wrong.keys() & rules.keys())):
+            assert name in refused(f"[{section}]\n{name} = {value}"), (section, name, value)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        *((f"seed = {value}", ("seed",)) for value in ("-1", "1.5", "true", '"a"', 2**70)),
+        ("train = 5", ("[train]",)),
+        ("[seed]\nx = 1", ("seed",)),
+        ("[train.data]\nnoise = 1", ("train.data",)),
+        ("seed = 1\nseed = = 2", ("my.toml", "line 2")),
+        ("seed = 1\nseed = 2", ("my.toml",)),
+        ('[train]\noptimizer = "adan"', ("'adam'",)),
+        ('[run]\nmethods = ["vanila"]', ("'vanilla'",)),
         ("[train]\ntau = 1.0\nlambda = 2.0", ("tau", "lambda")),
         ("[data]\nclients = 4\n[train]\nclients_per_round = 5", ("5", "4", "clients_per_round")),
         ("[train]\nclients_per_round = 25", ("25", "24")),
@@ -182,15 +162,10 @@ def test_misspelt_choices_get_the_nearest_one() -> None:
         ("[run]\nmethods = []", ("method",)),
     ],
 )
-def test_combinations_that_make_no_sense(text: str, words: tuple[str, ...]) -> None:
+def test_what_makes_no_sense(text: str, words: tuple[str, ...]) -> None:
     message = refused(text)
     for word in words:
         assert word in message
-
-
-def test_text_that_is_no_toml_is_told_with_its_line() -> None:
-    assert "line 2" in refused("seed = 1\nseed = = 2")
-    assert "my.toml" in refused("seed = 1\nseed = 2")
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -205,24 +180,19 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def test_settings_are_found_by_short_and_full_names() -> None:
-    changed = override(
-        Config(),
-        ["particles=8", "prior.kernel=ard", "mean_widths=[4, 4]", "seed=5", "lambda=2"],
+    settings = ["particles=8", "prior.kernel=ard", "mean_widths=[4, 4]", "seed=5", "lambda=2"]
+    assert override(Config(), settings) == Config(
+        seed=5,
+        train=TrainSettings(particles=8, lambda_=2.0),
+        prior=GPSettings(kernel="ard", mean_widths=(4, 4)),
     )
-    assert changed.train.particles == 8
-    assert changed.prior.kernel == "ard"
-    assert changed.prior.mean_widths == (4, 4)
-    assert changed.seed == 5
-    assert changed.train.lambda_ == 2.0
     assert override(Config(), [" particles = 3 "]).train.particles == 3
     assert override(Config(), ["methods=['vanilla']"]).run.methods == ("vanilla",)
     assert override(Config(), ["opposite=true", "opposite=false"]).data.opposite is False
 
 
 def test_ambiguous_settings_are_refused_with_all_their_meanings() -> None:
-    message = refused("", "noise=0.3")
-    assert "data.noise" in message
-    assert "prior.noise" in message
+    assert "data.noise or prior.noise" in refused("", "noise=0.3")
     assert override(Config(), ["data.noise=0.3"]).data.noise == 0.3
 
 
@@ -238,9 +208,7 @@ def test_ambiguous_settings_are_refused_with_all_their_meanings() -> None:
     ],
 )
 def test_settings_that_cannot_be_used(setting: str, word: str) -> None:
-    with pytest.raises(InputError) as found:
-        override(Config(), [setting])
-    assert word in str(found.value)
+    assert word in refused("", setting)
 
 
 def test_settings_are_checked_together() -> None:
@@ -251,8 +219,7 @@ def test_settings_are_checked_together() -> None:
 
 @pytest.mark.parametrize("name", ["beta", "train.beta"])
 def test_a_symbol_of_the_paper_leads_to_its_key(name: str) -> None:
-    with pytest.raises(InputError, match=f"no key '{name}'; give train.temperature, which is beta"):
-        override(Config(), [f"{name}=5"])
+    assert f"no key '{name}'; give train.temperature, which is beta" in refused("", f"{name}=5")
 
 
 def test_an_identity_names_what_training_depends_on() -> None:

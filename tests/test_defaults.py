@@ -40,9 +40,7 @@ def form(clients: int, rows: int, features: int, classes: int | None = None) -> 
         (24, 150, 5, "linear+mlp", "ard+linear", 0.1),
     ],
 )
-def test_the_prior_suits_clients_rows_and_features(
-    clients: int, rows: int, features: int, mean: str, kernel: str, tau: float
-) -> None:
+def test_the_prior_suits_clients_rows_and_features(clients, rows, features, mean, kernel, tau):
     config = defaults(form(clients, rows, features))
     assert (config.prior.mean, config.prior.kernel, config.train.tau) == (mean, kernel, tau)
 
@@ -115,9 +113,7 @@ def table(name: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_command_line_and_estimators_give_a_table_the_same_model(
-    name: str, tmp_path: Path, programs: object
-) -> None:
+def test_command_line_and_estimators_give_a_table_the_same_model(name: str, tmp_path: Path) -> None:
     """The same configuration, and from the same training rows the same model to the bit."""
     path, frame = tmp_path / "table.csv", table(name)
     frame.to_csv(path, index=False)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,29 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from commands import Ended, assert_one_sentence, called, environment
-from patience import patience
+from commands import Ended, assert_one_sentence, called, several
 from safetensors.numpy import load_file
 
-# Several commands in one process: starting JAX for each would take most of the time.
-# Figures are drawn once, by compare: fit and compare end in the same lines of code.
-SEVERAL = """
-import json, sys
-from pacpfl import cli
-from pacpfl.report import page as pages
-draw = pages.write_report
-for arguments in json.loads(sys.argv[1]):
-    drawn = arguments[0] == "compare"
-    pages.write_report = draw if drawn else lambda folder: folder / "report.html"
-    sys.argv = ["pacpfl", *arguments]
-    try:
-        cli.main()
-    except SystemExit as end:
-        if end.code:
-            raise
-"""
-
-# The same, killed as soon as training has saved something: nothing can be tidied up then.
+# A process is killed as soon as training has saved something: nothing can be tidied up then.
 KILLED = """
 import os, signal
 replace = os.replace
@@ -48,16 +26,10 @@ os.replace = once
 """
 
 
-def several(folder: Path, *commands: list[str], before: str = "") -> Ended:
-    done = subprocess.run(
-        [sys.executable, "-c", before + SEVERAL, json.dumps(commands)],
-        cwd=folder,
-        env=environment(str(folder / "programs")),
-        capture_output=True,
-        text=True,
-        timeout=patience(240),
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+def in_folder(folder: Path, *commands: list[str], before: str = "") -> Ended:
+    """Figures are drawn once, by compare: fit and compare end in the same lines of code."""
+    told = [(folder, words[0] == "compare", words) for words in commands]
+    return several(told, folder / "programs", before)
 
 
 def site(random: np.random.Generator, rows: int) -> pd.DataFrame:
@@ -100,9 +72,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     joined[90:].to_parquet(folder / "rest.parquet")
     model = ["--model", "m.safetensors", "--data"]
     fit = ["fit", "--set", 'methods=["pacpfl", "ridge"]', "--set", "checkpoint_rounds=100"]
-    killed = several(folder, ["init", "sites"], fit, before=KILLED)
+    killed = in_folder(folder, ["init", "sites"], fit, before=KILLED)
     saved = sorted(path.name for path in (folder / "runs" / "sites").iterdir())
-    ended = several(
+    ended = in_folder(
         folder,
         fit,
         ["compare", "--methods", "pacpfl,ridge"],
@@ -163,10 +135,8 @@ def test_a_killed_fit_goes_on_to_the_same_particles(done: Done) -> None:
     assert done.killed.code == -signal.SIGKILL
     assert "checkpoint.safetensors" in done.saved
     assert "run.json" not in done.saved
-    resumed, whole = (
-        load_file(done.folder / "runs" / name / "prior.safetensors")["particles"]
-        for name in ("sites", "sites-compare")
-    )
+    places = (done.folder / "runs" / name for name in ("sites", "sites-compare"))
+    resumed, whole = (load_file(run / "prior.safetensors")["particles"] for run in places)
     np.testing.assert_array_equal(resumed, whole)
     assert resumed.std() > 0
 
@@ -245,10 +215,10 @@ ROWS = "".join(f"{i},{i % 3}.5,{'u' if i % 2 else 'v'},{3 * i}\n" for i in range
 
 
 def test_init_guesses_and_says_why(tables: Callable[..., Path], tmp_path: Path) -> None:
+    european = ROWS.replace(",", ";").replace(".5", ",5")
     folder = tables(
         a="id,x,kind,price,note\n" + ROWS.replace("\n", ",n\n"),
-        b="id;x;kind;price;extra\n"
-        + ROWS.replace(",", ";").replace(".5", ",5").replace("\n", ";1\n"),
+        b="id;x;kind;price;extra\n" + european.replace("\n", ";1\n"),
         tiny="id,x,kind,price\n1,2,u,3\n",
     )
     out = tmp_path / "own.toml"
@@ -262,41 +232,34 @@ def test_init_guesses_and_says_why(tables: Callable[..., Path], tmp_path: Path) 
     found = tomllib.loads(out.read_text())["tables"]
     assert found["small"] == "leave"
     assert found["columns"] == ["id", "x", "kind"]
-    assert_one_sentence(called("init", str(folder), "--out", str(out)), "--force")
-    ended = called("init", str(folder), "--target", "cost", "--out", str(out), "--force")
+    there, again = ("--out", str(out)), ("--out", str(out), "--force")
+    assert_one_sentence(called("init", str(folder), *there), "--force")
+    ended = called("init", str(folder), "--target", "cost", *again)
     assert_one_sentence(ended, "--target 'cost' is no column", "price")
-    ended = called("init", str(folder / "a.csv"), "--out", str(out), "--force")
-    assert_one_sentence(ended, "--client COLUMN", "kind")
-    one = ("init", str(folder / "a.csv"), "--client", "kind", "--out", str(out), "--force")
-    assert called(*one).code == 0
+    one = ("init", str(folder / "a.csv"), *again)
+    assert_one_sentence(called(*one), "--client COLUMN", "kind")
+    assert called(*one, "--client", "kind").code == 0
 
 
-def test_init_finds_missing_cells_dates_splits_and_levels(
-    tables: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_init_finds_missing_cells_dates_splits_and_levels(tables, tmp_path):
     def text(level: int) -> str:
-        rows = [
-            f"2024-01-{i + 1:02},{'' if i == 3 else i},same,{'test' if i > 8 else 'train'},{level + i % 4}"
-            for i in range(12)
-        ]
-        return "when,x,flat,part,y\n" + "\n".join(rows) + "\n"
+        part = ["train"] * 9 + ["test"] * 3
+        x = [*range(3), "", *range(4, 12)]
+        rows = [f"2024-01-{i + 1:02},{x[i]},same,{part[i]},{level + i % 4}\n" for i in range(12)]
+        return "when,x,flat,part,y\n" + "".join(rows)
 
     folder = tables(a=text(0), b=text(1000))
     out = tmp_path / "own.toml"
     ended = called("init", str(folder), "--out", str(out))
     assert ended.code == 0, ended
     for words in (
+        *("18 training rows in all, 9 at the median", "Missing cells ('x' 2)"),
         *(
-            "18 training rows in all, 9 at the median",
-            "Missing cells ('x' 2)",
             "'part' says which rows train",
             "'when', it holds dates",
-        ),
-        *(
             "'flat', it has the same value",
-            "100% of the target's variance",
-            "each is scaled by its own",
         ),
+        *("100% of the target's variance", "each is scaled by its own"),
     ):
         assert words in ended.output
     found = tomllib.loads(out.read_text())
@@ -304,32 +267,23 @@ def test_init_finds_missing_cells_dates_splits_and_levels(
     assert (found["tables"]["missing"], found["tables"]["split"]) == ("impute", "column")
     ended = called("check", str(out))
     assert ended.code == 0, ended
-    for words in (
-        "2 existing and 0 new",
-        "1 number",
-        "Missing cells: 'x' 2.",
-        "6 rows only measure",
-    ):
+    said = ("2 existing and 0 new", "1 number", "Missing cells: 'x' 2.", "6 rows only measure")
+    for words in said:
         assert words in ended.output
 
 
-def test_check_stops_before_a_long_run_would(
-    tables: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_check_stops_before_a_long_run_would(tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in ("check", "fit", "compare"):
         assert_one_sentence(called(command), "There is no pacpfl.toml here", "pacpfl init")
     folder = tables(a="x,y\n" + "1,2\n" * 6, b="x,y\n1,2\n2,oops\n")
     assert_one_sentence(called("check", str(folder)), "b.csv, row 2", "'oops'")
-    (tmp_path / "p.toml").write_text('[data]\nname = "polynomial"\n')
-    assert_one_sentence(called("fit", "p.toml"), "p.toml is about polynomial")
-    (tmp_path / "q.toml").write_text('[data]\nname = "tables"\n')
-    assert_one_sentence(called("fit", "q.toml"), "pacpfl init FOLDER")
     folder = tables(b="x,y\n" + "1,3\n" * 6)
-    (tmp_path / "r.toml").write_text(
-        f"[data]\nname = 'tables'\n[tables]\nsource = '{folder}'\ntarget = 'y'\n"
-        "[train]\nclients_per_round = 3\n"
-    )
-    assert_one_sentence(called("check", "r.toml"), "clients_per_round = 3", "2 clients")
+    own = f"[data]\nname = 'tables'\n[tables]\nsource = '{folder}'\ntarget = 'y'\n"
+    for command, text, *words in (
+        ("fit", '[data]\nname = "polynomial"\n', "p.toml is about polynomial"),
+        ("fit", '[data]\nname = "tables"\n', "pacpfl init FOLDER"),
+        ("check", f"{own}[train]\nclients_per_round = 3\n", "clients_per_round = 3", "2 clients"),
+    ):
+        (tmp_path / "p.toml").write_text(text)
+        assert_one_sentence(called(command, "p.toml"), *words)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
 import typer
 import typer.main
-from patience import patience
+from commands import several, with_settings
 
 from pacpfl import config
 from pacpfl.cli.app import app
@@ -57,29 +53,11 @@ PROGRAMS = ("pacpfl", "make", "pip", "python", "tensorboard", "mlflow")
 PLACEHOLDERS = {"SEED": "1", "SIZE": "10", "FOLDER": "folder", "RUN": "run", "PATH": "path"}
 # Few rounds of little priors: what is appended to the commands that are run.
 SMALL = ("rounds=2", "clients=3", "new_clients=1", "samples=4", "test_samples=4", "alone.steps=2")
+WARNINGS_ARE_ERRORS = "import warnings\nwarnings.simplefilter('error')\n"
 TINY = {
     "run": (*SMALL, "prior.kernel=ard", "prior.mean=zero", 'methods=["pacpfl"]'),
     "fit": ("rounds=2", "particles=2", "prior.mean=zero", 'methods=["pacpfl"]'),
 }
-# Runs end in the page that `pacpfl report` draws: it is drawn by that command, and by the first run.
-SEVERAL = """
-import json, os, sys
-from pacpfl import cli
-from pacpfl.report import page as pages
-draw, runs = pages.write_report, 0
-for folder, place, words in json.loads(sys.argv[1]):
-    runs += words[1] in ("run", "fit")
-    drawn = words[1] not in ("run", "fit") or runs == 1
-    pages.write_report = draw if drawn else lambda folder: folder / "report.html"
-    os.chdir(folder)
-    sys.argv = words
-    print(f"=== {place}: {' '.join(words)}", flush=True)
-    try:
-        cli.main()
-    except SystemExit as end:
-        if end.code:
-            sys.exit(f"{place}: {' '.join(words)} ended with {end.code}")
-"""
 
 
 def command_lines(block: Any) -> Iterator[list[str]]:
@@ -95,17 +73,6 @@ def command_lines(block: Any) -> Iterator[list[str]]:
         yield [re.sub("|".join(PLACEHOLDERS), lambda m: PLACEHOLDERS[m[0]], word) for word in words]
 
 
-def reason(words: list[str]) -> str | None:
-    line = " ".join(words)
-    return next((why for start, why in NOT_RUN.items() if line.startswith(start)), None)
-
-
-def parsed(words: list[str]) -> Any:
-    """What typer makes of a `pacpfl` command; an option or a command that does not exist raises."""
-    command, rest = found(words)
-    return command.make_context(words[1], rest)
-
-
 def found(words: list[str], app: typer.Typer = app) -> tuple[Any, list[str]]:
     """The command that words name, through groups of commands, and what is left of them."""
     command: Any = typer.main.get_command(app)
@@ -119,9 +86,10 @@ def found(words: list[str], app: typer.Typer = app) -> tuple[Any, list[str]]:
 
 def check_pacpfl(words: list[str]) -> None:
     """Options, arguments, shipped configurations, studies and settings are as the program knows them."""
-    if words[1:] in ([], ["--help"]) or words[-1] == "--help":
+    if words[1:] == [] or words[-1] == "--help":
         return
-    given = parsed(words).params
+    command, rest = found(words)
+    given = command.make_context(words[1], rest).params
     if words[1] == "run":
         base = shipped(given["dataset"]) if given["dataset"] else config.Config()
         config.override(base, list(given["settings"] or ()))
@@ -137,10 +105,7 @@ def check_other(words: list[str], root: Path) -> None:
     elif words[0] == "pip":
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
         for extras in re.findall(r"(?:pacpfl|\.)\[([^\]]+)\]", line):
-            known = set(project["optional-dependencies"])
-            assert set(extras.split(",")) <= known, (
-                f"{line}: of {extras}, pyproject has no such extra"
-            )
+            assert set(extras.split(",")) <= set(project["optional-dependencies"]), line
     elif words[:3] == ["python", "-m", "reproduction"]:
         command, rest = found(words[2:], reproduction.app)
         command.make_context(line, rest)
@@ -154,87 +119,68 @@ def test_every_block_is_of_a_kind_that_is_checked(pages):
     assert len(pages.blocks) > 500
     odd = [b.place for b in pages.blocks if b.language not in LANGUAGES]
     assert not odd, f"blocks without a language that is known: {odd}"
-    hidden = [
-        b.place for b in pages.blocks if b.language == "text" and re.search(r"(?m)^pacpfl ", b.text)
-    ]
+    texts = [b for b in pages.blocks if b.language == "text"]
+    hidden = [b.place for b in texts if re.search(r"(?m)^pacpfl ", b.text)]
     assert not hidden, f"commands in blocks marked as text: {hidden}"
 
 
-def test_all_commands_exist_with_their_options(pages):
-    wrong = []
-    for block in pages.blocks:
-        if block.language == "inline":
-            continue
-        for words in command_lines(block):
-            try:
-                check_pacpfl(words) if words[0] == "pacpfl" else check_other(words, pages.root)
-            except Exception as error:
-                wrong.append(f"{block.place}: {' '.join(words)}: {error}")
-    assert not wrong, "\n".join(wrong)
+def check_mentioned(words: list[str]) -> None:
+    """A command within a sentence may leave out much, but names nothing that is not there."""
+    if not any(word.isupper() for word in words[1:2]):  # `pacpfl COMMAND`
+        command, rest = found(words)
+        options = {option for p in command.params for option in p.opts} | {"--help"}
+        unknown = {word for word in rest if word.startswith("--")} - options
+        assert not unknown, f"no options {unknown}"
 
 
-def test_commands_within_sentences_exist_with_their_options(pages):
-    """They may leave out what a sentence need not repeat, but name nothing that is not there."""
-    wrong, seen = [], 0
-    for block in pages.blocks:
-        if block.language != "inline":
-            continue
-        for words in command_lines(block):
-            seen += 1
-            try:
-                if words[0] != "pacpfl":
-                    check_other(words, pages.root)
-                elif not any(word.isupper() for word in words[1:2]):  # `pacpfl COMMAND`
-                    command, rest = found(words)
-                    options = {option for p in command.params for option in p.opts} | {"--help"}
-                    unknown = {word for word in rest if word.startswith("--")} - options
-                    assert not unknown, f"no options {unknown}"
-            except (AssertionError, ValueError) as error:
-                wrong.append(f"{block.place}: {block.text}: {error}")
-    assert seen > 20
+@pytest.mark.parametrize("mentioned", [False, True])
+def test_all_commands_exist_with_their_options(pages, mentioned):
+    blocks = [block for block in pages.blocks if (block.language == "inline") is mentioned]
+    commands = [(block.place, words) for block in blocks for words in command_lines(block)]
+    assert len(commands) > 20
+    check_ours, wrong = check_mentioned if mentioned else check_pacpfl, []
+    for place, words in commands:
+        try:
+            check_ours(words) if words[0] == "pacpfl" else check_other(words, pages.root)
+        except Exception as error:
+            wrong.append(f"{place}: {' '.join(words)}: {error}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_commands_run(pages, tmp_path):
     """All that NOT_RUN does not name, from top to bottom of each page, in a folder for each page."""
-    stories: dict[str, list[tuple[str, list[str]]]] = {}
+    stories: dict[str, list[list[str]]] = {}
     used = set()
     for block in pages.blocks:
         if block.language == "toml" and (named := re.match(r"# (\S+\.toml)\n", block.text)):
             in_folder(tmp_path, block.page).joinpath(named[1]).write_text(block.text)
         for words in command_lines(block) if block.language != "inline" else ():
-            used |= {start for start in NOT_RUN if " ".join(words).startswith(start)}
-            if not reason(words):
-                stories.setdefault(block.page, []).append((block.place, words))
+            reasons = {start for start in NOT_RUN if " ".join(words).startswith(start)}
+            used |= reasons
+            if not reasons:
+                stories.setdefault(block.page, []).append(words)
     unused = set(NOT_RUN) - used
     assert not unused, f"reasons for commands that no page has: {unused}"
     told = [
-        (str(in_folder(tmp_path, page)), place, [*words, *tiny(words)])
+        (in_folder(tmp_path, page), words[1] not in TINY, [*words[1:], *tiny(words[1])])
         for page in without_repetitions(stories)
-        for place, words in stories[page]
+        for words in stories[page]
     ]
     assert len(told) >= 10
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SEVERAL, json.dumps(told)],
-        env=os.environ
-        | {"PACPFL_CACHE_DIR": str(tmp_path / "programs"), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=patience(300),
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    ended = several(told, tmp_path / "programs", WARNINGS_ARE_ERRORS)
+    assert ended.code == 0, ended.output[-2000:] + ended.errors[-3000:]
     predictions = list(tmp_path.glob("*/predictions.csv"))
     assert predictions
     assert all(path.read_text().count("\n") == 3 for path in predictions)
 
 
-def tiny(words: list[str]) -> list[str]:
-    return [word for setting in TINY.get(words[1], ()) for word in ("--set", setting)]
+def tiny(command: str) -> list[str]:
+    return with_settings(*TINY.get(command, ()))
 
 
-def without_repetitions(stories: dict[str, list[tuple[str, list[str]]]]) -> list[str]:
+def without_repetitions(stories: dict[str, list[list[str]]]) -> list[str]:
     """Pages, but for those whose commands another page has as well, in the same order."""
-    lines = {page: [" ".join(words) for _, words in told] for page, told in stories.items()}
+    lines = {page: [" ".join(words) for words in told] for page, told in stories.items()}
     kept: list[str] = []
     for page in sorted(lines, key=lambda page: -len(lines[page])):
         longer = [iter(lines[other]) for other in kept]
@@ -245,8 +191,7 @@ def without_repetitions(stories: dict[str, list[tuple[str, list[str]]]]) -> list
 
 def test_a_story_that_is_part_of_another_is_told_once():
     told = {"a": "123", "b": "13", "c": "31", "d": "4"}
-    stories = {page: [(page, [word]) for word in words] for page, words in told.items()}
-    assert without_repetitions(stories) == ["a", "c", "d"]
+    assert without_repetitions(told) == ["a", "c", "d"]
 
 
 def in_folder(parent: Path, page: str) -> Path:
@@ -272,16 +217,7 @@ def write_tables(folder: Path) -> None:
     table(2).drop(columns="output").to_csv(folder / "ask.csv", index=False)
 
 
-@pytest.fixture
-def quickly_compiled() -> Iterator[None]:
-    """What runs for a moment need not be compiled well."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-def test_python_blocks_run(pages, tmp_path, monkeypatch, quickly_compiled):
+def test_python_blocks_run(pages, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespaces: dict[str, dict[str, Any]] = {}
     ran = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import re
 from typing import Any
@@ -32,11 +31,7 @@ def table(pages) -> list[list[str]]:
 def resolve(name: str) -> Any:
     """A key of the configuration, or an attribute below `pacpfl`, fields of records included."""
     section, _, key = name.partition(".")
-    keys = {
-        f.name.rstrip("_")
-        for f in dataclasses.fields(config.SECTIONS.get(section, config.Config()))
-    }
-    if section in config.SECTIONS and key in keys:
+    if section in config.SECTIONS and {key, f"{key}_"} & set(vars(config.SECTIONS[section])):
         return key
     words = name.split(".")
     for count in range(len(words), 0, -1):

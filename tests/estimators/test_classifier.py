@@ -53,9 +53,8 @@ def test_probabilities_are_those_of_the_functional_api(fitted, x64):
     scaled, numbers = (x - x.mean(0)) / x.std(0), np.searchsorted(NAMES, y).astype(float)
     prior = BNNPrior(MLP((2, 6, 3)), Categorical(3), inference=Inference(networks=2, steps=5))
     method = PACPFL(prior, 2, optax.adam(0.05), TrainSettings(particles=2))
-    own = {
-        name: Samples(scaled[groups == name], numbers[groups == name]) for name in ("one", "two")
-    }
+    rows = {name: groups == name for name in ("one", "two")}
+    own = {name: Samples(scaled[of], numbers[of]) for name, of in rows.items()}
     trained = train(method, from_samples(list(own.values())), rounds=ROUNDS, seed=SEED, dtype=float)
     np.testing.assert_allclose(fitted.particles_, trained.state.particles, rtol=1e-8)
     at = x[:7]
@@ -76,9 +75,8 @@ def test_probabilities_sum_to_one_and_name_the_class(fitted):
     x, y, groups = table()
     probabilities = fitted.predict_proba(x, groups)
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)
-    np.testing.assert_allclose(
-        np.log(probabilities), fitted.predict_log_proba(x, groups), atol=1e-9
-    )
+    logs = fitted.predict_log_proba(x, groups)
+    np.testing.assert_allclose(np.log(probabilities), logs, atol=1e-9)
     assert list(fitted.classes_) == list(NAMES)
     predicted = fitted.predict(x, groups)
     assert (predicted == NAMES[probabilities.argmax(1)]).all()
@@ -86,13 +84,11 @@ def test_probabilities_sum_to_one_and_name_the_class(fitted):
 
 
 def test_it_learns_what_clients_share():
-    x, y, groups = table(60)
-    plain = np.where(groups == "two", "one", groups)  # the names of one client only
-    rows = groups == "one"
-    model = PACPFLClassifier(**OPTIONS | {"rounds": 150}).fit(x[rows], y[rows], plain[rows])
-    later, truth, owner = table(60, seed=2)
-    kept = owner == "one"
-    assert model.score(later[kept], truth[kept], owner[kept]) > 0.95
+    seen, later = (
+        [part[of == "one"] for part in (x, y, of)] for x, y, of in (table(60), table(60, 2))
+    )
+    model = PACPFLClassifier(**OPTIONS | {"rounds": 150}).fit(*seen)
+    assert model.score(*later) > 0.95
 
 
 def test_a_new_client_and_more_rows_of_it(tmp_path):
