@@ -27,29 +27,23 @@ def test_a_measured_call_is_what_training_does() -> None:
     kind, changes = CANDIDATES[FEDAVG]
     federation = make_federation(TINY)
     method = build_method(kind, override(Config(), [*TINY.settings(), *changes]), federation.form)
-    trained = train(
-        method,
-        from_clients(federation.existing),
-        rounds=2,
-        clients_per_round=2,
-        matrices_per_client=0,
-    )
+    store = from_clients(federation.existing)
+    trained = train(method, store, rounds=2, clients_per_round=2, matrices_per_client=0)
     for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(trained.state), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_the_problem_is_the_one_of_the_cost_goal() -> None:
-    sizes, made = Sizes(), {}
+    sizes, toy = Sizes(), make_federation(TINY)
     assert (sizes.per_round, sizes.samples, sizes.particles, sizes.side) == (10, 20, 3, 28)
-    toy = make_federation(TINY)
-    for name, (kind, changes) in CANDIDATES.items():
-        made[name] = build_method(kind, override(Config(), [*TINY.settings(), *changes]), toy.form)
-    fedavg: Any = made[FEDAVG]
-    assert fedavg.local.steps == 5
-    particles = {name: m.settings.particles for name, m in made.items() if isinstance(m, PACPFL)}
-    assert set(particles.values()) == {2} and len(particles) == 3
-    draws = [m.prior.settings.draws for m in made.values() if isinstance(m, PACPFL)]  # type: ignore[attr-defined]
-    assert draws == [1, 1, 5]
+    made: dict[str, Any] = {
+        name: build_method(kind, override(Config(), [*TINY.settings(), *changes]), toy.form)
+        for name, (kind, changes) in CANDIDATES.items()
+    }
+    assert made[FEDAVG].local.steps == 5
+    ours = [method for method in made.values() if isinstance(method, PACPFL)]
+    assert [method.settings.particles for method in ours] == [2, 2, 2]
+    assert [method.prior.settings.draws for method in ours] == [1, 1, 5]
 
 
 def test_the_sheets_say_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial, partialmethod, reduce
-from typing import Any
 
 import numpy as np
 import pytest
@@ -158,9 +157,7 @@ def run_svgd(counter: Counter, k: int, d: int) -> None:
         *((svgd_operations, run_svgd, sizes) for sizes in ((1, 5), (3, 4), (6, 2))),
     ],
 )
-def test_operations_are_those_that_happen(
-    counted: Callable[..., int], run: Callable[..., Any], sizes: tuple[Any, ...]
-) -> None:
+def test_operations_are_those_that_happen(counted, run, sizes):
     counter = Counter()
     made = run(counter, *sizes)
     assert counted(*sizes) == counter.count
@@ -190,8 +187,5 @@ def test_a_round_is_the_sum_of_its_parts() -> None:
 
 
 def test_the_floor_is_the_longer_of_arithmetic_and_traffic() -> None:
-    sizes = TABLE[0]
-    slow_arithmetic = floor_seconds(sizes, Ceiling(1e3, 1e12))
-    slow_memory = floor_seconds(sizes, Ceiling(1e18, 1e3))
-    assert slow_arithmetic == operations(sizes) / 1e3
-    assert slow_memory == traffic(sizes) / 1e3
+    assert floor_seconds(TABLE[0], Ceiling(1e3, 1e12)) == operations(TABLE[0]) / 1e3
+    assert floor_seconds(TABLE[0], Ceiling(1e18, 1e3)) == traffic(TABLE[0]) / 1e3

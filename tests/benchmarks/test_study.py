@@ -59,29 +59,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, dict[str, Any
 
 
 def tables_with(medians: dict[Sizes, dict[str, float]]) -> dict[Sizes, harness.Table]:
-    return {
-        sizes: harness.summarise(
-            {name: np.array([median]) for name, median in each.items()}, next(iter(each)), "t"
-        )
-        for sizes, each in medians.items()
-    }
+    times = {sizes: {n: np.array([m]) for n, m in each.items()} for sizes, each in medians.items()}
+    return {sizes: harness.summarise(own, next(iter(own)), "t") for sizes, own in times.items()}
 
 
 def test_the_progress_bar_ends_full(asked: list[Any], tmp_path: Path) -> None:
     report = Steps()
     study.measure_ceiling(tmp_path, report)
-    study.compilation(TINY, tmp_path, report)
-    study.scaling(TINY, tmp_path, report)
-    study.streaming(TINY, tmp_path, report)
-    study.personal(TINY, tmp_path, report)
-    compared = len(TINY.table)
-    assert report.done == study.count_steps(TINY) - compared
+    for measured in (study.compilation, study.scaling, study.streaming, study.personal):
+        measured(TINY, tmp_path, report)
+    assert report.done == study.count_steps(TINY) - len(TINY.table)
     assert [name for name, _, _ in asked].count("round") == 4 + 1 + 2 + 3
 
 
-def test_first_calls_find_an_empty_cache_and_then_a_warm_one(
-    asked: list[Any], tmp_path: Path
-) -> None:
+def test_first_calls_find_an_empty_cache_and_then_a_warm_one(asked, tmp_path):
     sheet = study.compilation(TINY, tmp_path, Steps())
     assert [cache for _, cache, _ in asked] == 2 * ["compiled-5"] + 2 * ["compiled-6"]
     assert [row[1:] for row in sheet.rows] == 2 * [("empty", 2.5, 2.0), ("warm", 2.5, 2.0)]
@@ -130,9 +121,7 @@ def test_calls_hold_more_rounds_the_smaller_they_are() -> None:
     assert min(counts) == counts[4] == 2
 
 
-def test_every_candidate_gets_the_particles_and_its_rounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_candidate_gets_the_particles_and_its_rounds(monkeypatch):
     made, got = [], []
 
     def make_round(problem: Problem, dtype: str, rounds: int) -> Any:

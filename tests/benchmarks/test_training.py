@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,9 +54,7 @@ def test_a_task_that_fails_does_not_leave_the_others_waiting() -> None:
     assert done == [True]
 
 
-def test_the_trainings_are_those_of_the_study_and_interleave(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_trainings_are_those_of_the_study_and_interleave(monkeypatch, tmp_path):
     """Real data and settings; only the training itself is left out."""
     rng = np.random.default_rng(0)
     path = tmp_path / "digits.npz"
