@@ -10,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import sklearn
+from commands import called
 from refusals import refused
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, cross_val_predict
@@ -18,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 
 import pacpfl
 from pacpfl import PACPFLRegressor
-from pacpfl.cli import main
 from pacpfl.client import ClientModel
 from pacpfl.errors import InputError
 
@@ -245,7 +245,7 @@ def test_files_that_are_damaged_or_of_another_kind_are_refused(fitted, tmp_path)
     refused(lambda: fitted.save(path / "model"), "could not be written")
 
 
-def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_path, capsys):
+def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_path, monkeypatch):
     """A model of one client as it is; one of several, and what a training shares, when asked so."""
     x, y, _ = table()
     asked = tmp_path / "asked.csv"
@@ -253,22 +253,18 @@ def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_
 
     def predicted(file, *options):
         out = tmp_path / "out.csv"
-        command = ["predict", "--model", str(file), "--data", str(asked), "--out", str(out)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
-            patch.setattr(sys, "argv", ["pacpfl", *command, *options])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        return pd.read_csv(out)["mean"].to_numpy() if not ended.value.code else None
+        command = ("predict", "--model", str(file), "--data", str(asked), "--out", str(out))
+        ended = called(*command, *options)
+        return ended.errors if ended.code else pd.read_csv(out)["mean"].to_numpy()
 
+    monkeypatch.setattr("pacpfl.engine.runtime.configure", lambda *_: None)
     one, several = tmp_path / "one.safetensors", tmp_path / "several.safetensors"
     fitted.save(one, groups=["b"])
     fitted.save(several)
     expected = fitted.predict(x[:3], ["b"] * 3)
     np.testing.assert_allclose(predicted(one), expected, rtol=1e-12)
     np.testing.assert_allclose(predicted(several, "--client", "b"), expected, rtol=1e-12)
-    assert predicted(several) is None
-    assert "choose one with --client NAME" in capsys.readouterr().err
+    assert "choose one with --client NAME" in predicted(several)
     frame = pd.DataFrame(x, columns=["x0", "x1", "x2"])
     np.testing.assert_array_equal(pacpfl.load_model(several, "b").predict(x[:3]).mean, expected)
 
