@@ -158,7 +158,9 @@ def test_the_default_is_left_only_beyond_the_noise() -> None:
     parts = lines(clients=4, rows=10)
     field = make_field(parts, form_of(parts), None, 0)
     worth = -1.0 * field.asked
-    lucky = worth + np.array([4.0, -1.0, -1.0, -1.0]) * field.asked  # better on average, by one client
+    lucky = (
+        worth + np.array([4.0, -1.0, -1.0, -1.0]) * field.asked
+    )  # better on average, by one client
     runner, _ = judged(field, worth[None], lucky[None])
     assert runner.outcome().config == runner.base
     runner, entrants = judged(field, worth[None], worth[None] + 0.3 * field.asked)
