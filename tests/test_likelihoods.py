@@ -22,12 +22,10 @@ def test_categorical_density_is_the_softmax_at_the_label() -> None:
     assert Categorical(4).outputs == 4
 
 
-def test_categorical_predictions_are_weighted_means_of_probabilities() -> None:
+def test_categorical_predictions_are_means_of_probabilities() -> None:
     logits = RNG.normal(size=(3, 5, 4))
-    weights = np.array([0.2, 0.0, 0.8])
-    found = Categorical(4).predict(jnp.asarray(logits), jnp.asarray(weights)).log_probabilities
-    np.testing.assert_allclose(np.exp(found), np.tensordot(weights, softmax(logits, axis=-1), 1))
-    np.testing.assert_allclose(np.exp(found).sum(-1), 1)
+    found = Categorical(4).predict(jnp.asarray(logits)).log_probabilities
+    np.testing.assert_allclose(np.exp(found), softmax(logits, axis=-1).mean(0))
 
 
 def test_extreme_logits_stay_finite() -> None:
@@ -47,7 +45,6 @@ def test_gaussian_density_and_prediction() -> None:
         stats.norm.logpdf(y, outputs[:, 0], 0.3),
     )
     members = RNG.normal(size=(2, 7, 1))
-    weights = np.array([0.25, 0.75])
-    prediction = model.predict(jnp.asarray(members), jnp.asarray(weights))
-    expected = weights @ stats.norm.pdf(y, members[..., 0], 0.3)
+    prediction = model.predict(jnp.asarray(members))
+    expected = stats.norm.pdf(y, members[..., 0], 0.3).mean(0)
     np.testing.assert_allclose(np.exp(predictive.log_density(prediction, jnp.asarray(y))), expected)

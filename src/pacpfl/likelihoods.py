@@ -12,6 +12,10 @@ from jaxtyping import Array, Float
 
 from pacpfl.types import Data, Prediction, Probabilities
 
+Outputs = Float[Array, "m outputs"]  # of one network
+Many = Float[Array, "s t outputs"]  # of s networks
+Values = Float[Array, " m"]  # one for each sample
+
 
 class Likelihood(Protocol):
     @property
@@ -19,16 +23,12 @@ class Likelihood(Protocol):
         """How many outputs a network needs."""
         ...
 
-    def log_density(
-        self, outputs: Float[Array, "m outputs"], y: Float[Array, " m"]
-    ) -> Float[Array, " m"]:
+    def log_density(self, outputs: Outputs, y: Values) -> Values:
         """ln p(y | outputs), sample by sample."""
         ...
 
-    def predict(
-        self, outputs: Float[Array, "s t outputs"], weights: Float[Array, " s"]
-    ) -> Prediction | Probabilities:
-        """The mixture, with these weights, of what s networks say at t inputs."""
+    def predict(self, outputs: Many) -> Prediction | Probabilities:
+        """The mixture of what s networks say at t inputs, all with the same weight."""
         ...
 
 
@@ -42,16 +42,12 @@ class Categorical:
     def outputs(self) -> int:
         return self.classes
 
-    def log_density(
-        self, outputs: Float[Array, "m outputs"], y: Float[Array, " m"]
-    ) -> Float[Array, " m"]:
+    def log_density(self, outputs: Outputs, y: Values) -> Values:
         log_probabilities = jax.nn.log_softmax(outputs)
         return jnp.take_along_axis(log_probabilities, y.astype(jnp.int32)[:, None], 1)[:, 0]
 
-    def predict(
-        self, outputs: Float[Array, "s t outputs"], weights: Float[Array, " s"]
-    ) -> Probabilities:
-        each = jax.nn.log_softmax(outputs)
+    def predict(self, outputs: Many) -> Probabilities:
+        each, weights = jax.nn.log_softmax(outputs), equal_weights(outputs)
         return Probabilities(jax.nn.logsumexp(each, axis=0, b=weights[:, None, None]))
 
 
@@ -63,20 +59,20 @@ class Gaussian:
 
     outputs = 1
 
-    def log_density(
-        self, outputs: Float[Array, "m 1"], y: Float[Array, " m"]
-    ) -> Float[Array, " m"]:
+    def log_density(self, outputs: Outputs, y: Values) -> Values:
         z = (y - outputs[:, 0]) / self.noise
         return -0.5 * z**2 - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
 
-    def predict(self, outputs: Float[Array, "s t 1"], weights: Float[Array, " s"]) -> Prediction:
+    def predict(self, outputs: Many) -> Prediction:
         means = outputs[..., 0]
-        return Prediction(weights, means, jnp.full_like(means, self.noise))
+        return Prediction(equal_weights(outputs), means, jnp.full_like(means, self.noise))
 
 
-def log_likelihood(
-    likelihood: Likelihood, outputs: Float[Array, "m outputs"], data: Data
-) -> Float[Array, ""]:
+def equal_weights(outputs: Many) -> Float[Array, " s"]:
+    return jnp.full(len(outputs), 1 / len(outputs), outputs.dtype)
+
+
+def log_likelihood(likelihood: Likelihood, outputs: Outputs, data: Data) -> Float[Array, ""]:
     """ln p(S | outputs): the sum over the samples where the mask is true."""
     each = likelihood.log_density(outputs, jnp.where(data.mask, data.y, 0))
     return jnp.where(data.mask, each, 0).sum()

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 Warp = Float[Array, "*shape 4"]  # c, ln l, e, ln d
+Values = Float[Array, " *shape"]
 
 # Moments are integrals over the standard normal, by the trapezoidal rule: for functions as smooth as
 # these it gains digits faster than any power of the number of nodes.
@@ -27,27 +28,25 @@ NODES = np.linspace(-8, 8, 97)
 SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 
 
-def forward(warp: Warp, y: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
+def forward(warp: Warp, y: Values) -> Values:
     """Return z = g(y)."""
     return jnp.sinh(_bent(warp, y))
 
 
-def log_slope(warp: Warp, y: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
+def log_slope(warp: Warp, y: Values) -> Values:
     """Return ln g'(y)."""
     bent = jnp.abs(_bent(warp, y))
     log_cosh = bent + jnp.log1p(jnp.exp(-2 * bent)) - math.log(2)
     return log_cosh - 0.5 * jnp.log1p(_standard(warp, y) ** 2) + warp[..., 3] - warp[..., 1]
 
 
-def backward(warp: Warp, z: Float[Array, " *shape"]) -> Float[Array, " *shape"]:
+def backward(warp: Warp, z: Values) -> Values:
     """Return y = g^-1(z)."""
     bent = (jnp.arcsinh(z) + warp[..., 2]) * jnp.exp(-warp[..., 3])
     return warp[..., 0] + jnp.exp(warp[..., 1]) * jnp.sinh(bent)
 
 
-def moments(
-    warp: Warp, mean: Float[Array, " *shape"], std: Float[Array, " *shape"]
-) -> tuple[Float[Array, " *shape"], Float[Array, " *shape"]]:
+def moments(warp: Warp, mean: Values, std: Values) -> tuple[Values, Values]:
     """Return mean and variance of y where z is N(mean, std^2)."""
     middle = backward(warp, mean)  # sums of what is left keep their digits
 

@@ -28,16 +28,19 @@ FORMS = {
     "numbers": Form(("a", "b"), clients=3, sizes=(6, 6, 6)),
     "classes": Form(("a", "b"), classes=3, clients=3, sizes=(6, 6, 6)),
 }
+IMAGES = Form(tuple(map(str, range(20))), classes=3, shape=(5, 4), clients=3, sizes=(6, 6, 6))
 CASES = [(task, name) for task in FORMS for name in named(task)]  # type: ignore[arg-type]
 every_case = pytest.mark.parametrize(("task", "name"), CASES)
+# PAC-PFL counts particles instead of clients: tests/methods/test_pacpfl.py.
+BY_CLIENTS = [(t, n) for t, n in CASES if n in named(learns="in rounds") and n != "pacpfl"]
 KEY = jax.random.key(0)
 AT = np.linspace(-1, 1, 8).reshape(4, 2)
 
 
 def make_data(task: str, dtype: Any = jnp.float32, seed: int = 0) -> Data:
     random = np.random.default_rng(seed)
-    y = random.integers(0, 3, 6) if task == "classes" else random.normal(size=6)
-    x = random.normal(size=(6, 2))
+    y = random.normal(size=6) if task == "numbers" else random.integers(0, 3, 6)
+    x = random.normal(size=(6, 20 if task == "images" else 2))
     return Data(jnp.asarray(x, dtype), jnp.asarray(y, dtype), jnp.arange(6) < 5)
 
 
@@ -49,10 +52,15 @@ def test_equal_settings_make_equal_methods(task: str, name: str) -> None:
     assert one.central == (entry(name).learns == "from pooled data")
 
 
-@every_case
+@pytest.mark.parametrize(
+    ("task", "name"), [*CASES, *(("images", name) for name in ("pacpfl", "pfedgp", "vanilla"))]
+)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_a_round_keeps_shapes_and_precision_and_predicts(task: str, name: str, dtype: Any) -> None:
-    method = build_method(name, CONFIG, FORMS[task])
+    """Traced, not run: shapes alone tell whether network, likelihood and method fit together."""
+    small = ["network.kind=cnn", "network.filters=[2, 3]", "network.hidden=4"]
+    config = override(CONFIG, small if task == "images" else [])
+    method = build_method(name, config, IMAGES if task == "images" else FORMS[task])
 
     def one_round(data: Data) -> Any:
         state = method.init(KEY, data)
@@ -69,7 +77,9 @@ def test_a_round_keeps_shapes_and_precision_and_predicts(task: str, name: str, d
     kinds = (jax.tree.map(lambda a: (a.shape, a.dtype), part) for part in (before, after))
     assert next(kinds) == next(kinds)
     assert all(curve.shape == () for curve in curves.values())
-    assert isinstance(said, Probabilities) == (task == "classes")
+    assert isinstance(said, Probabilities) == (task != "numbers")
+    if isinstance(said, Probabilities):
+        assert said.log_probabilities.shape == (4, 3)
     if dtype == jnp.float64:
         assert {leaf.dtype for leaf in jax.tree.leaves(said)} == {jnp.dtype(dtype)}
 
@@ -126,6 +136,17 @@ def test_rounds_repeat_and_know_no_padding_no_absent_client_and_no_order(
     assert_close(turned_sent, jax.tree.map(lambda a: a[order], sent))
 
 
+@pytest.mark.parametrize(("task", "name"), BY_CLIENTS)
+@pytest.mark.usefixtures("x64")
+def test_a_client_that_is_not_finite_counts_as_absent_and_is_counted(task: str, name: str) -> None:
+    method, data = build_method(name, CONFIG, FORMS[task]), make_clients(task)
+    (state, curves), _ = play(method, data, np.array([1.0, 0.0, 1.0]))
+    broken = data._replace(x=np.where(np.arange(3)[:, None, None] == 1, np.inf, data.x))
+    (harmed, harmed_curves), _ = play(method, broken, np.ones(3))
+    assert (int(state.skipped), int(harmed.skipped)) == (0, 2)
+    assert_close((harmed._replace(skipped=state.skipped), harmed_curves), (state, curves))
+
+
 def test_every_entry_names_sections_that_are_there() -> None:
     sections = {f.name for f in fields(Config) if is_dataclass(f.default)}
     for name, one in entries().items():
@@ -171,6 +192,8 @@ def test_a_method_for_numbers_is_refused_for_classes() -> None:
     for name in set(named("numbers")) - set(named("classes")):
         with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
             build_method(name, CONFIG, FORMS["classes"])
+        with pytest.raises(InputError, match=f"{name} is not made for classes.*pacpfl"):
+            override(Config(), ["data.name=digits", f'methods=["{name}"]'])
     with pytest.raises(InputError, match="no method 'pacpfi'; did you mean 'pacpfl'"):
         entry("pacpfi")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,17 +16,16 @@ from compiling import compiled
 
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.network import (
+    AVERAGE,
     MAML,
     MTL,
-    Change,
     FedAvg,
     LocalTraining,
     MAMLSettings,
-    Memory,
     MTLSettings,
-    MTLState,
     NetworkModel,
     State,
+    server_start,
 )
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
@@ -70,50 +70,55 @@ def local_training(client: int, steps: int, w: np.ndarray = START) -> np.ndarray
     return w
 
 
-def play_fedavg(method: FedAvg, data: Data, weights: Any, rounds: int) -> tuple[State, Change]:
+@partial(compiled, static_argnums=0)
+def play(method: Any, weights: Any, data: Data = DATA) -> tuple[State, Any, Any, jax.Array]:
+    """A round for each row of weights; absent clients do nothing. The state of the server, those of the
+    clients, all updates, and the clients' networks."""
     state = method.init(KEY, jax.tree.map(lambda a: a[0], data))
     state = state._replace(parameters=jnp.asarray(START))
+    own = jax.vmap(lambda d: method.init_client(state, d, KEY))(data)
 
-    def update(state: State) -> Change:
-        return jax.vmap(lambda d: method.client_update(state, (), d, KEY)[0])(data)
+    def one(carry: Any, present: jax.Array) -> Any:
+        state, own = carry
+        updates, new = jax.vmap(lambda o, d: method.client_update(state, o, d, KEY))(own, data)
+        own = jax.tree.map(
+            lambda a, b: jnp.where((present > 0).reshape(-1, *[1] * (a.ndim - 1)), a, b), new, own
+        )
+        return (method.server_update(state, updates, present, KEY), own), updates
 
-    def one(_: int, state: State) -> State:
-        return method.server_update(state, update(state), weights, KEY)
-
-    state = jax.lax.fori_loop(0, rounds - 1, one, state)
-    updates = update(state)
-    return method.server_update(state, updates, weights, KEY), updates
+    (state, own), updates = jax.lax.scan(one, (state, own), weights)
+    models = jax.vmap(lambda o, d: method.personalize(state, o, d, KEY))(own, data)
+    return state, own, updates, models.parameters
 
 
-fedavg = compiled(play_fedavg, static_argnums=0)
+EVERYBODY = np.ones((1, CLIENTS))
 
 
 def test_one_full_step_is_gradient_descent_on_all_samples_together() -> None:
-    state, updates = fedavg(ONE_STEP, DATA, jnp.ones(CLIENTS), 1)
+    state, _, updates, _ = play(ONE_STEP, EVERYBODY)
     x, y = np.concatenate(ROWS), np.concatenate(Y)
     expected = START - RATE * x.T @ (x @ START - y) / (len(y) * NOISE**2)
     np.testing.assert_allclose(state.parameters, expected, rtol=1e-12)
-    np.testing.assert_array_equal(updates.samples, LENGTHS)
+    np.testing.assert_array_equal(updates.samples[0], LENGTHS)
     log_density = -0.5 * np.log(2 * np.pi * NOISE**2)
     losses = [
         np.mean((x @ START - y) ** 2) / (2 * NOISE**2) - log_density
         for x, y in zip(ROWS, Y, strict=True)
     ]
-    np.testing.assert_allclose(updates.loss, losses, rtol=1e-12)
+    np.testing.assert_allclose(updates.loss[0], losses, rtol=1e-12)
 
 
 def test_rounds_of_several_local_steps_with_weights_and_someone_absent() -> None:
     """Two rounds by loops: the engine's weights times the numbers of samples, client 1 absent."""
     weights = np.array([1.0, 0.0, 2.0, 1.0])
     method = replace(ONE_STEP, local=LocalTraining(4, RATE))
-    state, _ = fedavg(method, DATA, jnp.asarray(weights), 2)
+    state, _, _, networks = play(method, np.tile(weights, (2, 1)))
     w = START
     for _ in range(2):
         each = np.array([local_training(i, 4, w) for i in range(CLIENTS)])
         w = np.average(each, axis=0, weights=weights * LENGTHS)
     np.testing.assert_allclose(state.parameters, w, rtol=1e-12)
-    models = jax.vmap(lambda d: method.personalize(state, (), d, KEY))(DATA)
-    np.testing.assert_array_equal(models.parameters, np.tile(state.parameters, (CLIENTS, 1)))
+    np.testing.assert_array_equal(networks, np.tile(state.parameters, (CLIENTS, 1)))
     assert int(state.skipped) == 0
 
 
@@ -122,19 +127,7 @@ adapted_loss = compiled(MAML.adapted_loss, static_argnums=0)
 
 
 def server(parameters: np.ndarray, method: MAML = LINEAR) -> State:
-    w = jnp.asarray(parameters)
-    return State(w, method.server_optimizer.init(w), jnp.zeros((), jnp.int32))
-
-
-def play_maml(method: MAML, rounds: int, weights: jax.Array) -> State:
-    def one(_: int, state: State) -> State:
-        updates, _ = jax.vmap(lambda d: method.client_update(state, (), d, KEY))(DATA)
-        return method.server_update(state, updates, weights, KEY)
-
-    return jax.lax.fori_loop(0, rounds, one, server(START, method))
-
-
-maml = compiled(play_maml, static_argnums=0)
+    return server_start(method.server_optimizer, jnp.asarray(parameters))
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
@@ -175,7 +168,7 @@ def test_the_first_order_gradient_is_that_of_the_loss_where_adaptation_ends(
 def test_the_meta_optimum_of_quadratics(inner_steps: int) -> None:
     """sum_i A_i (w - w_i) = 0 with A_i = (I - alpha H_i)^2K H_i, clients counting alike."""
     method = replace(LINEAR, settings=replace(LINEAR.settings, inner_steps=inner_steps))
-    state = maml(method, 1500, jnp.ones(CLIENTS))
+    state = play(method, np.tile(EVERYBODY, (1500, 1)))[0]
     shrinks = [np.linalg.matrix_power(np.eye(3) - ALPHA * h, 2 * inner_steps) for h in H]
     a = np.array([shrink @ h for shrink, h in zip(shrinks, H, strict=True)])
     expected = np.linalg.solve(a.sum(0), np.einsum("iab,ib->a", a, BEST))
@@ -228,26 +221,6 @@ def coupled_ridge(coupling: float) -> np.ndarray:
     return np.linalg.solve(system, B.ravel()).reshape(CLIENTS, size)
 
 
-def play_mtl(method: MTL, data: Data, weights: jax.Array) -> tuple[MTLState, Memory, jax.Array]:
-    """One round for each row of weights; then the clients' networks. Absent clients do nothing."""
-    zero = jnp.zeros((), jnp.int32)
-    state = MTLState(jnp.asarray(START), zero)
-    own = jax.vmap(lambda d: method.init_client(state, d, KEY))(data)
-
-    def one(carry: Any, present: jax.Array) -> Any:
-        state, own = carry
-        updates, new = jax.vmap(lambda o, d: method.client_update(state, o, d, KEY))(own, data)
-        own = jax.tree.map(
-            lambda a, b: jnp.where((present > 0).reshape(-1, *[1] * (a.ndim - 1)), a, b), new, own
-        )
-        return (method.server_update(state, updates, present, KEY), own), None
-
-    (state, own), _ = jax.lax.scan(one, (state, own), weights)
-    models = jax.vmap(lambda o, d: method.personalize(state, o, d, KEY))(own, data)
-    return state, own, models.parameters
-
-
-mtl = compiled(play_mtl, static_argnums=0)
 compiled_personalize = compiled(MTL.personalize, static_argnums=0)
 
 
@@ -260,51 +233,51 @@ def test_the_data_ask_for_coupling() -> None:
 @pytest.mark.parametrize(("local_steps", "coupling"), [(1, 40.0), (4, 0.6)])
 def test_the_fixed_point_is_the_coupled_ridge_solution(local_steps: int, coupling: float) -> None:
     method = replace(tuned(coupling=coupling), local=LocalTraining(local_steps, RATE))
-    state, own, networks = mtl(method, DATA, jnp.ones((900, CLIENTS)))
+    state, own, _, networks = play(method, np.tile(EVERYBODY, (900, 1)))
     expected = coupled_ridge(coupling)
     np.testing.assert_allclose(networks, expected, rtol=1e-9)
-    np.testing.assert_allclose(state.mean, expected.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(state.parameters, expected.mean(0), rtol=1e-9)
     np.testing.assert_array_equal(own.steps, 900 * local_steps)
 
 
 def test_a_few_clients_per_round_reach_it_too_and_the_mean_is_that_of_all() -> None:
     rng = np.random.default_rng(1)
     weights = np.array([rng.permutation([1.0, 1.0, 0.0, 0.0]) for _ in range(1500)])
-    state, own, networks = mtl(COUPLED, DATA, jnp.asarray(weights))
-    np.testing.assert_allclose(state.mean, own.forward.mean(0), rtol=1e-10)
+    state, own, _, networks = play(COUPLED, jnp.asarray(weights))
+    np.testing.assert_allclose(state.parameters, own.forward.mean(0), rtol=1e-10)
     np.testing.assert_allclose(networks, coupled_ridge(0.6), rtol=1e-8)
     np.testing.assert_array_equal(own.steps, (weights > 0).sum(0))
     # The mean is exact from the first round on, and does not depend on the weights' scale.
-    state, own, _ = mtl(COUPLED, DATA, 5 * jnp.asarray(weights[:3]))
-    np.testing.assert_allclose(state.mean, own.forward.mean(0), rtol=1e-12)
+    state, own, _, _ = play(COUPLED, 5 * jnp.asarray(weights[:3]))
+    np.testing.assert_allclose(state.parameters, own.forward.mean(0), rtol=1e-12)
 
 
 def test_no_coupling_is_local_training() -> None:
     method = replace(tuned(coupling=0.0), local=LocalTraining(2, RATE))
-    _, _, networks = mtl(method, DATA, jnp.ones((10, CLIENTS)))
+    _, _, _, networks = play(method, np.tile(EVERYBODY, (10, 1)))
     expected = [local_training(i, 20) for i in range(CLIENTS)]
     np.testing.assert_allclose(networks, expected, rtol=1e-12)
 
 
 def test_endless_coupling_is_averaging_in_every_round() -> None:
     """Consensus: w <- mean of the clients' single steps from w, which ends at the mean loss's minimum."""
-    weights = jnp.ones((6, CLIENTS))
-    state, _, networks = mtl(tuned(coupling=STIFF), DATA, weights)
+    weights = np.tile(EVERYBODY, (6, 1))
+    state, _, _, networks = play(tuned(coupling=STIFF), weights)
     w = START
     for _ in range(6):
         w = np.mean([local_training(i, 1, w) for i in range(CLIENTS)], axis=0)
-    np.testing.assert_allclose(state.mean, w, rtol=1e-12)
-    np.testing.assert_array_equal(networks, np.tile(state.mean, (CLIENTS, 1)))
-    _, _, stiff = mtl(tuned(coupling=1e9), DATA, weights)
+    np.testing.assert_allclose(state.parameters, w, rtol=1e-12)
+    np.testing.assert_array_equal(networks, np.tile(state.parameters, (CLIENTS, 1)))
+    _, _, _, stiff = play(tuned(coupling=1e9), weights)
     np.testing.assert_allclose(stiff, networks, rtol=1e-7)
-    _, _, settled = mtl(tuned(coupling=STIFF), DATA, jnp.ones((900, CLIENTS)))
+    _, _, _, settled = play(tuned(coupling=STIFF), np.tile(EVERYBODY, (900, 1)))
     np.testing.assert_allclose(settled[2], np.linalg.solve(H.sum(0), B.sum(0)), rtol=1e-9)
 
 
 def test_a_new_client_solves_its_own_penalised_problem() -> None:
     """argmin L(w) + coupling / 2 |w - v|^2, from v; with or without the state of a beginner."""
     method = tuned(personal_steps=300)
-    state = MTLState(jnp.asarray(START), jnp.zeros((), jnp.int32))
+    state = server_start(AVERAGE, jnp.asarray(START))
     data = jax.tree.map(lambda a: jnp.asarray(a[1]), DATA)
     model = compiled_personalize(method, state, (), data, KEY)
     expected = np.linalg.solve(H[1] + 0.6 * np.eye(3), B[1] + 0.6 * START)
@@ -318,11 +291,11 @@ def test_everyone_ends_with_the_same_number_of_steps() -> None:
     """Those of the rounds count; who has taken them all keeps the network it has."""
     method = tuned(coupling=0.0, personal_steps=12)
     weights = jnp.asarray(np.arange(12)[:, None] < np.array([12, 5, 1, 0]), float)
-    _, own, networks = mtl(method, DATA, weights)
+    _, own, _, networks = play(method, weights)
     np.testing.assert_array_equal(own.steps, [12, 5, 1, 0])
     expected = [local_training(i, 12) for i in range(CLIENTS)]
     np.testing.assert_allclose(networks, expected, rtol=1e-12)
-    none, _, unchanged = mtl(tuned(coupling=0.0, personal_steps=3), DATA, weights)
+    none, _, _, unchanged = play(tuned(coupling=0.0, personal_steps=3), weights)
     np.testing.assert_allclose(unchanged[0], expected[0], rtol=1e-12)
     np.testing.assert_allclose(unchanged[1], local_training(1, 5), rtol=1e-12)
     assert int(none.skipped) == 0
@@ -330,15 +303,15 @@ def test_everyone_ends_with_the_same_number_of_steps() -> None:
 
 def test_a_client_that_diverges_keeps_what_it_had_and_is_counted() -> None:
     broken = DATA._replace(y=np.where(np.arange(CLIENTS)[:, None] == 2, np.nan, DATA.y))
-    state, own, networks = mtl(COUPLED, broken, jnp.ones((5, CLIENTS)))
+    state, own, _, networks = play(COUPLED, np.tile(EVERYBODY, (5, 1)), broken)
     assert int(state.skipped) == 5
     np.testing.assert_array_equal(own.steps, [5, 5, 0, 5])
     np.testing.assert_array_equal(own.forward[2], START)
-    np.testing.assert_allclose(state.mean, own.forward.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(state.parameters, own.forward.mean(0), rtol=1e-12)
     assert np.isfinite(networks).all()
     # At home as well: endless steps are undone, and what the rounds gave is there.
     fast = replace(tuned(coupling=0.0, personal_steps=4), local=LocalTraining(1, 1e200))
-    state = MTLState(jnp.asarray(START), jnp.zeros((), jnp.int32))
+    state = server_start(AVERAGE, jnp.asarray(START))
     data = jax.tree.map(lambda a: jnp.asarray(a[0]), DATA)
     model = compiled_personalize(fast, state, (), data, KEY)
     np.testing.assert_array_equal(model.parameters, START)

@@ -9,7 +9,7 @@ import pytest
 from compiling import compiled
 
 from pacpfl.likelihoods import Categorical
-from pacpfl.methods.alone import FixedPrior, VanillaBNN
+from pacpfl.methods.alone import VanillaBNN
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import MLP
@@ -39,7 +39,7 @@ def padded(data: Data, rows: int = 20) -> Data:
 
 
 @compiled
-def probabilities(state: FixedPrior, train: Data, x: jax.Array) -> jax.Array:
+def probabilities(state: jax.Array, train: Data, x: jax.Array) -> jax.Array:
     """Each client with its own model, all in one call."""
 
     def one(train: Data, key: jax.Array) -> jax.Array:
@@ -64,10 +64,10 @@ def test_every_client_learns_its_own_task_alone_and_pooling_confuses_them() -> N
 
 
 def test_the_prior_is_fixed_and_has_seen_no_data() -> None:
-    state = ALONE.init(KEY, NEVER_SEEN)
+    particles = ALONE.init(KEY, NEVER_SEEN)
     other = ALONE.init(KEY, jax.tree.map(jnp.zeros_like, NEVER_SEEN))
-    np.testing.assert_array_equal(state.particles, other.particles)
-    assert state.particles.shape == (2, PRIOR.size)
-    assert np.abs(state.particles[0] - state.particles[1]).max() > 0.1
-    np.testing.assert_allclose(state.particles[:, PRIOR.network.size :], 0)
-    assert ALONE.server_update(state, (), jnp.ones(3), KEY) is state
+    np.testing.assert_array_equal(particles, other)
+    assert particles.shape == (2, PRIOR.size)
+    assert np.abs(particles[0] - particles[1]).max() > 0.1
+    np.testing.assert_allclose(particles[:, PRIOR.network.size :], 0)
+    assert ALONE.server_update(particles, (), jnp.ones(3), KEY) is particles

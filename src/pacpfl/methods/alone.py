@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -48,12 +48,6 @@ class AloneSettings(Settings):
     initial_std: float = key(0.1, "standard deviation of its prior, which knows no data", above=0)
     temperature: float = key(1000.0, "weight of the samples against that prior", above=0)
     batch: int | None = key(None, "samples per step of its fit; unset: all", least=1)
-
-
-class FixedPrior(NamedTuple):
-    """The fixed prior: all that clients have in common."""
-
-    particles: Float[Array, "k size"]
 
 
 Parameters = TypeVar("Parameters")  # a pytree of arrays
@@ -202,14 +196,15 @@ class VanillaBNN(Alone):
     prior: Prior
     particles: int = 1  # independent initial values, as of an ensemble
 
-    def init(self, key: Array, example: Data) -> FixedPrior:
+    def init(self, key: Array, example: Data) -> Float[Array, "k size"]:
+        """The particles of the fixed prior: all that clients have in common."""
         around = hyper.hyper_prior(self.prior.blocks, 1.0, example.x.dtype)
-        return FixedPrior(self.prior.start(key, around, self.particles))
+        return self.prior.start(key, around, self.particles)
 
     def personalize(
-        self, state: FixedPrior, client_state: Nothing, data: Data, key: Array
+        self, state: Float[Array, "k size"], client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
-        return personal_model(self.prior, state.particles, data, "uniform", key=key)
+        return personal_model(self.prior, state, data, "uniform", key=key)
 
 
 @dataclass(frozen=True)

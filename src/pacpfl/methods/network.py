@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -31,6 +31,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood, log_likelihood
 from pacpfl.methods.base import Curves, Method, Nothing, Predictor, Weights, mini_batch
+from pacpfl.priors.base import all_finite
 from pacpfl.priors.networks import Network
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
@@ -43,6 +44,7 @@ OPTIMIZERS: dict[str, Callable[[float], optax.GradientTransformation]] = {
     "adam": optax.adam,
 }
 
+Tree = TypeVar("Tree")  # of arrays
 Parameters = Float[Array, " size"]
 Loss = Callable[[Parameters, Data], Float[Array, ""]]
 Carry = tuple[Parameters, optax.OptState, Array]  # with the first step's loss
@@ -77,8 +79,7 @@ class NetworkModel:
 
     def predict(self, parameters: Parameters, x: Float[Array, "t d"]) -> Prediction | Probabilities:
         """As the likelihood has it, with its own noise."""
-        outputs = self.network(parameters, x)[None]
-        return self.likelihood.predict(outputs, jnp.ones(1, outputs.dtype))
+        return self.likelihood.predict(self.network(parameters, x)[None])
 
     def predictor(self, parameters: Parameters, data: Data) -> NetworkPredictor:
         """The client's own model, its spread from the client's own samples."""
@@ -142,9 +143,9 @@ class LocalTraining(Settings):
         return parameters, first
 
 
-def finite_or(new: Parameters, old: Parameters) -> Parameters:
+def finite_or(new: Tree, old: Tree) -> Tree:
     """Training that diverged is undone: one entry that is not finite brings all the old ones back."""
-    return jnp.where(jnp.isfinite(new).all(), new, old)
+    return jax.tree.map(partial(jnp.where, all_finite(new)), new, old)
 
 
 def _without_padding(data: Data) -> Data:
@@ -164,26 +165,6 @@ class State(NamedTuple):
 
 def server_start(optimizer: optax.GradientTransformation, parameters: Parameters) -> State:
     return State(parameters, optimizer.init(parameters), jnp.zeros((), jnp.int32))
-
-
-def server_step(
-    optimizer: optax.GradientTransformation,
-    state: State,
-    gradients: Float[Array, "c size"],
-    weights: Weights,
-    sizes: Float[Array, " c"] | float = 1.0,
-) -> State:
-    """One step of the optimiser with the clients' mean gradient; none, optimiser state included, without
-    a client or towards infinity."""
-    combined = combine(gradients, weights, sizes)
-    change, memory = optimizer.update(combined.mean, state.optimizer, state.parameters)
-    moved = state.parameters + change
-    taken = (combined.used > 0) & jnp.isfinite(moved).all()
-    skipped = combined.skipped + jnp.where(taken, 0, combined.used)
-    parameters, memory = jax.tree.map(
-        lambda new, old: jnp.where(taken, new, old), (moved, memory), state[:2]
-    )
-    return State(parameters, memory, state.skipped + skipped.astype(jnp.int32))
 
 
 class Combined(NamedTuple):
@@ -209,16 +190,25 @@ def combine(
     return Combined(mean, usable.sum(), (present & ~usable).sum())
 
 
-def mean_loss(losses: Float[Array, " c"], weights: Weights) -> Float[Array, ""]:
-    """For the progress bar: over the clients who are present and have one."""
-    return combine(losses[:, None], weights).mean[0]
+def server_step(optimizer: optax.GradientTransformation, state: State, gradient: Combined) -> State:
+    """One step of the optimiser with the clients' mean gradient; none, optimiser state included, without
+    a client or towards infinity."""
+    change, memory = optimizer.update(gradient.mean, state.optimizer, state.parameters)
+    moved = state.parameters + change
+    taken = (gradient.used > 0) & all_finite(moved)
+    skipped = gradient.skipped + jnp.where(taken, 0, gradient.used)
+    parameters, memory = jax.tree.map(partial(jnp.where, taken), (moved, memory), state[:2])
+    return State(parameters, memory, state.skipped + skipped.astype(jnp.int32))
 
 
-class Networks(Method[PyTree, PyTree, PyTree]):
-    """A method that is watched by the loss of its clients' networks."""
+class Watched(Method[PyTree, PyTree, PyTree]):
+    """A method that is watched by a number which its clients send."""
+
+    watched: ClassVar[str] = "loss"  # of the clients' networks
 
     def diagnostics(self, state: PyTree, updates: PyTree, weights: Weights) -> Curves:
-        return {"loss": mean_loss(updates.loss, weights)}
+        """The mean over the clients who are present and have one."""
+        return {self.watched: combine(getattr(updates, self.watched)[:, None], weights).mean[0]}
 
 
 class Change(NamedTuple):
@@ -228,7 +218,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedAvg(Networks):
+class FedAvg(Watched):
     """FedAvg (McMahan et al. 2017): one network for all, trained by steps at the clients, then averaged.
 
         client:  w_i = w after E steps of SGD on L_i, from the server's w
@@ -254,7 +244,7 @@ class FedAvg(Networks):
         return Change(trained - state.parameters, samples, loss), ()
 
     def server_update(self, state: State, updates: Change, weights: Weights, key: Array) -> State:
-        return server_step(AVERAGE, state, -updates.change, weights, updates.samples)
+        return server_step(AVERAGE, state, combine(-updates.change, weights, updates.samples))
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
         return self.model.predictor(state.parameters, data)
@@ -276,7 +266,7 @@ class Gradient(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MAML(Networks):
+class MAML(Watched):
     """MAML (Finn et al. 2017), federated as Per-FedAvg (Fallah et al. 2020): a start to adapt from.
 
         minimise over w:   F(w) = 1/n sum_i F_i(w),   F_i(w) = L_i(U_i(w)),
@@ -330,7 +320,7 @@ class MAML(Networks):
         return Gradient(gradient, loss), ()
 
     def server_update(self, state: State, updates: Gradient, weights: Weights, key: Array) -> State:
-        return server_step(self.server_optimizer, state, updates.gradient, weights)
+        return server_step(self.server_optimizer, state, combine(updates.gradient, weights))
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
         adapted = self.adapt(state.parameters, data, self.settings.personal_steps)
@@ -345,11 +335,6 @@ class MTLSettings(Settings):
     personal_steps: int = key(500, "steps of a new client, which starts from the mean", least=0)
 
 
-class MTLState(NamedTuple):
-    mean: Parameters  # v
-    skipped: Int[Array, ""]  # clients' updates that were left out because they were not finite
-
-
 class Memory(NamedTuple):
     forward: Parameters  # u_i
     steps: Int[Array, ""]  # local steps taken so far
@@ -361,7 +346,7 @@ class Shift(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MTL(Networks):
+class MTL(Watched):
     """Mean-regularised multi-task learning (Evgeniou & Pontil 2004), clients as tasks.
 
         minimise over w_1, ..., w_n:   sum_i L_i(w_i) + coupling / 2 |w_i - v|^2,   v = 1/n sum_i w_i
@@ -398,36 +383,34 @@ class MTL(Networks):
     local: LocalTraining
     settings: MTLSettings = MTLSettings()
 
-    def init(self, key: Array, example: Data) -> MTLState:
-        return MTLState(self.model.initial(key, example), jnp.zeros((), jnp.int32))
+    def init(self, key: Array, example: Data) -> State:
+        return server_start(AVERAGE, self.model.initial(key, example))
 
-    def init_client(self, state: MTLState, data: Data, key: Array) -> Memory:
-        return Memory(state.mean, jnp.zeros((), jnp.int32))
+    def init_client(self, state: State, data: Data, key: Array) -> Memory:
+        return Memory(state.parameters, jnp.zeros((), jnp.int32))
 
-    def backward(self, state: MTLState) -> Callable[[Parameters], Parameters]:
+    def backward(self, state: State) -> Callable[[Parameters], Parameters]:
         """u -> (u + r v) / (1 + r), the proximal step of the penalty; exact for r = 0 and infinity."""
         own = 1 / (1 + self.local.learning_rate * self.settings.coupling)
-        return lambda forward: own * forward + (1 - own) * state.mean
+        return lambda forward: own * forward + (1 - own) * state.parameters
 
     def client_update(
-        self, state: MTLState, client_state: Memory, data: Data, key: Array
+        self, state: State, client_state: Memory, data: Data, key: Array
     ) -> tuple[Shift, Memory]:
         old, steps = client_state
         new, loss = self.local.descend(self.model.loss, old, data, key, before=self.backward(state))
-        taken = jnp.where(jnp.isfinite(new).all(), self.local.steps, 0)
         # What is not finite is sent, for the server to count, and not kept.
-        return Shift(new - old, loss), Memory(finite_or(new, old), steps + taken)
+        kept = finite_or(Memory(new, steps + self.local.steps), client_state)
+        return Shift(new - old, loss), kept
 
-    def server_update(
-        self, state: MTLState, updates: Shift, weights: Weights, key: Array
-    ) -> MTLState:
-        combined = combine(updates.change, weights)
-        moved = state.mean + combined.mean * combined.used / self.clients
-        skipped = combined.skipped.astype(jnp.int32)
-        return MTLState(finite_or(moved, state.mean), state.skipped + skipped)
+    def server_update(self, state: State, updates: Shift, weights: Weights, key: Array) -> State:
+        """v moves by 1/n of each change: its state's parameters are the mean of all u."""
+        combined = combine(-updates.change, weights)
+        share = combined.mean * combined.used / self.clients
+        return server_step(AVERAGE, state, combined._replace(mean=share))
 
     def personalize(
-        self, state: MTLState, client_state: Memory | Nothing, data: Data, key: Array
+        self, state: State, client_state: Memory | Nothing, data: Data, key: Array
     ) -> Predictor:
         """A client without a state is a new one."""
         if not isinstance(client_state, Memory):

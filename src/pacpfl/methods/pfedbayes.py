@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -43,8 +43,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from pacpfl.methods.base import Curves, Method, Weights, mini_batch
-from pacpfl.methods.network import OPTIMIZERS, LocalTraining, NetworkModel, combine, mean_loss
+from pacpfl.methods.base import Weights, mini_batch
+from pacpfl.methods.network import (
+    OPTIMIZERS,
+    LocalTraining,
+    NetworkModel,
+    Watched,
+    combine,
+    finite_or,
+)
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
 
@@ -80,9 +87,8 @@ class WeightDistribution(NamedTuple):
         return self.mean + self.std * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
 
-Memory: TypeAlias = optax.OptState
-Carry = tuple[WeightDistribution, WeightDistribution, Memory, Memory]  # q_i, z_i, their optimisers'
-Own = tuple[WeightDistribution, Memory]
+Pair = tuple[WeightDistribution, WeightDistribution]  # q_i and z_i
+Carry = tuple[Pair, tuple[optax.OptState, optax.OptState]]
 
 
 class State(NamedTuple):
@@ -96,15 +102,12 @@ class Update(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedBayes(Method[State, WeightDistribution, Update]):
+class PFedBayes(Watched):
     model: NetworkModel
     local: LocalTraining = LocalTraining()  # R and b; its optimiser is not used
     settings: PFedBayesSettings = PFedBayesSettings()
 
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        """Of q_i."""
-        return OPTIMIZERS[self.settings.optimizer](self.settings.learning_rate)
+    watched = "log_evidence"
 
     def init(self, key: Array, example: Data) -> State:
         mean = self.model.initial(key, example)
@@ -118,34 +121,32 @@ class PFedBayes(Method[State, WeightDistribution, Update]):
         self, state: State, client_state: WeightDistribution, data: Data, key: Array
     ) -> tuple[Update, WeightDistribution]:
         """R steps for q_i and z_i in turn."""
-        to_shared = OPTIMIZERS[self.settings.optimizer](self.settings.shared_learning_rate)
+        keys = jax.random.split(key, self.local.steps)
+        (own, shared), losses = self._descend((client_state, state.shared), data, keys, True)
+        return Update(shared, -losses[-1] / data.mask.sum()), finite_or(own, client_state)
 
-        def step(carry: Carry, step_key: Array) -> tuple[Carry, Array]:
-            own, shared, memory, shared_memory = carry
-            loss, own, memory = self._personal_step(own, shared, memory, data, step_key)
-            gradient = jax.grad(lambda z: self.settings.zeta * divergence(own, z))(shared)
-            change, shared_memory = to_shared.update(gradient, shared_memory, shared)
-            return (own, optax.apply_updates(shared, change), memory, shared_memory), loss
+    def _descend(
+        self, start: Pair, data: Data, keys: Array, both: bool
+    ) -> tuple[Pair, Float[Array, " steps"]]:
+        """A step for q_i with each key, and one for z_i after it if `both` move; and the losses."""
+        s = self.settings
+        rates = s.learning_rate, s.shared_learning_rate
+        optimizer, shared_optimizer = (OPTIMIZERS[s.optimizer](rate) for rate in rates)
 
-        memories = self.optimizer.init(client_state), to_shared.init(state.shared)
-        (own, shared, *_), losses = jax.lax.scan(
-            step, (client_state, state.shared, *memories), jax.random.split(key, self.local.steps)
-        )
-        finite = jnp.isfinite(own.mean).all() & jnp.isfinite(own.raw).all()
-        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), own, client_state)
-        return Update(shared, -losses[-1] / data.mask.sum()), kept
+        def step(carry: Carry, key: Array) -> tuple[Carry, Array]:
+            (own, shared), (memory, shared_memory) = carry
+            loss, gradient = jax.value_and_grad(self.objective)(own, shared, data, key)
+            change, memory = optimizer.update(gradient, memory, own)
+            own = optax.apply_updates(own, change)
+            if both:
+                gradient = jax.grad(lambda z: s.zeta * divergence(own, z))(shared)
+                change, shared_memory = shared_optimizer.update(gradient, shared_memory, shared)
+                shared = optax.apply_updates(shared, change)
+            return ((own, shared), (memory, shared_memory)), loss
 
-    def _personal_step(
-        self,
-        own: WeightDistribution,
-        shared: WeightDistribution,
-        memory: Memory,
-        data: Data,
-        key: Array,
-    ) -> tuple[Array, WeightDistribution, Memory]:
-        loss, gradient = jax.value_and_grad(self.objective)(own, shared, data, key)
-        change, memory = self.optimizer.update(gradient, memory, own)
-        return loss, optax.apply_updates(own, change), memory
+        memories = optimizer.init(start[0]), shared_optimizer.init(start[1])
+        (end, _), losses = jax.lax.scan(step, (start, memories), keys)
+        return end, losses
 
     def objective(
         self, own: WeightDistribution, shared: WeightDistribution, data: Data, key: Array
@@ -171,18 +172,9 @@ class PFedBayes(Method[State, WeightDistribution, Update]):
         self, state: State, client_state: WeightDistribution, data: Data, key: Array
     ) -> NetworkMixture:
         step_key, draw_key = jax.random.split(key)
-
-        def step(carry: Own, key: Array) -> tuple[Own, None]:
-            _, own, memory = self._personal_step(carry[0], state.shared, carry[1], data, key)
-            return (own, memory), None
-
-        start = (client_state, self.optimizer.init(client_state))
         keys = jax.random.split(step_key, self.settings.personal_steps)
-        (own, _), _ = jax.lax.scan(step, start, keys)
+        (own, _), _ = self._descend((client_state, state.shared), data, keys, False)
         return NetworkMixture(self.model, self.settings.networks, own, draw_key)
-
-    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
-        return {"log_evidence": mean_loss(updates.log_evidence, weights)}
 
 
 class NetworkMixture(eqx.Module):
@@ -199,8 +191,7 @@ class NetworkMixture(eqx.Module):
             lambda key: self.model.network(self.distribution.sample(key), x),
             jax.random.split(self.key, self.draws),
         )
-        weights = jnp.full(self.draws, 1 / self.draws, outputs.dtype)
-        return self.model.likelihood.predict(outputs, weights)
+        return self.model.likelihood.predict(outputs)
 
 
 def divergence(q: WeightDistribution, z: WeightDistribution) -> Float[Array, ""]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from pacpfl import hyper
 from pacpfl.linalg import factorise, gaussian_log_density
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
-from pacpfl.methods.network import State, mean_loss, server_start, server_step
+from pacpfl.methods.network import Combined, State, Watched, combine, server_start, server_step
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.networks import Network
@@ -91,13 +91,8 @@ class PFedGP(Method[State, Nothing, Update]):
         """The mean of the updates that are there and finite, and a step along it."""
         used, share, total = usable(updates, weights)
         mean = share / total @ jnp.where(used[:, None], updates.gradient, 0)
-        change, memory = self.optimizer.update(-mean, state.optimizer, state.parameters)
-        moved = (state.parameters + change, memory)
-        parameters, memory = jax.tree.map(
-            lambda new, old: jnp.where(used.any(), new, old), moved, state[:2]
-        )
-        missed = jnp.sum((weights > 0) & ~used, dtype=jnp.int32)
-        return State(parameters, memory, state.skipped + missed)
+        missed = (weights > 0) & ~used
+        return server_step(self.optimizer, state, Combined(-mean, used.sum(), missed.sum()))
 
     def personalize(
         self, state: State, client_state: Nothing, data: Data, key: Array
@@ -147,7 +142,7 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGPClassify(Method[State, Nothing, Update]):
+class PFedGPClassify(Watched):
     """For classification, without inducing points.
 
     All clients share a network g and a kernel on its output; a client's own model is a tree of binary
@@ -178,7 +173,6 @@ class PFedGPClassify(Method[State, Nothing, Update]):
 
     Where this departs from the original, and why:
     - Mean-field updates instead of Gibbs chains, and a tree of halves instead of 2-means: see below.
-      With them a client's update is one compiled function, the same for all clients.
     - A node counts by the sum over its samples, which makes the sum over nodes the likelihood of the
       samples; the authors' code takes each node's mean.
     - v and l are learned; the authors' code keeps them at 8 and 1 (our initial values; 77% if kept).
@@ -195,6 +189,8 @@ class PFedGPClassify(Method[State, Nothing, Update]):
     classes: int
     optimizer: optax.GradientTransformation
     settings: PFedGPSettings = PFedGPSettings()
+
+    watched = "log_evidence"
 
     def init(self, key: Array, example: Data) -> State:
         own = self.settings
@@ -265,7 +261,7 @@ class PFedGPClassify(Method[State, Nothing, Update]):
 
     def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         """One step along the mean gradient of those whose gradients are finite."""
-        return server_step(self.optimizer, state, -updates.gradient, weights)
+        return server_step(self.optimizer, state, combine(-updates.gradient, weights))
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> TreeModel:
         data = mini_batch(key, data, self.settings.personal_support or None)
@@ -275,9 +271,6 @@ class PFedGPClassify(Method[State, Nothing, Update]):
         return TreeModel(
             self, state.parameters, samples.features, samples.members, samples.tree, posteriors
         )
-
-    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
-        return {"log_evidence": mean_loss(updates.log_evidence, weights)}
 
 
 class TreeModel(eqx.Module):

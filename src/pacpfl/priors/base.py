@@ -142,6 +142,11 @@ def joined(data: Data, more: Data) -> Data:
     return Data(*(jnp.concatenate(pair) for pair in zip(data, more, strict=True)))
 
 
+def all_finite(tree: PyTree[Array]) -> Bool[Array, ""]:
+    """Whether every number of every array is finite."""
+    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))
+
+
 def random_rows(key: Array, mask: Bool[Array, " m"], size: int) -> Int[Array, " size"]:
     """`size` rows without replacement; all that the mask allows, and padding, where there are fewer."""
     order = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)

@@ -169,8 +169,7 @@ class BNNPrior(Prior):
     def predict(self, phi: Particle, posterior: BNNPosterior, x: Inputs) -> Mixture | Probabilities:
         """The mixture of the posterior's networks, all with the same weight."""
         outputs = network_outputs(self._problem(phi), posterior.body, posterior.head, x)
-        count = outputs.shape[0]
-        return self.likelihood.predict(outputs, jnp.full(count, 1 / count, outputs.dtype))
+        return self.likelihood.predict(outputs)
 
     def leave_one_out(self, phi: Particle, posterior: BNNPosterior) -> LeftOut:
         raise InputError(
@@ -184,8 +183,7 @@ class BNNPrior(Prior):
         Divided by the square root of their number, so that the distance of two fingerprints is a root
         mean square difference, in probability or in units of the target.
         """
-        outputs = self.network(self.moments(phi)[0], x)
-        prediction = self.likelihood.predict(outputs[None], jnp.ones(1, outputs.dtype))
+        prediction = self.likelihood.predict(self.network(self.moments(phi)[0], x)[None])
         if isinstance(prediction, Probabilities):
             values = jnp.exp(prediction.log_probabilities)
         else:

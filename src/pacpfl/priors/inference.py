@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -36,7 +37,7 @@ from pacpfl import svgd
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
 from pacpfl.linalg import factorise
-from pacpfl.priors.base import Scalar, random_rows
+from pacpfl.priors.base import Inputs, Scalar, all_finite, random_rows
 from pacpfl.priors.networks import Headed, Network, affine, body_size, by_rows
 from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
@@ -46,6 +47,8 @@ OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
 EVERY = slice(None)
 Rows = slice | Int[Array, " b"]  # the samples of one step
 Place = TypeVar("Place")  # a pytree of arrays, or one
+Bodies = Float[Array, "n fixed"]  # weights of n networks that do not adapt,
+Heads = Float[Array, "n adapted"]  # and that do
 Reached: TypeAlias = PyTree[Array]  # z for `svgd` and `laplace`, (m, ln s) for `variational`
 
 
@@ -141,10 +144,9 @@ def ascend(
     def step(number: Array, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
         place, memory = carry
         uphill = gradient(place, number)
-        finite = jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(uphill)]))
         change, moved = optimizer.update(jax.tree.map(jnp.negative, uphill), memory)
         after = (optax.apply_updates(place, change), moved)
-        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, carry)
+        return jax.tree.map(partial(jnp.where, all_finite(uphill)), after, carry)
 
     return jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))[0]
 
@@ -276,8 +278,8 @@ INFERENCES: dict[str, tuple[Callable[[Array], Reached], Callable[..., tuple[Reac
 class BNNPosterior(NamedTuple):
     """What one client keeps of one particle: n networks, and where inference stands."""
 
-    body: Float[Array, "n fixed"]  # weights that did not adapt
-    head: Float[Array, "n adapted"]
+    body: Bodies
+    head: Heads
     reached: Reached
     log_likelihoods: Float[Array, " n"]  # t ln p(S | w) of the draws of the prior
     data: Data
@@ -310,10 +312,7 @@ def infer(
 
 
 def network_outputs(
-    problem: Problem,
-    bodies: Float[Array, "n fixed"],
-    heads: Float[Array, "n adapted"],
-    x: Float[Array, "t d"],
+    problem: Problem, bodies: Bodies, heads: Heads, x: Inputs
 ) -> Float[Array, "n t outputs"]:
     """What the networks say, one after the other: side by side they need n times the memory.
 

@@ -13,8 +13,9 @@ r_j proportional to pi_j Z(P_{phi_j}, S) as weights: they tell which kind a clie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,32 +66,29 @@ class MixturePrior(Prior):
         log_weights, members = self.split(phi)
         return jnp.exp(log_weights), members
 
+    def _each(self, function: Callable[..., Any], phi: Particle, *more: Any) -> Any:
+        """What a function says of every member; `more` has a leading axis of K."""
+        return jax.vmap(function)(self.split(phi)[1], *more)
+
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
-        log_weights, members = self.split(phi)
-        each = jax.vmap(lambda p: self.base.log_evidence(p, data, temperature))(members)
-        return logsumexp(log_weights + each)
+        each = self._each(lambda p: self.base.log_evidence(p, data, temperature), phi)
+        return logsumexp(self.split(phi)[0] + each)
 
     def posterior(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> MixturePosterior:
-        _, members = self.split(phi)
-        return self._weigh(
-            phi, jax.vmap(lambda p: self.base.posterior(p, data, temperature))(members)
-        )
+        base = self._each(lambda p: self.base.posterior(p, data, temperature), phi)
+        return self._weigh(phi, base)
 
     def extend(self, phi: Particle, posterior: MixturePosterior, more: Data) -> MixturePosterior:
-        _, members = self.split(phi)
-        return self._weigh(
-            phi, jax.vmap(lambda p, q: self.base.extend(p, q, more))(members, posterior.base)
-        )
+        base = self._each(lambda p, q: self.base.extend(p, q, more), phi, posterior.base)
+        return self._weigh(phi, base)
 
     def _weigh(self, phi: Array, base: Posterior) -> MixturePosterior:
-        log_weights, members = self.split(phi)
-        return MixturePosterior(
-            base, log_weights + jax.vmap(self.base.log_evidence_of)(members, base)
-        )
+        each = self._each(self.base.log_evidence_of, phi, base)
+        return MixturePosterior(base, self.split(phi)[0] + each)
 
     def log_evidence_of(self, phi: Particle, posterior: MixturePosterior) -> Float[Array, ""]:
         return logsumexp(posterior.log_evidence)
@@ -98,20 +96,17 @@ class MixturePrior(Prior):
     def responsibilities(
         self, phi: Particle, posterior: MixturePosterior
     ) -> Float[Array, " components"]:
-        _, members = self.split(phi)
-        within = jax.vmap(self.base.responsibilities)(members, posterior.base)
+        within = self._each(self.base.responsibilities, phi, posterior.base)
         return (jax.nn.softmax(posterior.log_evidence)[:, None] * within).reshape(-1)
 
     def predict(self, phi: Particle, posterior: MixturePosterior, x: Inputs) -> Mixture:
-        _, members = self.split(phi)
-        each = jax.vmap(lambda p, q: self.base.predict(p, q, x))(members, posterior.base)
+        each = self._each(lambda p, q: self.base.predict(p, q, x), phi, posterior.base)
         weights = jax.nn.softmax(posterior.log_evidence)[:, None] * each.weights
         return flattened(each._replace(weights=weights))
 
     def leave_one_out(self, phi: Particle, posterior: MixturePosterior) -> LeftOut:
         """Without sample j the members' weights change too: to pi_k Z_k(S without j)."""
-        _, members = self.split(phi)
-        each = jax.vmap(self.base.leave_one_out)(members, posterior.base)  # [K, m]
+        each = self._each(self.base.leave_one_out, phi, posterior.base)  # [K, m]
         total = posterior.log_evidence[:, None]
         others = total - each.evidence
         rest = logsumexp(others, axis=0)
@@ -121,9 +116,8 @@ class MixturePrior(Prior):
 
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Members' fingerprints, each as strongly as the mixture uses it."""
-        log_weights, members = self.split(phi)
-        each = jax.vmap(lambda p: self.base.fingerprint(p, x))(members)
-        return (jnp.exp(0.5 * log_weights)[:, None] * each).reshape(-1)
+        each = self._each(lambda p: self.base.fingerprint(p, x), phi)
+        return (jnp.exp(0.5 * self.split(phi)[0])[:, None] * each).reshape(-1)
 
 
 def mixture(base: Exact, members: int) -> Exact:

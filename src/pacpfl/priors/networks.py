@@ -24,6 +24,10 @@ from pacpfl.settings import Settings, key
 
 ROWS = 512  # inputs at once where all there are may not fit into memory
 
+Parameters = Float[Array, " size"]
+Inputs = Float[Array, "m inputs"]  # row by row
+Outputs = Float[Array, "m outputs"]
+
 
 @dataclass(frozen=True)
 class NetworkSettings(Settings):
@@ -49,13 +53,11 @@ class Network(Protocol):
     @property
     def size(self) -> int: ...
 
-    def initial(self, key: Array) -> Float[Array, " size"]:
+    def initial(self, key: Array) -> Parameters:
         """Parameters to start training from."""
         ...
 
-    def __call__(
-        self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m outputs"]: ...
+    def __call__(self, parameters: Parameters, x: Inputs) -> Outputs: ...
 
 
 @jax.custom_jvp
@@ -96,7 +98,7 @@ class Dense:
     def size(self) -> int:
         return sum(self.layer_sizes)
 
-    def initial(self, key: Array) -> Float[Array, " size"]:
+    def initial(self, key: Array) -> Parameters:
         """Weights N(0, gain / inputs), biases 0."""
         parts = []
         for index, (inputs, outputs) in enumerate(self.layers):
@@ -128,22 +130,14 @@ class MLP(Dense):
         """How many numbers one row leaves behind on its way through the network."""
         return sum(self.sizes)
 
-    def __call__(
-        self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m outputs"]:
-        start = 0
-        for index, (inputs, outputs) in enumerate(self.layers):
-            if index:
-                x = ACTIVATIONS[self.activation](x)
-            end = start + inputs * outputs
-            weight = parameters[start:end].reshape(inputs, outputs)
-            x = x @ weight + parameters[end : end + outputs]
-            start = end + outputs
+    def __call__(self, parameters: Parameters, x: Inputs) -> Outputs:
+        first, *rest = jnp.split(parameters, np.cumsum(self.layer_sizes[:-1]))
+        x = affine(first, x)
+        for layer in rest:
+            x = affine(layer, ACTIVATIONS[self.activation](x))
         return x
 
-    def features(
-        self, body: Float[Array, " body"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m features"]:
+    def features(self, body: Float[Array, " body"], x: Inputs) -> Float[Array, "m features"]:
         if len(self.sizes) == 2:
             return x
         return ACTIVATIONS[self.activation](MLP(self.sizes[:-1], self.activation)(body, x))
@@ -153,9 +147,7 @@ class MLP(Dense):
 class Headed(Network, Protocol):
     """A network that ends in `affine`: its last layer can be adapted without running the others."""
 
-    def features(
-        self, body: Float[Array, " body"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m features"]:
+    def features(self, body: Float[Array, " body"], x: Inputs) -> Float[Array, "m features"]:
         """What the last layer sees; `body` are the parameters of all layers before it."""
         ...
 
@@ -196,10 +188,7 @@ def affine(
     return x @ weight.reshape(inputs, outputs) + bias
 
 
-def by_rows(
-    function: Callable[[Float[Array, "m inputs"]], Float[Array, "m outputs"]],
-    x: Float[Array, "m inputs"],
-) -> Float[Array, "m outputs"]:
+def by_rows(function: Callable[[Inputs], Outputs], x: Inputs) -> Outputs:
     """function(x), many inputs in parts: for results that need no gradient."""
     if x.shape[0] <= ROWS:
         return function(x)
@@ -277,15 +266,11 @@ class CNN(Dense):
         convolved = zip(self._grids, (first, second), strict=True)
         return sum(h * w * sum(layer) for (h, w), layer in convolved) + sum(dense) + last[1]
 
-    def __call__(
-        self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m outputs"]:
+    def __call__(self, parameters: Parameters, x: Inputs) -> Outputs:
         body, head = jnp.split(parameters, [self.size - self.layer_sizes[-1]])
         return affine(head, self.features(body, x))
 
-    def features(
-        self, body: Float[Array, " body"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m hidden"]:
+    def features(self, body: Float[Array, " body"], x: Inputs) -> Float[Array, "m hidden"]:
         first, second, dense = jnp.split(body, np.cumsum(self.layer_sizes[:2]))
         values = x.reshape(x.shape[0], self.height, self.width, self.channels)
         values = self._stage(second, self._stage(first, values))
@@ -354,12 +339,10 @@ class WrappedNetwork:
     def size(self) -> int:
         return sum(self.layer_sizes)
 
-    def initial(self, key: Array) -> Float[Array, " size"]:
+    def initial(self, key: Array) -> Parameters:
         return ravel_pytree(self._divided(key)[0])[0]
 
-    def __call__(
-        self, parameters: Float[Array, " size"], x: Float[Array, "m inputs"]
-    ) -> Float[Array, "m outputs"]:
+    def __call__(self, parameters: Parameters, x: Inputs) -> Outputs:
         # Only the network's structure is used, so the compiler drops the values `make` computes.
         arrays, rest = self._divided(jax.random.key(0))
         network = eqx.combine(ravel_pytree(arrays)[1](parameters), rest)

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl.linalg import factorise
+from pacpfl.priors.base import Inputs, Particle
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.kernels import squared_distances
 from pacpfl.tiles import matmul, transpose
@@ -36,10 +37,13 @@ from pacpfl.types import Data
 JITTER = {"float32": 1e-5, "float64": 1e-11}
 
 
+Inducing = Float[Array, "M d"]  # inputs
+
+
 class SparsePosterior(NamedTuple):
     """All that prediction needs; its size does not depend on the number of samples."""
 
-    inducing: Float[Array, "M d"]
+    inducing: Inducing
     prior_factor: Float[Array, "M M"]  # W
     posterior_factor: Float[Array, "M M"]  # V W
     alpha: Float[Array, " M"]  # the mean of h(x) - m(x) is k_u(x)^T alpha
@@ -67,9 +71,7 @@ def _project(prior: GPPrior, phi: Array, inducing: Array, data: Data) -> _Projec
     return _Projection(prior_factor, projected, inner_factor, residual, explained)
 
 
-def bound(
-    prior: GPPrior, phi: Float[Array, " size"], inducing: Float[Array, "M d"], data: Data
-) -> Float[Array, ""]:
+def bound(prior: GPPrior, phi: Particle, inducing: Inducing, data: Data) -> Float[Array, ""]:
     """The lower bound on ln Z of the samples where the mask is true:
 
     -n/2 ln(2 pi s^2) - 1/2 ln|B| - (|r|^2 / s^2 - |V A r / s|^2) / 2
@@ -85,9 +87,7 @@ def bound(
     return -0.5 * (constant + log_determinant + misfit + unexplained)
 
 
-def condition(
-    prior: GPPrior, phi: Float[Array, " size"], inducing: Float[Array, "M d"], data: Data
-) -> SparsePosterior:
+def condition(prior: GPPrior, phi: Particle, inducing: Inducing, data: Data) -> SparsePosterior:
     """The distribution of u at which the bound is reached."""
     parts = _project(prior, phi, inducing, data)
     posterior_factor = matmul(parts.inner_factor, parts.prior_factor)
@@ -96,7 +96,7 @@ def condition(
 
 
 def predict(
-    prior: GPPrior, phi: Float[Array, " size"], posterior: SparsePosterior, x: Float[Array, "t d"]
+    prior: GPPrior, phi: Particle, posterior: SparsePosterior, x: Inputs
 ) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
     """Mean m(x) + k_u^T alpha and standard deviation, with
     variance k(x, x) - |W k_u|^2 + |V W k_u|^2 + s^2."""
@@ -108,7 +108,7 @@ def predict(
     return mean, jnp.sqrt(variance + prior.noise_variance(phi, x))
 
 
-def initial_inducing(data: Data, count: int, rounds: int = 10) -> Float[Array, "M d"]:
+def initial_inducing(data: Data, count: int, rounds: int = 10) -> Inducing:
     """Centres of `count` clusters of the inputs (k-means).
 
     It starts from the sample nearest to the mean, and then always the one farthest from those chosen
