@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pacpfl.data.store import ClientStore
+from pacpfl.engine.simulate import train
 from pacpfl.engine.training import load_checkpoint
 from pacpfl.methods.base import Method
-from pacpfl.secagg.certified import Passport
 from pacpfl.sites import participation, wire
 from pacpfl.sites.limits import Limits
 from pacpfl.sites.opening import FORM
 from pacpfl.sites.recipe import Recipe
+from pacpfl.sites.runs import replay
 from pacpfl.sites.segment import CHECKPOINT, serve
 from pacpfl.sites.site import Site
 from pacpfl.sites.terms import Outcome, Reply, Terms, give_order
@@ -95,48 +96,93 @@ def recipe_for(build: Callable[[int], Method], rounds: int, **more: Any) -> Reci
     return Recipe(build=lambda f: build(f.clients), **(settings | more))
 
 
-def make_sites(
-    folder: Path,
-    store: ClientStore,
-    shares: dict[str, range],
-    recipe: Recipe,
-    limits: dict[str, Limits] | None = None,
-    passport: Callable[[str], Passport] | None = None,
-) -> dict[str, Site]:
-    sites = {}
-    for name, chosen in shares.items():
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
-        own = federation_of(store, chosen)
-        allowed = (limits or {}).get(name, Limits())
-        vouched = passport(name) if passport else None
-        sites[name] = Site(
-            name, place, allowed, lambda text, method, own=own: (recipe, own), vouched
-        )
-    return sites
+class World:
+    """Sites with their data in one folder, and a run of theirs: one segment of a server after another."""
 
+    def __init__(
+        self,
+        folder: Path,
+        store: ClientStore,
+        shares: dict[str, range],
+        build: Callable[[int], Method],
+        rounds: int,
+        limits: dict[str, Limits] | None = None,
+        authority: Any = None,
+        **recipe: Any,
+    ) -> None:
+        self.folder, self.store, self.shares, self.limits = folder, store, shares, limits or {}
+        self.rounds, self.method = rounds, build(store.clients)
+        self.recipe = recipe_for(build, rounds, **recipe)
+        self.authority, self.terms = authority, {"secure": True} if authority else {}
+        self.name, self.run = RUN, folder / "run"
+        self.net = Local({})
 
-def run_segment(
-    exchange: Local,
-    recipe: Recipe,
-    folder: Path,
-    segment: int = 1,
-    authority: str = "",
-    **terms: Any,
-) -> Outcome:
-    folder.mkdir(parents=True, exist_ok=True)
-    give_order(folder, segment)
-    return serve(exchange, recipe, "", Terms(RUN, segment, **terms), folder, authority)
+    def sites(self) -> dict[str, Site]:
+        """Their processes are new, their folders are not."""
+        sites = {}
+        for name, chosen in self.shares.items():
+            place, own = self.folder / name, federation_of(self.store, chosen)
+            place.mkdir(parents=True, exist_ok=True)
+            allowed = self.limits.get(name, Limits())
+            passport = self.authority.passport(name) if self.authority else None
+            sites[name] = Site(
+                name, place, allowed, lambda text, method, own=own: (self.recipe, own), passport
+            )
+        return sites
 
+    def play(self, segment: int = 1, sites: dict[str, Site] | None = None, **how: Any) -> Outcome:
+        """A segment, until it ends; `how`: its terms, and who spoils or forges messages."""
+        between = {name: how.pop(name) for name in ("spoil", "forge") if name in how}
+        self.net = Local(self.sites() if sites is None else sites, **between)
+        return self.serve(segment, **how)
 
-def final(folder: Path, method: Method) -> tuple[int, Any]:
-    """Return the rounds of the checkpoint, and the server's state in it."""
-    width = len(json.loads((folder / FORM).read_text())["form"]["features"])
-    example = Data(jnp.zeros((1, width)), jnp.zeros(1), jnp.ones(1, bool))
-    template = jax.jit(method.init)(jax.random.key(0), example)
-    checkpoint = load_checkpoint(folder / CHECKPOINT, (template, ()), "a run")
-    assert checkpoint is not None
-    return checkpoint.round, checkpoint.state[0]
+    def serve(self, segment: int = 1, **terms: Any) -> Outcome:
+        """A segment with the sites that are there."""
+        self.run.mkdir(parents=True, exist_ok=True)
+        give_order(self.run, segment)
+        pem = self.authority.pem if self.authority else ""
+        agreed = Terms(self.name, segment, **(self.terms | terms))
+        return serve(self.net, self.recipe, "", agreed, self.run, pem)
+
+    def final(self) -> tuple[int, Any]:
+        """Return the rounds of the checkpoint, and the server's state in it."""
+        width = len(json.loads((self.run / FORM).read_text())["form"]["features"])
+        example = Data(jnp.zeros((1, width)), jnp.zeros(1), jnp.ones(1, bool))
+        template = jax.jit(self.method.init)(jax.random.key(0), example)
+        checkpoint = load_checkpoint(self.run / CHECKPOINT, (template, ()), "a run")
+        assert checkpoint is not None
+        return checkpoint.round, checkpoint.state[0]
+
+    def simulated(self, **more: Any) -> Any:
+        """The state that the simulator reaches."""
+        settings = {"rounds": self.rounds, "seed": 7, "dtype": np.float64, **more}
+        return train(self.method, self.store, **settings).state
+
+    @property
+    def record(self) -> participation.Record:
+        return participation.read(self.run / participation.FILE)
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The lines of the log."""
+        return participation.entries(self.run / participation.FILE)
+
+    @property
+    def clients(self) -> list[tuple[int, ...]]:
+        """Who took part, round by round."""
+        return [one.clients for one in self.record.rounds]
+
+    def refused(self, site: str) -> list[dict[str, Any]]:
+        """What the site has written down."""
+        lines = (self.folder / site / "refused.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def assert_replayed(self, build: Callable[[int], Method]) -> None:
+        """All rounds are done, and whoever has all samples gets the same from the log."""
+        done, state = self.final()
+        assert done == self.rounds == len(self.record.rounds)
+        again, _ = replay(build, self.store, self.record, seed=7, dtype=np.float64)
+        assert_close(state, again)
 
 
 def assert_close(one: Any, two: Any, tolerance: float = 1e-11) -> None:
@@ -144,7 +190,3 @@ def assert_close(one: Any, two: Any, tolerance: float = 1e-11) -> None:
     assert len(leaves) == len(others) > 0
     for a, b in zip(leaves, others, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
-
-
-def record_of(folder: Path) -> participation.Record:
-    return participation.read(folder / participation.FILE)

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from local_sites import Local, make_sites, recipe_for, run_segment
+from local_sites import RUN, World, recipe_for
 from toys import StatelessToy, make_store
 
+from pacpfl import __version__
 from pacpfl.errors import InputError
 from pacpfl.sites import wire
 from pacpfl.sites.limits import Limits, read_limits, read_site_file, write_site_file
-from pacpfl.sites.segment import serve
-from pacpfl.sites.terms import Terms
+from pacpfl.sites.site import Site
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Form
 
@@ -33,6 +33,33 @@ def double() -> Iterator[None]:
 
 def recipe_of(**more: Any) -> Any:
     return recipe_for(lambda n: StatelessToy(), 4, **more)
+
+
+def world_in(folder: Path, **limits: Limits) -> World:
+    return World(folder, STORE, SHARES, lambda n: StatelessToy(), 4, limits)
+
+
+def ask(site: Site, params: Any = None, **about: Any) -> dict[str, Any]:
+    text = wire.to_text({"run": RUN, **about})
+    return wire.from_text(site.answer(wire.empty() if params is None else params, text)[1])
+
+
+HELLO = {"task": "hello", "version": __version__, "config": "", "method": "toy"}
+TRAIN = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return world_in(tmp_path).sites()["a"]
+
+
+@pytest.fixture
+def begun(site: Site) -> Site:
+    """The same, when it has been told of the other sites."""
+    ask(site, **HELLO)
+    form = Form(("x0", "x1"), clients=3)._asdict()
+    ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
+    return site
 
 
 @pytest.mark.parametrize(
@@ -64,44 +91,38 @@ def test_a_request_within_all_limits_passes() -> None:
 
 
 def test_a_refusing_site_writes_it_down_and_the_others_train(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, STORE, SHARES, recipe_of(), {"a": Limits(minimum_samples=4)})
-    exchange = Local(sites)
-    assert run_segment(exchange, recipe_of(), tmp_path / "run").finished
-    noted = [json.loads(x) for x in (tmp_path / "a" / "refused.jsonl").read_text().splitlines()]
-    assert len(noted) == 1 and "fewer than the 4 samples" in noted[0]["reason"]
-    assert noted[0]["task"] == "hello" and noted[0]["time"].endswith("+00:00")
-    assert {name for about, names, _ in exchange.asked for name in names if "round" in about} == {
-        "b"
-    }
+    world = world_in(tmp_path, a=Limits(minimum_samples=4))
+    assert world.play().finished
+    (noted,) = world.refused("a")
+    assert "fewer than the 4 samples" in noted["reason"]
+    assert noted["task"] == "hello" and noted["time"].endswith("+00:00")
+    asked = [names for about, names, _ in world.net.asked if "round" in about]
+    assert {name for names in asked for name in names} == {"b"}
 
 
 def test_the_model_is_measured_before_it_is_made(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, STORE, SHARES, recipe_of(), {"a": Limits(largest_model=2)})
-    exchange = Local(sites)
-    assert run_segment(exchange, recipe_of(), tmp_path / "run").finished
-    assert "the model has 3 numbers" in (tmp_path / "a" / "refused.jsonl").read_text()
+    world = world_in(tmp_path, a=Limits(largest_model=2))
+    assert world.play().finished
+    assert "the model has 3 numbers" in world.refused("a")[0]["reason"]
 
 
 def test_rounds_are_counted_over_all_runs_and_restarts(tmp_path: Path) -> None:
-    limits = {"a": Limits(maximum_rounds=6)}
-    for run in ("aaaaaaaa", "bbbbbbbb"):
-        exchange = Local(make_sites(tmp_path, STORE, SHARES, recipe_of(), limits))
-        serve(exchange, recipe_of(), "", Terms(run, 1), tmp_path / run)
-    assert json.loads((tmp_path / "a" / "rounds.json").read_text()) == {
-        "aaaaaaaa": 4,
-        "bbbbbbbb": 2,
-    }
-    lines = (tmp_path / "bbbbbbbb" / "participation.jsonl").read_text().splitlines()
-    assert ["a" in json.loads(line)["sites"] for line in lines[1:]] == [True, True, False, False]
+    world, runs = world_in(tmp_path, a=Limits(maximum_rounds=6)), ("aaaaaaaa", "bbbbbbbb")
+    for name in runs:
+        world.name, world.run = name, tmp_path / name
+        world.play()
+    counted = json.loads((tmp_path / "a" / "rounds.json").read_text())
+    assert counted == dict(zip(runs, (4, 2), strict=True))
+    took_part = ["a" in entry["sites"] for entry in world.entries[1:]]
+    assert took_part == [True, True, False, False]
 
 
 def test_sizes_are_told_only_where_allowed(tmp_path: Path) -> None:
     for share, told in ((True, [3, 5]), (False, None)):
         limits = {"a": Limits(share_sizes=share), "b": Limits(share_sizes=True)}
-        folder = tmp_path / str(share)
-        exchange = Local(make_sites(folder, STORE, SHARES, recipe_of(), limits))
-        run_segment(exchange, recipe_of(), folder / "run")
-        sizes = json.loads((folder / "run" / "federation.json").read_text())["sizes"]
+        world = world_in(tmp_path / str(share), **limits)
+        world.play()
+        sizes = json.loads((world.run / "federation.json").read_text())["sizes"]
         assert sizes == {"a": told, "b": [4]}
 
 
@@ -121,25 +142,14 @@ def test_sizes_are_told_only_where_allowed(tmp_path: Path) -> None:
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(
-    change: dict[str, Any], words: str, tmp_path: Path
+    change: dict[str, Any], words: str, begun: Site
 ) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
-    ask(site, task="hello", version=_version(), config="", method="toy")
-    form = Form(("x0", "x1"), clients=3)._asdict()
-    ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
     state = {"value.value": np.zeros(2)}
-    good = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
-    assert "refused" not in ask(site, state, **good)
-    answer = ask(site, state, **(good | change))
-    assert words in answer["refused"]
+    assert "refused" not in ask(begun, state, **TRAIN)
+    assert words in ask(begun, state, **(TRAIN | change))["refused"]
 
 
-def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(tmp_path: Path) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
-    ask(site, task="hello", version=_version(), config="", method="toy")
-    form = Form(("x0", "x1"), clients=3)._asdict()
-    ask(site, task="begin", data=form, seats={"a": 0}, encoding="exact")
-    good = {"task": "train", "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
+def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(begun: Site) -> None:
     for bad, words in (
         ({"value.value": np.zeros(3)}, "shape 3 instead of 2"),
         ({"value.value": np.full(2, np.inf)}, "not finite"),
@@ -147,21 +157,17 @@ def test_a_state_that_is_not_as_agreed_is_refused_at_the_site(tmp_path: Path) ->
         ({}, "missing"),
         ({"value.value": np.zeros(2), "value.x": np.zeros(2)}, "nobody asked for"),
     ):
-        assert words in ask(site, bad, **good)["refused"]
+        assert words in ask(begun, bad, **TRAIN)["refused"]
 
 
-def test_another_major_version_is_refused_with_a_clear_word(tmp_path: Path) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
-    answer = ask(site, task="hello", version="99.1", config="", method="toy")
+def test_another_major_version_is_refused_with_a_clear_word(site: Site) -> None:
+    answer = ask(site, **(HELLO | {"version": "99.1"}))
     assert "pacpfl 99.1" in answer["refused"] and "same major version" in answer["refused"]
 
 
 @pytest.mark.parametrize("run", ["", "../up", "ABCDEF01", "g" * 8, "0" * 65])
-def test_a_runs_name_cannot_lead_out_of_the_sites_folder(run: str, tmp_path: Path) -> None:
-    site = make_sites(tmp_path, STORE, SHARES, recipe_of())["a"]
-    about = {"task": "hello", "run": run, "version": _version(), "config": "", "method": "toy"}
-    answer = wire.from_text(site.answer(wire.empty(), wire.to_text(about))[1])
-    assert "8 to 64 digits" in answer["refused"]
+def test_a_runs_name_cannot_lead_out_of_the_sites_folder(run: str, site: Site) -> None:
+    assert "8 to 64 digits" in ask(site, **(HELLO | {"run": run}))["refused"]
 
 
 def test_the_sites_file_is_written_read_and_kept(tmp_path: Path) -> None:
@@ -202,14 +208,3 @@ def test_a_site_file_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None
         path.write_text(text)
         with pytest.raises(InputError, match=words):
             read_site_file(path)
-
-
-def ask(site: Any, params: Any = None, **about: Any) -> dict[str, Any]:
-    text = wire.to_text({"run": "0123abcd", **about})
-    return wire.from_text(site.answer(wire.empty() if params is None else params, text)[1])
-
-
-def _version() -> str:
-    from pacpfl import __version__
-
-    return __version__

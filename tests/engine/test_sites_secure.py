@@ -20,12 +20,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from local_sites import RUN, Local, final, make_sites, recipe_for, record_of, run_segment
+from local_sites import RUN, World
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.config import Config
-from pacpfl.data.store import ClientStore, from_samples
-from pacpfl.engine.simulate import train
+from pacpfl.data.store import ClientStore
 from pacpfl.engine.training import Secrecy
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.methods.pacpfl import State, Update
@@ -38,7 +37,6 @@ from pacpfl.secagg.grid import Grid, guarantee
 from pacpfl.secagg.messages import Survivors
 from pacpfl.sites import participation, wire
 from pacpfl.sites.limits import Limits
-from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.runs import prepare_run, replay
 from pacpfl.sites.secure_round import SecureRounds
 from pacpfl.sites.secure_site import SecureSite, known_as, read_passport
@@ -52,14 +50,17 @@ from pacpfl.sites.secure_terms import (
     to_rows,
 )
 from pacpfl.sites.segment import CHECKPOINT
-from pacpfl.sites.site import Site
-from pacpfl.sites.terms import Outcome, Reply, Terms, read_terms
+from pacpfl.sites.terms import Reply, Terms, read_terms
 from pacpfl.sites.wire import Refused
-from pacpfl.types import Data, Samples
+from pacpfl.types import Data
 
 ROUNDS = 5
 SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
 FOUR = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 4), "d": range(4, 5)}
+ALL, WITHOUT_B = (0, 1, 2, 3, 4), (0, 1, 3, 4)
+LENGTHS = (3, 5, 2, 4, 5)
+TINY = make_store(LENGTHS, seed=4)
+TERMS = Terms(RUN, 1, secure=True)
 STEPS = ("advertise", "share", "mask", "agree", "reveal")
 CLOSE = 1e-7  # some rounds' fixed-point steps of 2^-30, five clients
 
@@ -73,7 +74,7 @@ def double() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def store() -> ClientStore:
-    return make_store((3, 5, 2, 4, 5))
+    return make_store(LENGTHS)
 
 
 class Authority:
@@ -118,21 +119,26 @@ def authority() -> Authority:
     return Authority()
 
 
-def secure_sites(
-    folder: Path,
-    store: ClientStore,
-    shares: dict[str, range],
-    recipe: Recipe,
-    authority: Authority,
-    limits: dict[str, Limits] | None = None,
-) -> dict[str, Site]:
-    return make_sites(folder, store, shares, recipe, limits, authority.passport)
+Make = Callable[..., World]
 
 
-def run_secure(
-    net: Local, recipe: Recipe, folder: Path, authority: Authority, segment: int = 1, **terms: Any
-) -> Outcome:
-    return run_segment(net, recipe, folder, segment, authority.pem, **({"secure": True} | terms))
+@pytest.fixture
+def world(store: ClientStore, tmp_path: Path, authority: Authority) -> Make:
+    """Sites with certificates, whose rounds are secure."""
+
+    def make(
+        shares: dict[str, range] = SHARES,
+        method: Any = None,
+        rounds: int = ROUNDS,
+        *,
+        data: ClientStore = store,
+        folder: Path = tmp_path,
+        **more: Any,
+    ) -> World:
+        method = method or StatelessToy()
+        return World(folder, data, shares, lambda n: method, rounds, authority=authority, **more)
+
+    return make
 
 
 def assert_near(one: Any, two: Any, tolerance: float = CLOSE) -> None:
@@ -158,17 +164,12 @@ def by_hand(store: ClientStore, record: participation.Record) -> Any:
     return state
 
 
-def assert_by_hand(folder: Path, store: ClientStore) -> None:
-    assert_near(final(folder, StatelessToy())[1], by_hand(store, record_of(folder)))
+def assert_by_hand(here: World, store: ClientStore) -> None:
+    assert_near(here.final()[1], by_hand(store, here.record))
 
 
-def clients_of(folder: Path) -> list[tuple[int, ...]]:
-    return [one.clients for one in record_of(folder).rounds]
-
-
-def refusals(folder: Path, site: str) -> list[str]:
-    path = folder / site / "refused.jsonl"
-    return [json.loads(line)["reason"] for line in path.read_text().splitlines()]
+def refusals(here: World, site: str) -> list[str]:
+    return [line["reason"] for line in here.refused(site)]
 
 
 def dies(site: str, step: str, number: int = 2) -> Callable[..., Any]:
@@ -186,87 +187,70 @@ def dies(site: str, step: str, number: int = 2) -> Callable[..., Any]:
 # The sum, and nothing else.
 
 
-def test_a_secure_run_is_the_simulators_run(
-    store: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
+def test_a_secure_run_is_the_simulators_run(world: Make) -> None:
     """With clients that keep something between rounds; compiled, as it is across sites."""
-    method = Toy()
-    said: list[Reply] = []
+    here, said = world(method=Toy()), list[Reply]()
 
     def listen(site: str, about: Any, reply: Reply) -> Reply:
         said.append(reply)
         return reply
 
-    recipe = recipe_for(lambda n: method, ROUNDS)
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=listen)
     with jax.disable_jit(False):
-        outcome = run_secure(net, recipe, tmp_path / "run", authority)
+        outcome = here.play(spoil=listen)
         assert outcome.finished, outcome
-        expected = train(method, store, rounds=ROUNDS, seed=7, dtype=np.float64).state
-        record = record_of(tmp_path / "run")
-        again, _ = replay(lambda n: method, store, record, seed=7, dtype=np.float64)
-    assert_near(final(tmp_path / "run", method)[1], expected)
-    assert_near(final(tmp_path / "run", method)[1], again)
-    assert [about["step"] for about, _, _ in net.asked if "step" in about] == [*STEPS] * ROUNDS
+        expected = here.simulated()
+        again, _ = replay(lambda n: Toy(), here.store, here.record, seed=7, dtype=np.float64)
+    assert_near(here.final()[1], expected)
+    assert_near(here.final()[1], again)
+    steps = [about["step"] for about, _, _ in here.net.asked if "step" in about]
+    assert steps == [*STEPS] * ROUNDS
     for reply in said:
         assert set(reply.params) <= {"message", "nothing"}
         assert reply.params.get("message", np.zeros(0, np.uint8)).dtype == np.uint8
-    lines = participation.entries(tmp_path / "run" / participation.FILE)[1:]
+    lines = here.entries[1:]
     assert {line["traces"] for line in lines} == {1} and all(line["received"] for line in lines)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_site_that_drops_out_is_left_out_of_the_sum_or_is_in_it(
-    step: str, store: ClientStore, tmp_path: Path, authority: Authority
+    step: str, store: ClientStore, world: Make
 ) -> None:
     """Three of four sites are enough: masks of one that dies are recovered."""
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, FOUR, recipe, authority)
-    net = Local(sites, spoil=dies("b", step))
-    assert run_secure(net, recipe, tmp_path / "run", authority).finished
-    with_b, without = (0, 1, 2, 3, 4), (0, 1, 3, 4)
-    in_sum = step in ("agree", "reveal")
-    expected = [with_b, with_b, with_b if in_sum else without, without, without]
-    assert clients_of(tmp_path / "run") == expected
-    assert_by_hand(tmp_path / "run", store)
-    attempts = [about["attempt"] for about, _, _ in net.asked if about.get("step") == "advertise"]
+    here = world(FOUR)
+    assert here.play(spoil=dies("b", step)).finished
+    counted = 3 if step in ("agree", "reveal") else 2
+    assert here.clients == [ALL] * counted + [WITHOUT_B] * (ROUNDS - counted)
+    assert_by_hand(here, store)
+    asked = [about for about, _, _ in here.net.asked if about.get("step") == "advertise"]
+    attempts = [about["attempt"] for about in asked]
     assert attempts == [0, 1, 2, 3, 4], "nothing had to be repeated"
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_round_with_too_few_survivors_is_abandoned_and_repeated(
-    step: str, store: ClientStore, tmp_path: Path, authority: Authority
+    step: str, store: ClientStore, world: Make
 ) -> None:
     """All of three sites are needed; among two, both."""
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", step))
-    assert run_secure(net, recipe, tmp_path / "run", authority).finished
-    assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4)] * 2 + [(0, 1, 3, 4)] * 3
-    assert_by_hand(tmp_path / "run", store)
-    notes = [note for note in net.notes if "abandoned" in note]
+    here = world()
+    assert here.play(spoil=dies("b", step)).finished
+    assert here.clients == [ALL] * 2 + [WITHOUT_B] * 3
+    assert_by_hand(here, store)
+    notes = [note for note in here.net.notes if "abandoned" in note]
     assert len(notes) == 1 and f"step {step} and nothing is revealed" in notes[0]
     assert "missing: b" in notes[0]
 
 
-def test_below_the_quorum_the_segment_ends(
-    store: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), spoil=dies("b", "mask"))
-    outcome = run_secure(net, recipe, tmp_path / "run", authority, quorum=3)
+def test_below_the_quorum_the_segment_ends(store: ClientStore, world: Make) -> None:
+    here = world()
+    outcome = here.play(spoil=dies("b", "mask"), quorum=3)
     assert (outcome.finished, outcome.rounds, outcome.fatal) == (False, 2, False)
     assert "2 sites are ready, and 3 are needed" in outcome.reason
-    again = Local(secure_sites(tmp_path, store, SHARES, recipe, authority))
-    assert run_secure(again, recipe, tmp_path / "run", authority, 2, quorum=3).finished
-    assert_by_hand(tmp_path / "run", store)
+    assert here.play(2, quorum=3).finished
+    assert_by_hand(here, store)
 
 
-def test_one_site_alone_has_no_secure_round(
-    store: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, {"a": range(0, 2)}, recipe, authority)
-    outcome = run_secure(Local(sites), recipe, tmp_path / "run", authority)
+def test_one_site_alone_has_no_secure_round(world: Make) -> None:
+    outcome = world({"a": range(0, 2)}).play()
     assert not outcome.finished and "1 sites are ready, and 2 are needed" in outcome.reason
 
 
@@ -275,20 +259,16 @@ def test_one_site_alone_has_no_secure_round(
 
 @pytest.mark.parametrize(("value", "words"), [(1e9, "above the clip norm"), (np.nan, "is nan")])
 def test_an_update_without_a_place_on_the_grid_stays_at_its_site(
-    value: float, words: str, tmp_path: Path, authority: Authority
+    value: float, words: str, store: ClientStore, world: Make
 ) -> None:
-    plain = make_store((3, 5, 2, 4, 5))
-    parts = [slice(plain.offsets[i], plain.offsets[i + 1]) for i in range(5)]
-    samples = [Samples(plain.x[rows].copy(), plain.y[rows]) for rows in parts]
-    samples[2] = Samples(np.full_like(samples[2].x, value), samples[2].y)
-    store = from_samples(samples)
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Local(secure_sites(tmp_path, store, FOUR, recipe, authority))
-    assert run_secure(net, recipe, tmp_path / "run", authority).finished
-    assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * ROUNDS
-    reasons = refusals(tmp_path, "b")
+    spoilt = make_store(LENGTHS)
+    spoilt.x[spoilt.offsets[2] : spoilt.offsets[3]] = value
+    here = world(FOUR, data=spoilt)
+    assert here.play().finished
+    assert here.clients == [WITHOUT_B] * ROUNDS
+    reasons = refusals(here, "b")
     assert len(reasons) == 3 and all(words in reason for reason in reasons)
-    assert_by_hand(tmp_path / "run", plain)
+    assert_by_hand(here, store)
 
 
 def wrong(reply: Reply, kind: int) -> Reply:
@@ -307,9 +287,7 @@ def wrong(reply: Reply, kind: int) -> Reply:
     ][kind]
 
 
-def test_a_malformed_message_changes_nothing(
-    store: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
+def test_a_malformed_message_changes_nothing(store: ClientStore, world: Make) -> None:
     """Each kind in a round of its own, in changing steps, with an honest round between."""
 
     def spoil(site: str, about: Any, reply: Reply) -> Reply:
@@ -318,26 +296,22 @@ def test_a_malformed_message_changes_nothing(
             return wrong(reply, number // 2)
         return reply
 
-    recipe = recipe_for(lambda n: StatelessToy(), 17)
-    net = Local(secure_sites(tmp_path, store, FOUR, recipe, authority), spoil=spoil)
-    assert run_secure(net, recipe, tmp_path / "run", authority).finished
-    assert clients_of(tmp_path / "run") == [(0, 1, 2, 3, 4), (0, 1, 2, 3)] * 8 + [(0, 1, 2, 3, 4)]
-    assert_by_hand(tmp_path / "run", store)
+    here = world(FOUR, rounds=17)
+    assert here.play(spoil=spoil).finished
+    assert here.clients == [ALL, (0, 1, 2, 3)] * 8 + [ALL]
+    assert_by_hand(here, store)
 
 
-def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
-    store: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
+def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(world: Make) -> None:
     """A site that adds anything it likes before masking; nobody can see which."""
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, SHARES, recipe, authority)
+    here = world()
 
     def spoil(site: str, about: Any, reply: Reply) -> Reply:
         if site == "b" and about.get("step") == "share" and about["round"] == 2:
-            sites["b"]._secure._values += 2**60  # type: ignore[union-attr]
+            here.net.by_name["b"]._secure._values += 2**60  # type: ignore[union-attr]
         return reply
 
-    outcome = run_secure(Local(sites, spoil=spoil), recipe, tmp_path / "run", authority)
+    outcome = here.play(spoil=spoil)
     assert (outcome.finished, outcome.rounds) == (False, 2)
     assert "out of the range" in outcome.reason
 
@@ -345,31 +319,32 @@ def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(
 # A server that lies.
 
 
-def begin_by_hand(net: Local, authority: Authority, recipe: Recipe) -> SecureRounds:
+def secure_rounds(
+    exchange: Any, sites: dict[str, SecureSite], authority: Authority, agreed: Agreed
+) -> SecureRounds:
     """A server's objects, to ask single steps with."""
     opening = SimpleNamespace(
-        exchange=net,
-        terms=Terms(RUN, 1, secure=True),
-        identities={
-            name: known_as(authority.pem, name, site._secure.introduction, RUN)  # type: ignore[union-attr]
-            for name, site in net.by_name.items()
-        },
+        exchange=exchange,
+        terms=TERMS,
+        identities={n: known_as(authority.pem, n, s.introduction, RUN) for n, s in sites.items()},
         about=lambda task, **more: wire.to_text({"task": task, "run": RUN, **more}),
     )
-    agreed = propose(StatelessToy(), 2, 5, opening.terms)
     return SecureRounds(opening, agreed)  # type: ignore[arg-type]
 
 
+def secure_parts(here: World) -> dict[str, SecureSite]:
+    return {name: site._secure for name, site in here.net.by_name.items()}  # type: ignore[misc]
+
+
 @pytest.fixture
-def begun(store: ClientStore, tmp_path: Path, authority: Authority) -> tuple[Local, SecureRounds]:
+def begun(world: Make, authority: Authority) -> tuple[World, SecureRounds]:
     """Sites after `begin`, and a server that has not asked for a round yet."""
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority))
-    net.spoil = lambda site, about, reply: None if about["task"] == "secure" else reply
-    run_secure(net, recipe, tmp_path / "run", authority)
-    net.spoil = lambda site, about, reply: reply
-    net.asked.clear()
-    return net, begin_by_hand(net, authority, recipe)
+    here = world()
+    here.play(spoil=lambda site, about, reply: None if about["task"] == "secure" else reply)
+    here.net.spoil = lambda site, about, reply: reply
+    here.net.asked.clear()
+    agreed = propose(StatelessToy(), 2, 5, TERMS)
+    return here, secure_rounds(here.net, secure_parts(here), authority, agreed)
 
 
 def ask_round(rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
@@ -378,17 +353,14 @@ def ask_round(rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
     return rounds.run(state, number, 0, take, lambda: None)
 
 
-def test_by_hand_a_round_works(begun: tuple[Local, SecureRounds]) -> None:
+def test_by_hand_a_round_works(begun: tuple[World, SecureRounds]) -> None:
     found = ask_round(begun[1])
     assert found.total is not None and found.survivors == ("a", "b", "c")
 
 
-def forged(change: Callable[[str, dict[str, Any], dict[str, Any]], None], step: str) -> Any:
-    def forge(site: str, about: dict[str, Any], params: dict[str, Any]) -> None:
-        if about.get("step") == step:
-            change(site, about, params)
-
-    return forge
+def damage(site: str, about: Any, params: Any) -> None:
+    name = next(iter(params)) if "message" in params else f"inbox.{site}"
+    params[name][len(params[name]) // 2] ^= 1
 
 
 def other_survivors(site: str, about: Any, params: Any) -> None:
@@ -396,108 +368,103 @@ def other_survivors(site: str, about: Any, params: Any) -> None:
     params["message"] = np.frombuffer(Survivors(names).encode(), np.uint8).copy()
 
 
-def damaged(site: str, about: Any, params: Any) -> None:
-    name = next(iter(params)) if "message" in params else f"inbox.{site}"
-    params[name][len(params[name]) // 2] ^= 1
-
-
-def another_attempt(site: str, about: Any, params: Any) -> None:
-    about["attempt"] += 1
-
-
-def a_stranger(site: str, about: Any, params: Any) -> None:
-    about["cohort"] = [*about["cohort"], "zoe"]
-
-
-def alone(site: str, about: Any, params: Any) -> None:
-    about["cohort"] = [site]
-
-
-def fewer_clients(site: str, about: Any, params: Any) -> None:
-    about["take"]["a"] = [[0, -1]]
-
-
-def a_large_state(site: str, about: Any, params: Any) -> None:
-    params["value.value"] = np.full(2, np.nan)
-
-
 def others_inbox(site: str, about: Any, params: Any) -> None:
     params[f"inbox.{site}"] = params["inbox.b" if site == "a" else "inbox.a"]
 
 
-def no_inbox(site: str, about: Any, params: Any) -> None:
-    del params[f"inbox.{site}"]
+LIES: dict[str, Callable[[str, Any, Any], Any]] = {
+    "damage": damage,
+    "survivors": other_survivors,
+    "others' inbox": others_inbox,
+    "no inbox": lambda site, about, params: params.pop(f"inbox.{site}"),
+    "attempt": lambda site, about, params: about.update(attempt=about["attempt"] + 1),
+    "stranger": lambda site, about, params: about["cohort"].append("zoe"),
+    "alone": lambda site, about, params: about.update(cohort=[site]),
+    "fewer clients": lambda site, about, params: about["take"].update(a=[[0, -1]]),
+    "no numbers": lambda site, about, params: params["value.value"].fill(np.nan),
+}
 
 
 @pytest.mark.parametrize(
-    ("step", "change", "words"),
+    ("step", "lie", "words"),
     [
-        ("share", damaged, ""),
-        ("share", another_attempt, "no round that this site has joined"),
-        ("mask", damaged, ""),
-        ("mask", others_inbox, "damaged, or was not made"),
-        ("mask", no_inbox, "no shares for this site"),
-        ("agree", other_survivors, "2 survivors, and 3 are needed"),
-        ("reveal", damaged, ""),
-        ("advertise", a_stranger, "'zoe'.*not introduced"),
-        ("advertise", alone, "2 to 10000 clients, not 1"),
-        ("advertise", fewer_clients, "all clients of a site"),
-        ("advertise", a_large_state, "not finite"),
+        ("share", "damage", ""),
+        ("share", "attempt", "no round that this site has joined"),
+        ("mask", "damage", ""),
+        ("mask", "others' inbox", "damaged, or was not made"),
+        ("mask", "no inbox", "no shares for this site"),
+        ("agree", "survivors", "2 survivors, and 3 are needed"),
+        ("reveal", "damage", ""),
+        ("advertise", "stranger", "'zoe'.*not introduced"),
+        ("advertise", "alone", "2 to 10000 clients, not 1"),
+        ("advertise", "fewer clients", "all clients of a site"),
+        ("advertise", "no numbers", "not finite"),
     ],
 )
 def test_a_lying_server_gets_nothing(
-    step: str, change: Any, words: str, begun: tuple[Local, SecureRounds], tmp_path: Path
+    step: str, lie: str, words: str, begun: tuple[World, SecureRounds]
 ) -> None:
-    net, rounds = begun
-    net.forge = forged(change, step)
+    here, rounds = begun
     revealed: list[str] = []
+
+    def forge(site: str, about: Any, params: Any) -> None:
+        if about.get("step") == step:
+            LIES[lie](site, about, params)
 
     def listen(site: str, about: Any, reply: Reply) -> Reply:
         if about.get("step") == "reveal" and "refused" not in wire.from_text(reply.text):
             revealed.append(site)
         return reply
 
-    net.spoil = listen
+    here.net.spoil, here.net.forge = listen, forge
     assert ask_round(rounds).total is None
     assert revealed == []
     if words:
-        assert re.search(words, " ".join(refusals(tmp_path, "a")))
-    net.forge = lambda site, about, params: None
+        assert re.search(words, " ".join(refusals(here, "a")))
+    here.net.forge = lambda site, about, params: None
     assert ask_round(rounds).total is not None, "an honest attempt afterwards works"
 
 
-def test_a_round_cannot_be_asked_for_in_the_open(
-    begun: tuple[Local, SecureRounds], tmp_path: Path
-) -> None:
-    net, _ = begun
+def test_a_round_cannot_be_asked_for_in_the_open(begun: tuple[World, SecureRounds]) -> None:
+    here, _ = begun
     request = {"task": "train", "run": RUN, "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
     state = {"value.value": np.zeros(2)}
-    (reply,) = net.ask(["a"], state, wire.to_text(request), 1.0)
+    (reply,) = here.net.ask(["a"], state, wire.to_text(request), 1.0)
     assert "secure rounds only" in wire.from_text(reply.text)["refused"]
     assert set(reply.params) == {"nothing"}
-    assert any("secure rounds only" in reason for reason in refusals(tmp_path, "a"))
+    assert any("secure rounds only" in reason for reason in refusals(here, "a"))
 
 
-def test_an_attempt_is_answered_once(begun: tuple[Local, SecureRounds]) -> None:
+def test_an_attempt_is_answered_once(begun: tuple[World, SecureRounds]) -> None:
     """A server that asks for the same numbers again, for the last step twice, or to begin anew."""
-    net, rounds = begun
+    here, rounds = begun
     assert ask_round(rounds).total is not None
-    about, _, params = net.asked[-1]
-    (reply,) = net.ask(["a"], params, wire.to_text(about), 1.0)
+    about, _, params = here.net.asked[-1]
+    (reply,) = here.net.ask(["a"], params, wire.to_text(about), 1.0)
     assert "out of turn" in wire.from_text(reply.text)["refused"]
-    secure = {name: site._secure for name, site in net.by_name.items()}
-    shown = {name: site.introduction for name, site in secure.items()}  # type: ignore[union-attr]
+    secure = secure_parts(here)
+    shown = {name: site.introduction for name, site in secure.items()}
     for begin_again in (False, True):
         if begin_again:
-            secure["a"].begin(rounds.agreed.to_json(), shown, StatelessToy(), 2, 5)  # type: ignore[union-attr]
+            secure["a"].begin(rounds.agreed.to_json(), shown, StatelessToy(), 2, 5)
         rounds._attempts = 0
         again = ask_round(rounds)
         assert again.total is None and "is over for 'a'" in again.inquiry.refused["a"]
 
 
-@pytest.mark.parametrize("kind", ["authority", "name", "run", "identity", "nothing", "unnamed"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("authority", "not signed by the authority"),
+        ("name", "bears the name"),
+        ("run", "not signed by the key of its certificate"),
+        ("identity", "not signed by the key of its certificate"),
+        ("nothing", "does not show a certificate"),
+        ("unnamed", "'server' is taken"),
+    ],
+)
 def test_swapped_keys_are_refused_before_the_first_round(
-    kind: str, store: ClientStore, tmp_path: Path, authority: Authority
+    kind: str, words: str, world: Make, tmp_path: Path, authority: Authority
 ) -> None:
     """The server puts another introduction in the place of b's: its own authority's, another site's,
     an old one, or one with its own key."""
@@ -505,64 +472,47 @@ def test_swapped_keys_are_refused_before_the_first_round(
     name = "c" if kind == "name" else "b"
     run = "deadbeef" if kind == "run" else RUN
     swapped = SecureSite(name, tmp_path, mallory.passport(name), run).introduction
-    words = {
-        "authority": "not signed by the authority",
-        "name": "bears the name",
-        "run": "not signed by the key of its certificate",
-        "identity": "not signed by the key of its certificate",
-        "nothing": "does not show a certificate",
-        "unnamed": "'server' is taken",
-    }
 
     def forge(site: str, about: dict[str, Any], params: dict[str, Any]) -> None:
-        if about["task"] != "begin":
-            return
-        if kind == "identity":
-            shown = about["introductions"]["b"]
-            about["introductions"]["b"] = shown | {"identity": "ab" * 32}
-        elif kind == "nothing":
-            about["introductions"]["b"] = None
-        elif kind == "unnamed":
-            about["introductions"]["server"] = swapped
-        else:
-            about["introductions"]["b"] = swapped
+        if about["task"] == "begin":
+            shown = about["introductions"]
+            other = {"identity": shown["b"] | {"identity": "ab" * 32}, "nothing": None}
+            shown["server" if kind == "unnamed" else "b"] = other.get(kind, swapped)
 
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority), forge=forge)
-    outcome = run_secure(net, recipe, tmp_path / "run", authority)
+    here = world()
+    outcome = here.play(forge=forge)
     assert not outcome.finished and outcome.rounds == 0
-    assert any(words[kind] in reason for reason in refusals(tmp_path, "a"))
-    assert not any(about["task"] == "secure" for about, _, _ in net.asked)
+    assert any(words in reason for reason in refusals(here, "a"))
+    assert not any(about["task"] == "secure" for about, _, _ in here.net.asked)
 
 
 def test_a_site_with_a_bad_certificate_does_not_hold_up_the_others(
-    store: ClientStore, tmp_path: Path, authority: Authority
+    world: Make, authority: Authority
 ) -> None:
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    sites = secure_sites(tmp_path, store, FOUR, recipe, authority)
+    here = world(FOUR)
+    sites = here.sites()
     sites["d"]._passport = authority.passport("d", days=-1.0)
     sites["c"]._passport = None
-    net = Local(sites)
-    assert run_secure(net, recipe, tmp_path / "run", authority).finished
-    assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b"}
-    assert any("d was refused" in n and "not valid now" in n for n in net.notes)
-    assert any("c was refused" in n and "no certificate" in n for n in net.notes)
+    assert here.play(1, sites).finished
+    assert {seat.site for seat in here.record.roster} == {"a", "b"}
+    assert any("d was refused" in n and "not valid now" in n for n in here.net.notes)
+    assert any("c was refused" in n and "no certificate" in n for n in here.net.notes)
 
 
 @pytest.mark.parametrize(
-    ("name", "certificate", "words"),
+    ("certificate", "words"),
     [
-        ("a", {"role": "project_admin"}, "not that of a site"),
-        ("a", {"authority": True}, "not that of a site"),
-        ("a", {"days": -1.0}, "not valid now"),
+        ({"role": "project_admin"}, "not that of a site"),
+        ({"authority": True}, "not that of a site"),
+        ({"days": -1.0}, "not valid now"),
     ],
 )
 def test_certificates_of_others_than_sites_vouch_for_nobody(
-    name: str, certificate: dict[str, Any], words: str, authority: Authority, tmp_path: Path
+    certificate: dict[str, Any], words: str, authority: Authority, tmp_path: Path
 ) -> None:
-    site = SecureSite(name, tmp_path, authority.passport(name, **certificate), RUN)
+    site = SecureSite("a", tmp_path, authority.passport("a", **certificate), RUN)
     with pytest.raises(SecureAggregationError, match=words):
-        known_as(authority.pem, name, site.introduction, RUN)
+        known_as(authority.pem, "a", site.introduction, RUN)
 
 
 def test_a_passport_lies_in_the_kit(authority: Authority, tmp_path: Path) -> None:
@@ -578,15 +528,13 @@ def test_a_passport_lies_in_the_kit(authority: Authority, tmp_path: Path) -> Non
 # Limits, terms, methods.
 
 
-def test_a_site_can_require_it(store: ClientStore, tmp_path: Path, authority: Authority) -> None:
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS)
-    limits = {"a": Limits(secure=True)}
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority, limits))
-    assert run_secure(net, recipe, tmp_path / "open", authority, secure=False).finished
-    assert {seat.site for seat in record_of(tmp_path / "open").roster} == {"b", "c"}
-    assert ["secure aggregation is required here" in r for r in refusals(tmp_path, "a")] == [True]
-    assert run_secure(net, recipe, tmp_path / "run", authority).finished
-    assert {seat.site for seat in record_of(tmp_path / "run").roster} == {"a", "b", "c"}
+def test_a_site_can_require_it(world: Make, tmp_path: Path) -> None:
+    here = world(limits={"a": Limits(secure=True)})
+    for secure, there in ((False, {"b", "c"}), (True, {"a", "b", "c"})):
+        here.run = tmp_path / f"run {secure}"
+        assert here.play(secure=secure).finished
+        assert {seat.site for seat in here.record.roster} == there
+    assert ["secure aggregation is required here" in r for r in refusals(here, "a")] == [True]
 
 
 def test_terms_of_a_run() -> None:
@@ -625,24 +573,17 @@ class Counted(StatelessToy):
         return state._replace(value=state.value + updates.sum(0) * (weights > 0).sum())
 
 
+@pytest.mark.parametrize(("method", "right"), [(Greedy(), False), (Counted(), True), (Toy(), True)])
 def test_a_method_that_needs_more_than_the_sum_is_refused(
-    store: ClientStore, tmp_path: Path, authority: Authority
+    method: Toy, right: bool, world: Make
 ) -> None:
-    for method, right in ((Greedy(), False), (Counted(), True), (Toy(), True)):
-        recipe = recipe_for(lambda n, method=method: method, 1)
-        folder = tmp_path / type(method).__name__
-        net = Local(secure_sites(folder, store, SHARES, recipe, authority))
-        outcome = run_secure(net, recipe, folder / "run", authority)
-        assert (outcome.finished, outcome.fatal) == (right, not right)
-        assert right or "one by one" in outcome.reason
+    outcome = world(method=method, rounds=1).play()
+    assert (outcome.finished, outcome.fatal) == (right, not right)
+    assert right or "one by one" in outcome.reason
 
 
-def test_sampled_clients_are_refused(
-    store: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
-    recipe = recipe_for(lambda n: StatelessToy(), ROUNDS, clients_per_round=2)
-    net = Local(secure_sites(tmp_path, store, SHARES, recipe, authority))
-    outcome = run_secure(net, recipe, tmp_path / "run", authority)
+def test_sampled_clients_are_refused(world: Make) -> None:
+    outcome = world(clients_per_round=2).play()
     assert outcome.fatal and "all clients take part" in outcome.reason
 
 
@@ -726,7 +667,7 @@ def test_proposed_noise_keeps_the_budget_and_the_ledgers_word(needed: int) -> No
 )
 def test_a_site_accepts_no_less(change: dict[str, Any], words: str | None) -> None:
     method = private()
-    proposal = propose(method, 12, 5, Terms(RUN, 1, secure=True)).to_json()
+    proposal = propose(method, 12, 5, TERMS).to_json()
     assert accept(proposal, method, 12, 5).needed == 2
     if words is not None:
         with pytest.raises(Refused, match=words):
@@ -773,7 +714,7 @@ def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Au
     sites = {
         name: SecureSite(name, tmp_path / name, authority.passport(name), RUN) for name in "abc"
     }
-    agreed = propose(method, dimension, 5, Terms(RUN, 1, secure=True))
+    agreed = propose(method, dimension, 5, TERMS)
     shown = {name: site.introduction for name, site in sites.items()}
     for name, site in sites.items():
         (tmp_path / name).mkdir()
@@ -796,13 +737,7 @@ def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Au
 
         def note(self, text: str) -> None: ...
 
-    opening = SimpleNamespace(
-        exchange=Handed(),
-        terms=Terms(RUN, 1, secure=True),
-        identities={n: known_as(authority.pem, n, shown[n], RUN) for n in sites},
-        about=lambda task, **more: wire.to_text({"task": task, "run": RUN, **more}),
-    )
-    rounds = SecureRounds(opening, agreed)  # type: ignore[arg-type]
+    rounds = secure_rounds(Handed(), sites, authority, agreed)
     for number, names in enumerate(("abc", "ab")):
         take = {name: [[0, -1]] for name in names}
         found = rounds.run({}, number, 0, take, lambda: None)
@@ -812,12 +747,9 @@ def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Au
         assert np.std(found.total) > 0.95 * method.plan.multiplier * method.clip
 
 
-@pytest.fixture(scope="module")
-def tiny() -> ClientStore:
-    return make_store((3, 5, 2, 4, 5), seed=4)
+def privacy_of(method: Private) -> dict[str, Any]:
+    """What a recipe says of a private method."""
 
-
-def private_opened(method: Private, rounds: int = 4) -> Recipe:
     @contextmanager
     def secrecy(clients: int, folder: Path) -> Iterator[Secrecy]:
         ledger = open_ledger(folder / FILE, method.plan, "a run", True)
@@ -826,66 +758,48 @@ def private_opened(method: Private, rounds: int = 4) -> Recipe:
         finally:
             ledger.close()
 
-    more = {"privacy": "gaussian", "clip": method.clip, "secrecy": secrecy}
-    return recipe_for(lambda n: method, rounds, **more)
+    return {"privacy": "gaussian", "clip": method.clip, "secrecy": secrecy}
 
 
 def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
-    tiny: ClientStore, tmp_path: Path, authority: Authority
+    world: Make, tmp_path: Path
 ) -> None:
     """Site b dies while the first round is revealed: that round counts, though nothing came of it."""
-    method = private(rounds=3)
-    recipe = private_opened(method, 3)
-    net = Local(
-        secure_sites(tmp_path, tiny, SHARES, recipe, authority), spoil=dies("b", "reveal", 0)
-    )
-    released: list[int] = []
+    method, released = private(rounds=3), list[int]()
+    here = world(SHARES, method, 3, data=TINY, **privacy_of(method))
 
     def note_ledger(site: str, about: Any, params: Any) -> None:
         if about.get("step") == "reveal":
-            released.append(read_ledger(tmp_path / "run" / FILE)[-1].released)
+            released.append(read_ledger(here.run / FILE)[-1].released)
 
-    net.forge = note_ledger
-    outcome = run_secure(net, recipe, tmp_path / "run", authority)
+    outcome = here.play(spoil=dies("b", "reveal", 0), forge=note_ledger)
     assert outcome.finished and "budget is used up" in outcome.reason and outcome.rounds == 2
     assert released == [1, 1, 1, 2, 2, 3, 3], "written down before anybody is asked to reveal"
-    assert clients_of(tmp_path / "run") == [(0, 1, 3, 4)] * 2
+    assert here.clients == [WITHOUT_B] * 2
     counts = [json.loads((tmp_path / site / "revealed.json").read_text()) for site in "abc"]
     assert counts == [{RUN: 3}, {RUN: 1}, {RUN: 3}]
-    state = final(tmp_path / "run", method)[1]
+    state = here.final()[1]
     assert np.isfinite(state.inner.particles).all() and state.round == 2
-    _asks_for_more(net, recipe, tmp_path, authority)
-
-
-def _asks_for_more(net: Local, recipe: Recipe, folder: Path, authority: Authority) -> None:
-    """A server that has lost its ledger is refused by the sites themselves, also by new processes."""
-    (folder / "run" / FILE).unlink()
-    (folder / "run" / CHECKPOINT).unlink()
-    sites = secure_sites(folder, make_store((3, 5, 2, 4, 5), seed=4), SHARES, recipe, authority)
-    outcome = run_secure(Local(sites), recipe, folder / "run", authority, 2)
+    # A server that has lost its ledger is refused by the sites themselves, also by new processes.
+    (here.run / FILE).unlink()
+    (here.run / CHECKPOINT).unlink()
+    outcome = here.play(2)
     assert not outcome.finished
     assert "budget of this run is for 3 rounds" in outcome.reason
 
 
-def test_a_server_cannot_loosen_the_clip(
-    tiny: ClientStore, tmp_path: Path, authority: Authority
-) -> None:
-    """Neither in secure rounds nor in plain ones."""
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_server_cannot_loosen_the_clip(secure: bool, world: Make) -> None:
     method = private(rounds=1)
 
     def forge(site: str, about: Any, params: Any) -> None:
         if "value.clip" in params and site == "a":
             params["value.clip"] = np.array(1e9)
 
-    for secure in (True, False):
-        folder = tmp_path / str(secure)
-        recipe = private_opened(method, 1)
-        net = Local(secure_sites(folder, tiny, SHARES, recipe, authority), forge=forge)
-        assert run_secure(net, recipe, folder / "run", authority, secure=secure).finished
-        assert clients_of(folder / "run") == [(2, 3, 4)]
-        assert (
-            "asks for a clip norm of 1e+09, and the run has one of 0.5" in refusals(folder, "a")[0]
-        )
+    here = world(SHARES, method, 1, data=TINY, **privacy_of(method))
+    assert here.play(forge=forge, secure=secure).finished
+    assert here.clients == [(2, 3, 4)]
+    assert "clip norm of 1e+09, and the run has one of 0.5" in refusals(here, "a")[0]
 
 
 def test_agreed_settings_follow_the_survivors() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from local_sites import (
-    Crash,
-    Local,
-    assert_close,
-    final,
-    make_sites,
-    recipe_for,
-    record_of,
-    run_segment,
-)
+from local_sites import RUN, Crash, World, assert_close
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.data.store import ClientStore
@@ -32,12 +23,12 @@ from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.transforms import Compressed
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.sites import participation
-from pacpfl.sites.runs import replay
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import give_order, read_outcome
 
 LENGTHS = (3, 5, 2, 4, 5)
 SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
+ALL, WITHOUT_B = (0, 1, 2, 3, 4), (0, 1, 3, 4)
 ROUNDS = 12
 
 
@@ -73,156 +64,117 @@ class Counting(StatelessToy):
         return super().server_update(state, self.clients * updates / 5, weights, key)
 
 
-METHODS = {
+METHODS: dict[str, Callable[[int], Method]] = {
     "stateless": lambda n: StatelessToy(),
     "stateful": lambda n: Toy(),
     "counting": lambda n: Counting(n),
+    "gaussian": gaussian,
     "int8": lambda n: Compressed(Toy(), "int8"),
 }
+Make = Callable[..., World]
 
 
-def assert_replayed(folder: Path, store: ClientStore, build: Any, rounds: int = ROUNDS) -> None:
-    done, state = final(folder, build(store.clients))
-    assert done == rounds
-    record = record_of(folder)
-    assert len(record.rounds) == rounds
-    again, _ = replay(build, store, record, seed=7, dtype=np.float64)
-    assert_close(state, again)
+@pytest.fixture
+def world(store: ClientStore, wide: ClientStore, tmp_path: Path) -> Make:
+    """Sites for a method of this kind; `int8`: its updates are compressed on their way."""
+
+    def make(kind: str = "stateful", rounds: int = ROUNDS, **recipe: Any) -> World:
+        if kind != "int8":
+            return World(tmp_path, store, SHARES, METHODS[kind], rounds, **recipe)
+        made = World(tmp_path, wide, SHARES, METHODS["stateful"], rounds, **recipe)
+        made.method, made.terms = METHODS[kind](5), {"encoding": "int8"}
+        return made
+
+    return make
 
 
 @pytest.mark.parametrize("kind", ["stateful", "counting"])
-def test_with_everybody_it_is_the_simulators_run(
-    kind: str, store: ClientStore, tmp_path: Path
-) -> None:
-    recipe = recipe_for(METHODS[kind], ROUNDS)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
-    outcome = run_segment(exchange, recipe, tmp_path / "run")
+def test_with_everybody_it_is_the_simulators_run(kind: str, world: Make) -> None:
+    here = world(kind)
+    outcome = here.play()
     assert outcome.finished and outcome.rounds == ROUNDS, outcome
-    expected = train(METHODS[kind](5), store, rounds=ROUNDS, seed=7, dtype=np.float64)
-    assert_close(final(tmp_path / "run", METHODS[kind](5))[1], expected.state)
-    assert_replayed(tmp_path / "run", store, METHODS[kind])
+    assert_close(here.final()[1], here.simulated())
+    here.assert_replayed(METHODS[kind])
 
 
-def test_rounds_at_sites_and_in_one_process_are_parts_of_one_training(
-    store: ClientStore, tmp_path: Path
-) -> None:
+def test_rounds_at_sites_and_in_one_process_are_parts_of_one_training(world: Make) -> None:
     """Both cohorts play for the same loop, so either goes on from the other's checkpoint."""
-    recipe = recipe_for(METHODS["stateless"], ROUNDS)
-    folder, method = tmp_path / "run", StatelessToy()
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
+    here = world("stateless")
 
     def stop(site: str, about: Any, reply: Any) -> Any:
-        exchange.stop = about.get("round") == 4
+        here.net.stop = about.get("round") == 4
         return reply
 
-    exchange.spoil = stop
-    assert run_segment(exchange, recipe, folder).rounds == 5
-    options: dict[str, Any] = {"seed": 7, "dtype": np.float64}
-    whole = train(method, store, rounds=ROUNDS, **options)
-    saving = Saving(folder / CHECKPOINT, "a run")
-    reached: list[int] = []
-    train(method, store, rounds=ROUNDS, **options, saving=saving,
+    assert here.play(spoil=stop).rounds == 5
+    saving, reached = Saving(here.run / CHECKPOINT, "a run"), list[int]()
+    train(here.method, here.store, rounds=ROUNDS, seed=7, dtype=np.float64, saving=saving,
           progress=lambda now: reached.append(now.round),
           stop=lambda: bool(reached))  # fmt: skip
     assert 5 < reached[-1] < ROUNDS
-    with open(folder / participation.FILE, "ab") as log:  # everybody took part
+    with open(here.run / participation.FILE, "ab") as log:  # everybody took part
         for number in range(5, reached[-1]):
-            entry = {"kind": "round", "round": number, "clients": [0, 1, 2, 3, 4]}
+            entry = {"kind": "round", "round": number, "clients": ALL}
             log.write(json.dumps(entry).encode() + b"\n")
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
-    assert run_segment(exchange, recipe, folder, 2).finished
-    done, state = final(folder, method)
+    assert here.play(2).finished
+    done, state = here.final()
     assert done == ROUNDS
-    assert_close(state, whole.state)
+    assert_close(state, here.simulated())
 
 
 def test_compressed_updates_travel_in_an_eighth_and_give_the_simulators_run(
-    wide: ClientStore, tmp_path: Path
+    world: Make, tmp_path: Path
 ) -> None:
-    received = {}
+    here, received = world("int8", 5), {}
     for encoding in ("exact", "int8"):
-        recipe = recipe_for(METHODS["stateful"], 5)
-        folder = tmp_path / encoding
-        exchange = Local(make_sites(folder, wide, SHARES, recipe))
-        run_segment(exchange, recipe, folder / "run", encoding=encoding)
-        lines = participation.entries(folder / "run" / participation.FILE)
-        received[encoding] = lines[-1]["received"]
+        here.folder, here.run = tmp_path / encoding, tmp_path / encoding / "run"
+        here.play(encoding=encoding)
+        received[encoding] = here.entries[-1]["received"]
     assert received == {"exact": 5 * 80 * 8, "int8": 5 * (80 + 8)}
-    method = METHODS["int8"](5)
-    expected = train(method, wide, rounds=5, seed=7, dtype=np.float64)
-    assert_close(final(tmp_path / "int8" / "run", method)[1], expected.state)
+    assert_close(here.final()[1], here.simulated())
 
 
-def test_some_clients_in_a_round_are_those_the_simulator_chooses(
-    store: ClientStore, tmp_path: Path
-) -> None:
-    recipe = recipe_for(METHODS["stateful"], ROUNDS, clients_per_round=3)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
-    run_segment(exchange, recipe, tmp_path / "run")
-    expected = train(Toy(), store, rounds=ROUNDS, seed=7, dtype=np.float64, clients_per_round=3)
-    assert_close(final(tmp_path / "run", Toy())[1], expected.state)
-    assert {len(one.clients) for one in record_of(tmp_path / "run").rounds} == {3}
+def test_some_clients_in_a_round_are_those_the_simulator_chooses(world: Make) -> None:
+    here = world(clients_per_round=3)
+    here.play()
+    assert_close(here.final()[1], here.simulated(clients_per_round=3))
+    assert set(map(len, here.clients)) == {3}
 
 
 @pytest.mark.parametrize("kind", ["stateful", "int8"])
-def test_a_silent_site_leaves_and_the_run_goes_on(
-    kind: str, store: ClientStore, wide: ClientStore, tmp_path: Path
-) -> None:
+def test_a_silent_site_leaves_and_the_run_goes_on(kind: str, world: Make) -> None:
     def lose(site: str, about: Any, reply: Any) -> Any:
         gone = site == "b" and about["task"] == "train" and about["round"] >= 4
         return None if gone else reply
 
-    recipe = recipe_for(METHODS["stateful"], ROUNDS)
-    encoding = "int8" if kind == "int8" else "exact"
-    data = wide if kind == "int8" else store
-    exchange = Local(make_sites(tmp_path, data, SHARES, recipe), lose)
-    outcome = run_segment(exchange, recipe, tmp_path / "run", encoding=encoding)
-    assert outcome.finished
-    clients = [one.clients for one in record_of(tmp_path / "run").rounds]
-    assert clients == [(0, 1, 2, 3, 4)] * 4 + [(0, 1, 3, 4)] * (ROUNDS - 4)
-    asked = [s for about, s, _ in exchange.asked if about["task"] == "train"]
+    here = world(kind)
+    assert here.play(spoil=lose).finished
+    assert here.clients == [ALL] * 4 + [WITHOUT_B] * (ROUNDS - 4)
+    asked = [s for about, s, _ in here.net.asked if about["task"] == "train"]
     assert sum("b" in names for names in asked) == 5, "a silent site is asked no more"
-    assert_replayed(tmp_path / "run", data, METHODS[kind])
+    here.assert_replayed(METHODS[kind])
 
 
 @pytest.mark.parametrize("kind", ["stateful", "int8"])
-def test_a_killed_server_goes_on_from_its_checkpoint(
-    kind: str, store: ClientStore, wide: ClientStore, tmp_path: Path
-) -> None:
+def test_a_killed_server_goes_on_from_its_checkpoint(kind: str, world: Make) -> None:
     """Twice; clients that keep something go back with it."""
+    here = world(kind)
+    here.terms["checkpoint_rounds"] = 3
+    for segment, number in ((1, 5), (2, 9)):
 
-    def kill_in(number: int) -> Any:
-        def spoil(site: str, about: Any, reply: Any) -> Any:
+        def kill(site: str, about: Any, reply: Any, number: int = number) -> Any:
             if about["task"] == "train" and about["round"] == number:
                 raise Crash
             return reply
 
-        return spoil
-
-    recipe = recipe_for(METHODS["stateful"], ROUNDS)
-    encoding = "int8" if kind == "int8" else "exact"
-    data = wide if kind == "int8" else store
-    folder = tmp_path / "run"
-    for segment, number in ((1, 5), (2, 9)):
-        sites = make_sites(tmp_path, data, SHARES, recipe)  # their processes are new
         with pytest.raises(Crash):
-            run_segment(
-                Local(sites, kill_in(number)), recipe, folder, segment,
-                checkpoint_rounds=3, encoding=encoding,
-            )  # fmt: skip
-    sites = make_sites(tmp_path, data, SHARES, recipe)
-    outcome = run_segment(Local(sites), recipe, folder, 3, checkpoint_rounds=3, encoding=encoding)
-    assert outcome.finished
-    starts = [
-        e["start"] for e in participation.entries(folder / participation.FILE) if "start" in e
-    ]
-    assert starts == [0, 3, 9]
-    assert_replayed(folder, data, METHODS[kind])
-    expected = train(METHODS[kind](5), data, rounds=ROUNDS, seed=7, dtype=np.float64)
-    assert_close(final(folder, METHODS[kind](5))[1], expected.state)
+            here.play(segment, spoil=kill)
+    assert here.play(3).finished
+    assert [entry["start"] for entry in here.entries if "start" in entry] == [0, 3, 9]
+    here.assert_replayed(METHODS[kind])
+    assert_close(here.final()[1], here.simulated())
 
 
-def test_an_answer_that_does_not_count_leaves_no_trace(store: ClientStore, tmp_path: Path) -> None:
+def test_an_answer_that_does_not_count_leaves_no_trace(world: Make) -> None:
     """Only one of three answers in time: too few, so the round is asked for again."""
     times = {"count": 0}
 
@@ -232,157 +184,112 @@ def test_an_answer_that_does_not_count_leaves_no_trace(store: ClientStore, tmp_p
             return reply._replace(text="?") if times["count"] == 1 else reply
         return reply
 
-    recipe = recipe_for(METHODS["stateful"], ROUNDS)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), lose)
-    outcome = run_segment(exchange, recipe, tmp_path / "run", quorum=3)
-    assert outcome.finished and times["count"] == 2
-    expected = train(Toy(), store, rounds=ROUNDS, seed=7, dtype=np.float64)
-    assert_close(final(tmp_path / "run", Toy())[1], expected.state)
+    here = world()
+    assert here.play(spoil=lose, quorum=3).finished and times["count"] == 2
+    assert_close(here.final()[1], here.simulated())
 
 
-def wrong(reply: Any, what: str) -> Any:
-    params = dict(reply.params)
-    name = next(iter(params))
-    if what == "shape":
-        params[name] = params[name][:, :-1].copy()
-    elif what == "nan":
-        params[name] = params[name] * np.nan
-    elif what == "type":
-        params[name] = params[name].astype(np.float32)
-    elif what == "more":
-        params["value.more"] = np.zeros(3)
-    elif what == "nothing":
-        params = {}
-    elif what == "pickle":
-        params[name] = b"\x80\x05c__builtin__\neval\n"
-    elif what == "objects":
-        params[name] = np.array([object()] * params[name].size, object).reshape(params[name].shape)
-    elif what == "large":
-        params[name] = np.broadcast_to(0.0, (2**15, 2**15))
-    elif what == "round":
-        return reply._replace(text=reply.text.replace('"round":', '"round":9'))
-    elif what == "text":
-        return reply._replace(text="{" * 10)
-    elif what == "no text":
-        return reply._replace(text=None)
-    elif what == "list":
-        return reply._replace(params=[1, 2])
-    return reply._replace(params=params)
+def first(change: Callable[[np.ndarray], Any]) -> Callable[[Any], Any]:
+    """What is wrong with a reply whose first array is another."""
+
+    def spoil(reply: Any) -> Any:
+        name = next(iter(reply.params))
+        return reply._replace(params=reply.params | {name: change(reply.params[name])})
+
+    return spoil
 
 
-WRONG = ("shape", "nan", "type", "more", "nothing", "pickle", "objects", "large", "round", "text",
-         "no text", "list")  # fmt: skip
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "shape": first(lambda a: a[:, :-1].copy()),
+    "nan": first(lambda a: a * np.nan),
+    "type": first(lambda a: a.astype(np.float32)),
+    "pickle": first(lambda a: b"\x80\x05c__builtin__\neval\n"),
+    "objects": first(lambda a: np.array([object()] * a.size, object).reshape(a.shape)),
+    "large": first(lambda a: np.broadcast_to(0.0, (2**15, 2**15))),
+    "more": lambda reply: reply._replace(params=reply.params | {"value.more": np.zeros(3)}),
+    "nothing": lambda reply: reply._replace(params={}),
+    "list": lambda reply: reply._replace(params=[1, 2]),
+    "round": lambda reply: reply._replace(text=reply.text.replace('"round":', '"round":9')),
+    "text": lambda reply: reply._replace(text="{" * 10),
+    "no text": lambda reply: reply._replace(text=None),
+}
 
 
-def test_a_malformed_update_changes_nothing(store: ClientStore, tmp_path: Path) -> None:
+def test_a_malformed_update_changes_nothing(world: Make) -> None:
     """Each kind of mischief in a round of its own, and an honest round after it."""
 
     def spoil(site: str, about: Any, reply: Any) -> Any:
         number = about.get("round", 0)
         bad = site == "b" and about["task"] == "train" and number % 2
-        return wrong(reply, WRONG[number // 2]) if bad else reply
+        return list(WRONG.values())[number // 2](reply) if bad else reply
 
-    rounds = 2 * len(WRONG) + 1
-    recipe = recipe_for(METHODS["stateful"], rounds)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), spoil)
-    assert run_segment(exchange, recipe, tmp_path / "run").finished
-    clients = [one.clients for one in record_of(tmp_path / "run").rounds]
-    assert clients == [(0, 1, 2, 3, 4), (0, 1, 3, 4)] * len(WRONG) + [(0, 1, 2, 3, 4)]
-    assert sum(note.startswith("b was refused") for note in exchange.notes) == len(WRONG)
-    lines = participation.entries(tmp_path / "run" / participation.FILE)[1:]
-    reasons = [line["refused"]["b"] for line in lines if line["refused"]]
+    here = world(rounds=2 * len(WRONG) + 1)
+    assert here.play(spoil=spoil).finished
+    assert here.clients == [ALL, WITHOUT_B] * len(WRONG) + [ALL]
+    assert sum(note.startswith("b was refused") for note in here.net.notes) == len(WRONG)
+    reasons = [line["refused"]["b"] for line in here.entries[1:] if line["refused"]]
     assert len(reasons) == len(WRONG) and "not finite" in reasons[1]
-    assert_replayed(tmp_path / "run", store, METHODS["stateful"], rounds)
+    here.assert_replayed(METHODS["stateful"])
 
 
-def test_who_is_refused_three_times_is_asked_no_more(store: ClientStore, tmp_path: Path) -> None:
+def test_who_is_refused_three_times_is_asked_no_more(world: Make) -> None:
     def spoil(site: str, about: Any, reply: Any) -> Any:
-        return wrong(reply, "nan") if site == "a" and about["task"] == "train" else reply
+        return WRONG["nan"](reply) if site == "a" and about["task"] == "train" else reply
 
-    recipe = recipe_for(METHODS["stateless"], 6)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), spoil)
-    assert run_segment(exchange, recipe, tmp_path / "run").finished
-    asked = [s for about, s, _ in exchange.asked if about["task"] == "train"]
+    here = world("stateless", 6)
+    assert here.play(spoil=spoil).finished
+    asked = [s for about, s, _ in here.net.asked if about["task"] == "train"]
     assert sum("a" in names for names in asked) == 3
 
 
-def test_too_few_sites_end_the_segment_and_nothing_is_lost(
-    store: ClientStore, tmp_path: Path
-) -> None:
+def test_too_few_sites_end_the_segment_and_nothing_is_lost(world: Make) -> None:
     def lose(site: str, about: Any, reply: Any) -> Any:
         return None if site != "a" and about.get("round") == 7 else reply
 
-    recipe = recipe_for(METHODS["stateful"], ROUNDS)
-    folder = tmp_path / "run"
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), lose)
-    outcome = run_segment(exchange, recipe, folder, quorum=2)
+    here = world()
+    outcome = here.play(spoil=lose, quorum=2)
     assert (outcome.finished, outcome.rounds, outcome.fatal) == (False, 7, False)
-    assert "2 are needed" in outcome.reason and read_outcome(folder, 1) == outcome
-    outcome = run_segment(
-        Local(make_sites(tmp_path, store, SHARES, recipe)), recipe, folder, 2, quorum=2
-    )
-    assert outcome.finished
-    assert_replayed(folder, store, METHODS["stateful"])
+    assert "2 are needed" in outcome.reason and read_outcome(here.run, 1) == outcome
+    assert here.play(2, quorum=2).finished
+    here.assert_replayed(METHODS["stateful"])
 
 
 @pytest.mark.parametrize("kind", ["stateful", "counting"])
-def test_a_newcomer_takes_part_from_the_next_segment(
-    kind: str, store: ClientStore, tmp_path: Path
-) -> None:
-    recipe = recipe_for(METHODS[kind], ROUNDS)
-    folder = tmp_path / "run"
-    sites = make_sites(tmp_path, store, SHARES, recipe)
-    early = {name: sites[name] for name in ("a", "b")}
+def test_a_newcomer_takes_part_from_the_next_segment(kind: str, world: Make) -> None:
+    here = world(kind)
+    sites = here.sites()
 
     def end(site: str, about: Any, reply: Any) -> Any:
         if about.get("round") == 5:
-            give_order(folder, 1, end=True)
+            give_order(here.run, 1, end=True)
         return reply
 
-    outcome = run_segment(Local(early, end), recipe, folder)
+    outcome = here.play(1, {name: sites[name] for name in ("a", "b")}, spoil=end)
     assert (outcome.finished, outcome.rounds) == (False, 6)
-    assert run_segment(Local(sites), recipe, folder, 2).finished
-    totals = [one.total for one in record_of(folder).rounds]
-    assert totals == [3] * 6 + [5] * 6
-    assert_replayed(folder, store, METHODS[kind])
+    assert here.play(2, sites).finished
+    assert [one.total for one in here.record.rounds] == [3] * 6 + [5] * 6
+    here.assert_replayed(METHODS[kind])
 
 
-def test_a_server_that_was_replaced_writes_nothing_more(store: ClientStore, tmp_path: Path) -> None:
-    recipe = recipe_for(METHODS["stateless"], ROUNDS)
-    folder = tmp_path / "run"
+def test_a_server_that_was_replaced_writes_nothing_more(world: Make) -> None:
+    here = world("stateless")
 
     def replaced(site: str, about: Any, reply: Any) -> Any:
         if about.get("round") == 5:
-            give_order(folder, 2)
+            give_order(here.run, 2)
         return reply
 
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe), replaced)
-    outcome = run_segment(exchange, recipe, folder, checkpoint_rounds=2)
+    outcome = here.play(spoil=replaced, checkpoint_rounds=2)
     assert not outcome.finished and outcome.reason == "another segment has taken over"
-    assert final(folder, StatelessToy())[0] == 4
-    assert read_outcome(folder, 1) is None
+    assert here.final()[0] == 4
+    assert read_outcome(here.run, 1) is None
 
 
-def test_a_stopped_job_stops(store: ClientStore, tmp_path: Path) -> None:
-    recipe = recipe_for(METHODS["stateless"], ROUNDS)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
-
-    def stop(site: str, about: Any, reply: Any) -> Any:
-        exchange.stop = about.get("round") == 3
-        return reply
-
-    exchange.spoil = stop
-    outcome = run_segment(exchange, recipe, tmp_path / "run")
-    assert (outcome.finished, outcome.rounds) == (False, 4)
-
-
-def test_sites_keep_the_result_and_trace_once(store: ClientStore, tmp_path: Path) -> None:
-    recipe = recipe_for(gaussian, 4)
-    exchange = Local(make_sites(tmp_path, store, SHARES, recipe))
-    run_segment(exchange, recipe, tmp_path / "run")
+def test_sites_keep_the_result_and_trace_once(world: Make) -> None:
+    here = world("gaussian", 4)
+    here.play()
     for name in SHARES:
-        assert (tmp_path / name / "models" / "0123abcd" / "state.safetensors").is_file()
-    lines = participation.entries(tmp_path / "run" / participation.FILE)
-    assert {line["traces"] for line in lines if line["kind"] == "round"} == {1}
-    train_params = next(p for about, _, p in exchange.asked if about["task"] == "train")
+        assert (here.folder / name / "models" / RUN / "state.safetensors").is_file()
+    assert {line["traces"] for line in here.entries if line["kind"] == "round"} == {1}
+    train_params = next(p for about, _, p in here.net.asked if about["task"] == "train")
     assert list(train_params) == ["value.particles"], "the optimiser's state stays at the server"
