@@ -1,4 +1,4 @@
-"""Triangles in pieces against whole arrays."""
+"""How triangles are cut into pieces; what is done with these is in test_linalg.py."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """11 rows in four tiles of two or three."""
     monkeypatch.setattr(tiles, "TILE", 2)
     monkeypatch.setattr(tiles, "ROWS", 1)
-
-
-@pytest.fixture
-def triangle() -> np.ndarray:
-    return np.tril(np.random.default_rng(0).normal(size=(2, SIZE, SIZE)))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +50,3 @@ def test_only_blocks_on_and_below_the_diagonal_are_asked_for() -> None:
     assert seen.max() == 1
     np.testing.assert_array_equal(np.tril(seen), np.tril(np.ones_like(seen)))
     assert seen.sum() < 0.7 * SIZE**2
-
-
-def test_cut_and_joined_again(triangle: np.ndarray) -> None:
-    cut = tiles.split(jnp.asarray(triangle))
-    np.testing.assert_array_equal(tiles.join(cut), triangle)
-    diagonal = np.diagonal(triangle, axis1=-2, axis2=-1)
-    np.testing.assert_array_equal(tiles.diagonal(cut), diagonal)
-    more = tiles.add_to_diagonal(cut, jnp.array([1.0, 3.0]))
-    expected = triangle + np.array([1.0, 3.0])[:, None, None] * np.eye(SIZE)
-    np.testing.assert_array_equal(tiles.join(more), expected)

@@ -53,13 +53,8 @@ def test_what_was_saved_comes_back_bit_for_bit(path: Path) -> None:
     assert_same_tree((back.state, back.history), (saved.state, saved.history))
     signs = np.signbit(back.state[0].particles)
     np.testing.assert_array_equal(signs, np.signbit(saved.state[0].particles))
-
-
-def test_it_is_plain_safetensors(path: Path) -> None:
-    save_checkpoint(path, make(), "me")
-    arrays = load_file(path)
-    np.testing.assert_array_equal(arrays["history/value"], make().history["value"])
-    np.testing.assert_array_equal(arrays["state[0].particles"], make().state[0].particles)
+    # It is plain safetensors.
+    np.testing.assert_array_equal(load_file(path)["history/value"], saved.history["value"])
 
 
 def test_other_files_are_refused(path: Path) -> None:
@@ -69,11 +64,6 @@ def test_other_files_are_refused(path: Path) -> None:
     refused(path)
     files.save_arrays(path, KIND, {"weights": np.zeros(3)}, {"identity": "me", "round": "3"})
     assert "shapes" in refused(path)
-
-
-def test_another_configuration_is_refused(path: Path) -> None:
-    save_checkpoint(path, make(), "another")
-    assert "another configuration" in refused(path)
 
 
 @pytest.mark.parametrize(

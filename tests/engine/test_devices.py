@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from patience import patience
 SCRIPT = """
 import json, logging, sys
 import jax
-jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+sys.path.insert(0, sys.argv[1])
+jax.config.update("jax_num_cpu_devices", int(sys.argv[2]))
 import numpy as np, optax
+from toys import Toy, make_store
 from pacpfl.data.store import from_samples
 from pacpfl.engine import compiled as engine, rounds
 from pacpfl.engine.simulate import train
@@ -40,7 +43,7 @@ logger.addHandler(Listen())
 logger.propagate = False
 average, averaged = engine.average, []
 engine.average = lambda *arguments: averaged.append(1) or average(*arguments)
-for setting in sys.argv[2:]:
+for setting in sys.argv[3:]:
     working_set, _, how = setting.partition("+")
     rounds.WORKING_SET["cpu"] = int(working_set)
     PACPFL.together = how == ""  # else every client's update is computed
@@ -55,25 +58,33 @@ for setting in sys.argv[2:]:
     print(json.dumps(
         {"particles": out, "compilations": len(compiled), "averaged": bool(averaged)}
     ))
+jax.config.update("jax_enable_x64", True)
+toys = [train(Toy(), make_store((3, 5, 2, 4, 5)), rounds=23, clients_per_round=c, dtype=np.float64)
+        for c in (5, 2)]
+print(json.dumps([np.asarray(leaf).tolist() for toy in toys for leaf in jax.tree.leaves(toy[:3])]))
 """
 WHOLE, IN_BLOCKS = 2**30, 2**13
 
 
-def run(devices: int, *working_sets: int | str) -> list[dict]:
+def run(devices: int, *working_sets: int | str) -> tuple[list[dict], list]:
+    """What each setting gives, and all numbers of clients that keep something between rounds."""
+    here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(devices), *map(str, working_sets)],
+        [sys.executable, "-c", SCRIPT, *map(str, (here, devices, *working_sets))],
         env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs that run for a moment
         capture_output=True,
         text=True,
         timeout=patience(240),
         check=True,
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    *settings, toys = map(json.loads, done.stdout.splitlines())
+    return settings, toys
 
 
 @pytest.fixture(scope="module")
-def on_one() -> dict:
-    return run(1, f"{WHOLE}+each")[0]
+def on_one() -> tuple[dict, list]:
+    (found,), toys = run(1, f"{WHOLE}+each")
+    return found, toys
 
 
 @pytest.mark.parametrize(
@@ -87,11 +98,15 @@ def on_one() -> dict:
 def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, settings):
     """Also where each device computes its clients' mean update at once, and where devices exchange
     sums of updates, as they do for networks."""
-    for setting, other in zip(settings, run(devices, *settings), strict=True):
+    expected_run, expected_toys = on_one
+    found, toys = run(devices, *settings)
+    for values, expected in zip(toys, expected_toys, strict=True):
+        np.testing.assert_allclose(values, expected, rtol=1e-9)
+    for setting, other in zip(settings, found, strict=True):
         assert other["averaged"] == (devices > 1 and "each" not in str(setting))
-        for clients, expected in on_one["particles"].items():
+        for clients, expected in expected_run["particles"].items():
             np.testing.assert_allclose(
                 other["particles"][clients], np.array(expected), rtol=2e-4, atol=2e-5
             )
         # Two trainings, and each compiled its rounds once, however many calls it made.
-        assert other["compilations"] == on_one["compilations"] == 2
+        assert other["compilations"] == expected_run["compilations"] == 2

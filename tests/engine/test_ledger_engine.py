@@ -175,12 +175,10 @@ def test_a_checkpoint_without_its_ledger_stops_the_run(tmp_path: Path) -> None:
         path.unlink()
     private_run(tmp_path, 10)
     lines = (tmp_path / "ledger").read_bytes().splitlines(keepends=True)
-    (tmp_path / "ledger").write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(InputError, match="not the ledger"):
-        private_run(tmp_path)
-    (tmp_path / "ledger").unlink()
-    with pytest.raises(InputError, match="not the ledger"):
-        private_run(tmp_path)
+    for spoil in (lambda p: p.write_bytes(b"".join(lines[:-1])), lambda p: p.unlink()):
+        spoil(tmp_path / "ledger")
+        with pytest.raises(InputError, match="not the ledger"):
+            private_run(tmp_path)
 
 
 def test_the_release_is_written_before_the_rounds_are_computed(

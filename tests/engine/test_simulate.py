@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -163,32 +161,6 @@ def test_no_more_slots_than_blocks_and_devices_need() -> None:
         assert layout.slots - c < devices * blocks
     assert divide(24, 10, 4, 4).blocks == 1, "a small federation needs no division"
     assert divide(7, 2400, 64, 4).block == 1, "the largest go one by one"
-
-
-ON_TWO_DEVICES = f"""
-import sys
-import jax, numpy as np
-jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, sys.argv[1])
-from toys import Toy, make_store
-from pacpfl.engine.rounds import divide
-from pacpfl.engine.simulate import train
-layout = divide(5, 5, 1, 8)
-assert layout.devices == 2 and layout.slots == 6, layout
-for c in (5, 2):
-    trained = train(Toy(), make_store({LENGTHS}), rounds={ROUNDS}, clients_per_round=c, seed=7,
-                    dtype=np.float64)
-    np.savez(f"{{sys.argv[2]}}/{{c}}.npz", *map(np.asarray, jax.tree.leaves(trained[:3])))
-"""
-
-
-def test_division_over_devices_changes_nothing(tmp_path: Path) -> None:
-    here = str(Path(__file__).parent)
-    subprocess.run([sys.executable, "-c", ON_TWO_DEVICES, here, str(tmp_path)], check=True)
-    for c in (5, 2):
-        with np.load(tmp_path / f"{c}.npz") as found:
-            assert_close_tree([found[name] for name in found.files], undisturbed(c)[:3], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("n", "c"), [(6, 3), (5, 1), (4, 4), (100_000, 50)])

@@ -158,15 +158,6 @@ def test_a_gradient_that_is_not_finite_costs_its_particle_one_step(bad: float) -
     np.testing.assert_array_equal(again.skipped, [0, 2, 0])
 
 
-def test_the_order_of_particles_is_only_an_order() -> None:
-    state, updates, order = make_state(), make_updates(), jnp.array([2, 0, 1])
-    after = update_server(METHOD, state, updates, ALL, KEY).particles
-    other = state._replace(particles=state.particles[order])
-    gradients = updates.gradients[:, order]
-    turned = update_server(METHOD, other, updates._replace(gradients=gradients), ALL, KEY)
-    np.testing.assert_allclose(turned.particles, after[order], rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("rule", ["evidence", "printed"])
 @pytest.mark.parametrize(("batch", "temperature"), [(2, 1.0), (None, 1.8), (3, 0.5)])
 def test_mini_batches_and_temperature(

@@ -210,12 +210,3 @@ def test_classes_are_divided_along_the_first_principal_component() -> None:
         halves = scores > np.median(scores)
         side = np.asarray(tree.side[1])[node] > 0
         assert (side == halves).all() or (side == ~halves).all()
-
-
-def test_classes_alike_stay_together() -> None:
-    """Two groups far apart, numbered alternately; the first decision is between the groups."""
-    rng = np.random.default_rng(8)
-    group = np.arange(6) % 2
-    means = rng.normal(size=(6, 5)) + 20 * group[:, None] * np.eye(5)[2]
-    side = np.asarray(compiled_tree(means @ means.T, np.ones(6, bool)).side[0])
-    assert len(set(side[group == 0])) == len(set(side[group == 1])) == 1 and len(set(side)) == 2

@@ -86,10 +86,6 @@ def test_fingerprint_weighs_members_by_use(oracle: SimpleNamespace) -> None:
 
 
 def test_blocks_repeat_those_of_the_base() -> None:
-    blocks = PRIOR.blocks
-    assert blocks[0].name == "logits" and blocks[0].size == 3
-    assert len({block.name for block in blocks}) == len(blocks) == 1 + 3 * len(BASE.blocks)
-    assert PRIOR.components == 3
-    for j in range(3):
-        own = blocks[1 + j * len(BASE.blocks) : 1 + (j + 1) * len(BASE.blocks)]
-        assert [block[1:] for block in own] == [block[1:] for block in BASE.blocks]
+    logits, *members = PRIOR.blocks
+    assert (logits.name, logits.size, PRIOR.components) == ("logits", 3, 3)
+    assert [block[1:] for block in members] == 3 * [block[1:] for block in BASE.blocks]
