@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from scipy.stats import beta as beta_distribution
-
-from pacpfl.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -56,16 +53,19 @@ def random_world(
     losses = rng.uniform(a, b, (hypotheses, outcomes))
     losses[rng.random(losses.shape) < 0.3] = a
     losses[rng.random(losses.shape) < 0.3] = b
-    return World(
-        rng.dirichlet(np.ones(priors)),
-        rng.dirichlet(np.full(hypotheses, 0.5), priors),
-        losses,
-        rng.dirichlet(np.ones(outcomes), clients),
-        tuple(samples),
-        tuple(betas),
-        a,
-        b,
-    )
+    hyper_prior = rng.dirichlet(np.ones(priors))
+    chances = rng.dirichlet(np.full(hypotheses, 0.5), priors)
+    data = rng.dirichlet(np.ones(outcomes), clients)
+    return World(hyper_prior, chances, losses, data, tuple(samples), tuple(betas), a, b)
+
+
+def sure_world(
+    losses: np.ndarray, data: np.ndarray, samples: Sequence[int], betas: Sequence[float], b: float
+) -> World:
+    """Prior j is sure of hypothesis j, and no prior is likelier than another."""
+    faces = len(losses)
+    even = np.full(faces, 1 / faces)
+    return World(even, np.eye(faces), losses, data, tuple(samples), tuple(betas), 0.0, b)
 
 
 def coin_world(
@@ -74,19 +74,11 @@ def coin_world(
     """Fair coins: hypothesis j loses `width` where face j comes up, each with probability 1/2.
 
     Losses of the largest possible variance, so that the deviation terms are nearly tight.
-    Prior j is sure of hypothesis j; all faces are independent (2^faces outcomes).
+    All faces are independent (2^faces outcomes).
     """
     outcomes = np.array(list(itertools.product((0.0, width), repeat=faces)))
-    return World(
-        np.full(faces, 1 / faces),
-        np.eye(faces),
-        outcomes.T.copy(),
-        np.full((clients, len(outcomes)), 1 / len(outcomes)),
-        (samples,) * clients,
-        (beta,) * clients,
-        0.0,
-        width,
-    )
+    data = np.full((clients, len(outcomes)), 1 / len(outcomes))
+    return sure_world(outcomes.T.copy(), data, (samples,) * clients, (beta,) * clients, width)
 
 
 def draw(world: World, rng: np.random.Generator, repetitions: int) -> np.ndarray:
@@ -169,11 +161,3 @@ def failures_above(failed: np.ndarray, delta: float) -> bool:
     """Is a failure probability above delta certain to 99.9% (Clopper-Pearson)?"""
     k, n = int(np.sum(failed)), failed.size
     return k > 0 and bool(beta_distribution.ppf(0.001, k, n - k + 1) > delta)
-
-
-def refused(call: Callable[[], object]) -> None:
-    """Check that a call ends in an error of one sentence."""
-    with pytest.raises(InputError) as caught:
-        call()
-    words = str(caught.value)
-    assert words.endswith(".") and "\n" not in words and len(words) > 20

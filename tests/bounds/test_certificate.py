@@ -16,9 +16,9 @@ from finite_world import (
     gibbs,
     optimum,
     random_world,
-    refused,
     risks,
 )
+from refusals import refused
 
 from pacpfl.bounds import (
     ClientPremises,
@@ -30,17 +30,32 @@ from pacpfl.bounds import (
     tau_from_lambda,
 )
 from pacpfl.bounds.losses import ZERO_ONE, LossRange, monte_carlo_upper
-from pacpfl.certify.certificate import Candidate, Privacy, certify_client, certify_federation
+from pacpfl.certify.certificate import (
+    Candidate,
+    Certificate,
+    Privacy,
+    certify_client,
+    certify_federation,
+)
 
 FRESH = Privacy("independent", "a new client")
 PROVED = Privacy("proved", "noise of the laplace mode", 0.5, "client")
 ASSUMED = Privacy("assumed", "particles come from SVGD without noise", 0.01)
 
 
+ONE = ServerPremises((1.0,), (5,), 0.0, 1.0, 0.05)
+HELD = Condition("q", "holds", "r")
+
+
+def client(
+    *candidates: Candidate, m: int = 100, loss: LossRange = ZERO_ONE, privacy: Privacy = FRESH,
+    delta: float = 0.05,
+) -> Certificate:  # fmt: skip
+    return certify_client("c", loss, candidates, m=m, privacy=privacy, delta=delta)
+
+
 def test_one_exact_candidate_is_the_client_level_bound() -> None:
-    certificate = certify_client(
-        "house 3", ZERO_ONE, [Candidate(40.0, 0.1, 2.0)], m=100, privacy=PROVED, delta=0.05
-    )
+    certificate = client(Candidate(40.0, 0.1, 2.0), privacy=PROVED)
     given = ClientPremises(40.0, 100, 0.0, 1.0, 0.05, epsilon=0.5, unit="client")
     assert certificate.bound == pytest.approx(client_bound(0.1, 2.0, given).value, rel=1e-12)
     assert certificate.bound == pytest.approx(sum(certificate.terms.values()))
@@ -49,8 +64,7 @@ def test_one_exact_candidate_is_the_client_level_bound() -> None:
 
 
 def test_the_tightest_candidate_is_chosen_and_the_choice_is_paid_for() -> None:
-    grid = [Candidate(beta, 0.1, 0.05 * beta) for beta in (1.0, 30.0, 1000.0)]
-    certificate = certify_client("c", ZERO_ONE, grid, m=100, privacy=FRESH, delta=0.05)
+    certificate = client(*(Candidate(beta, 0.1, 0.05 * beta) for beta in (1.0, 30.0, 1000.0)))
     assert certificate.beta == 30.0 and certificate.betas == (1.0, 30.0, 1000.0)
     given = ClientPremises(30.0, 100, 0.0, 1.0, 0.05, choices=3)
     assert certificate.bound == pytest.approx(client_bound(0.1, 1.5, given).value, rel=1e-12)
@@ -58,8 +72,7 @@ def test_the_tightest_candidate_is_chosen_and_the_choice_is_paid_for() -> None:
 
 def test_draws_are_paid_for_out_of_delta() -> None:
     draws = np.random.default_rng(0).uniform(0.1, 0.3, 500)
-    candidates = [Candidate(20.0, draws, 1.0), Candidate(40.0, draws, 1.0)]
-    certificate = certify_client("c", ZERO_ONE, candidates, m=100, privacy=FRESH, delta=0.05)
+    certificate = client(Candidate(20.0, draws, 1.0), Candidate(40.0, draws, 1.0))
     assert sum(certificate.delta_split.values()) == pytest.approx(0.05)
     assert certificate.delta_split["draws"] == pytest.approx(0.01)
     upper = monte_carlo_upper(draws, 0.0, 1.0, 0.01 / 2)
@@ -70,9 +83,7 @@ def test_draws_are_paid_for_out_of_delta() -> None:
 
 
 def test_an_assumed_epsilon_is_said_to_be_assumed() -> None:
-    certificate = certify_client(
-        "c", ZERO_ONE, [Candidate(40.0, 0.1, 2.0)], m=100, privacy=ASSUMED, delta=0.05
-    )
+    certificate = client(Candidate(40.0, 0.1, 2.0), privacy=ASSUMED)
     statuses = {c.name: c.status for c in certificate.conditions}
     assert statuses["prior from an epsilon-DP algorithm"] == "assumed"
     assert statuses["bounded loss"] == "holds"
@@ -81,17 +92,12 @@ def test_an_assumed_epsilon_is_said_to_be_assumed() -> None:
 
 
 def test_a_vacuous_bound_is_no_statement() -> None:
-    certificate = certify_client(
-        "c", ZERO_ONE, [Candidate(10.0, 0.4, 50.0)], m=10, privacy=FRESH, delta=0.05
-    )
+    certificate = client(Candidate(10.0, 0.4, 50.0), m=10)
     assert certificate.vacuous and certificate.verdict == "no statement"
 
 
 def test_the_conditions_for_use_are_there_and_do_not_touch_validity() -> None:
-    loss = LossRange("wide", 0.0, 10.0)
-    certificate = certify_client(
-        "c", loss, [Candidate(100.0, 0.1, 0.1)], m=100, privacy=FRESH, delta=0.05
-    )
+    certificate = client(Candidate(100.0, 0.1, 0.1), loss=LossRange("wide", 0.0, 10.0))
     by_name = {c.name: c for c in certificate.conditions}
     assert by_name["deviation term below b - a"].status == "does not hold"
     assert certificate.proved and certificate.vacuous
@@ -117,7 +123,7 @@ def test_client_certificates_hold(seed: int) -> None:
             Candidate(b, average[rng.choice(5, 100, p=p)], float(divergence(p, world.priors[j])))
             for b, p in zip(grid, posteriors, strict=True)
         ]
-        certificate = certify_client("c", ZERO_ONE, candidates, m=m, privacy=privacy, delta=delta)
+        certificate = client(*candidates, m=m, privacy=privacy, delta=delta)
         truth = posteriors[grid.index(certificate.beta)] @ world.true_risks[0]
         failed.append(certificate.bound < truth)
     assert failures_at_most(np.array(failed), delta)
@@ -129,12 +135,7 @@ def test_certificates_hold_where_they_are_nearly_tight() -> None:
     world = coin_world(1, m, beta)
     counts = draw(world, np.random.default_rng(3), 2000)
     risk = counts[:, 0] @ world.losses[0] / m
-    bounds = [
-        certify_client(
-            "c", ZERO_ONE, [Candidate(beta, float(r), 0.0)], m=m, privacy=FRESH, delta=delta
-        ).bound
-        for r in risk
-    ]
+    bounds = [client(Candidate(beta, float(r), 0.0), m=m, delta=delta).bound for r in risk]
     assert failures_at_most(np.array(bounds) < 0.5, delta)
 
 
@@ -159,17 +160,8 @@ def test_the_federation_s_certificate() -> None:
     truth = np.array(world.betas) / 20 @ risks(world, counts, (0, 0, 0))[0] @ q[0]
     assert certificate.bound > truth
     wrong = Condition("hyper-posterior in use", "does not hold", "bare particles")
-    refused = certify_federation(ZERO_ONE, logs, kl, 0.3, given, wrong)
-    assert not refused.proved and refused.verdict == "not valid"
-
-
-ONE = ServerPremises((1.0,), (5,), 0.0, 1.0, 0.05)
-HELD = Condition("q", "holds", "r")
-
-
-def client(risk: float = 0.1, privacy: Privacy = FRESH, delta: float = 0.05) -> object:
-    candidate = Candidate(1.0, risk, 0.1)
-    return certify_client("c", ZERO_ONE, [candidate], m=10, privacy=privacy, delta=delta)
+    other = certify_federation(ZERO_ONE, logs, kl, 0.3, given, wrong)
+    assert not other.proved and other.verdict == "not valid"
 
 
 @pytest.mark.parametrize(
@@ -177,10 +169,10 @@ def client(risk: float = 0.1, privacy: Privacy = FRESH, delta: float = 0.05) -> 
     [
         lambda: Privacy("hoped", "no"),  # type: ignore[arg-type]
         lambda: Privacy("independent", "new", 0.1),
-        lambda: certify_client("c", ZERO_ONE, [], m=10, privacy=FRESH, delta=0.05),
-        lambda: client(risk=math.nan),
-        lambda: client(delta=1.0),
-        lambda: client(privacy=Privacy("assumed", "no", -1.0)),
+        lambda: client(),
+        lambda: client(Candidate(1.0, math.nan, 0.1)),
+        lambda: client(Candidate(1.0, 0.1, 0.1), delta=1.0),
+        lambda: client(Candidate(1.0, 0.1, 0.1), privacy=Privacy("assumed", "no", -1.0)),
         lambda: certify_federation(LossRange("other", 0.0, 2.0), [-1.0], 0.0, 0.5, ONE, HELD),
         lambda: certify_federation(ZERO_ONE, [-0.5], 0.0, math.nan, ONE, HELD),
         lambda: certify_federation(

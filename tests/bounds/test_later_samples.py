@@ -102,17 +102,8 @@ def test_later_range_is_kept_and_nearly_attained(
     # The posterior on S must be odds exp(-change) against the hypothesis that S~ speaks for.
     odds = math.exp(-change) * math.exp(beta * (b - a))
     prior = np.array([[odds / (1 + odds), 1 / (1 + odds)]])
-    rare = 1e-6
-    world = World(
-        np.ones(1),
-        prior,
-        np.array([[b, a], [a, b]]),
-        np.array([[rare, 1 - rare]]),
-        (m,),
-        (beta,),
-        a,
-        b,
-    )
+    losses, data = np.array([[b, a], [a, b]]), np.array([[1e-6, 1 - 1e-6]])
+    world = World(np.ones(1), prior, losses, data, (m,), (beta,), a, b)
     first = gibbs(world, np.array([m, 0]), beta) @ world.true_risks[0]
     both = gibbs(world, np.array([m, later]), beta) @ world.true_risks[0]
     moved = abs(float((both - first)[0]))
@@ -127,16 +118,9 @@ def test_the_paper_s_second_step_does_not_hold() -> None:
     E exp(psi_2 / lambda_2) exceeds exp(lambda_2 Delta^2 / 8): the step's own claim, summed out.
     """
     width, lambda_2 = 0.1, 1.01
-    world = World(
-        np.ones(1),
-        np.array([[0.999, 0.001]]),
-        width * np.array([[1.0, 1.0], [0.0, 1.0]]),
-        np.array([[0.7, 0.3]]),
-        (1,),
-        (10.0 / width,),
-        0.0,
-        width,
-    )
+    prior, losses = np.array([[0.999, 0.001]]), width * np.array([[1.0, 1.0], [0.0, 1.0]])
+    data = np.array([[0.7, 0.3]])
+    world = World(np.ones(1), prior, losses, data, (1,), (10.0 / width,), 0.0, width)
     sets = data_sets(2, 1)
     chances = data_set_probability(sets, world.data[0])
     gap = (risks(world, sets[:, None], (1,)) - risks(world, sets[:, None], (0,)))[:, 0, 0]

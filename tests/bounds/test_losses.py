@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -33,17 +34,15 @@ from pacpfl.bounds.losses import (
 )
 
 
-def average(loss: object, mean: float, variance: float, kinks: list[float]) -> float:
+def average(
+    loss: Callable[[float], float], mean: float, variance: float, kinks: list[float]
+) -> float:
     """E loss(h) for h ~ N(mean, variance), piece by piece between the kinks of the loss."""
     law = norm(mean, math.sqrt(variance))
     edges = [law.ppf(1e-14), law.isf(1e-14)]
     inner = sorted(k for k in kinks if edges[0] < k < edges[1])
-    points = [edges[0], *inner, edges[1]]
-    pieces = itertools.pairwise(points)
-    return sum(
-        quad(lambda h: loss(h) * law.pdf(h), low, high, limit=200)[0]  # type: ignore[operator]
-        for low, high in pieces
-    )
+    pieces = itertools.pairwise([edges[0], *inner, edges[1]])
+    return sum(quad(lambda h: loss(h) * law.pdf(h), *piece, limit=200)[0] for piece in pieces)
 
 
 CASES = [(0.0, 1.0, 0.0), (2.0, 0.3, 0.5), (-1.0, 4.0, 3.0), (0.1, 1e-4, 0.1), (0.0, 90.0, 1.0)]
@@ -54,13 +53,8 @@ CASES = [(0.0, 1.0, 0.0), (2.0, 0.3, 0.5), (-1.0, 4.0, 3.0), (0.1, 1e-4, 0.1), (
 def test_the_clipped_squared_error_against_quadrature(
     mean: float, variance: float, target: float, limit: float
 ) -> None:
-    root = math.sqrt(limit)
-    exact = average(
-        lambda h: float(clipped_squared_error(h, target, limit)),
-        mean,
-        variance,
-        [target - root, target, target + root],
-    )
+    kinks = [target + sign * math.sqrt(limit) for sign in (-1, 0, 1)]
+    exact = average(lambda h: float(clipped_squared_error(h, target, limit)), mean, variance, kinks)
     value = float(expected_clipped_squared_error(mean, variance, target, limit))
     assert value == pytest.approx(exact, abs=1e-9)
 
@@ -74,12 +68,12 @@ def test_the_clipped_nll_against_quadrature(
     std = 0.9
     offset = math.log(std * math.sqrt(2 * math.pi))
     roots = [std * math.sqrt(2 * max(0.0, clip - offset)) for clip in (a, b)]
-    exact = average(
-        lambda h: float(clipped_nll(norm(h, std).logpdf(target), a, b)),
-        mean,
-        variance,
-        [target + sign * root for root in roots for sign in (-1, 1)],
-    )
+    kinks = [target + sign * root for root in roots for sign in (-1, 1)]
+
+    def loss(h: float) -> float:
+        return float(clipped_nll(norm(h, std).logpdf(target), a, b))
+
+    exact = average(loss, mean, variance, kinks)
     value = float(expected_clipped_gaussian_nll(mean, variance, target, std, a, b))
     assert value == pytest.approx(exact, abs=1e-9)
 

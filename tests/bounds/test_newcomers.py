@@ -15,6 +15,7 @@ from finite_world import (
     failures_above,
     failures_at_most,
     gibbs,
+    sure_world,
 )
 from hypothesis import given as generate
 from hypothesis import settings
@@ -47,16 +48,8 @@ def test_the_formula_worked_by_hand() -> None:
 def kinds(width: float, faces: int) -> World:
     """2^faces kinds of clients: at kind c, hypothesis j always loses where bit j of c is set."""
     bits = np.array([[(c >> j) & 1 for c in range(2**faces)] for j in range(faces)])
-    return World(
-        np.full(faces, 1 / faces),
-        np.eye(faces),
-        width * bits.astype(float),
-        np.eye(2**faces),
-        (1,) * 2**faces,
-        (1.0,) * 2**faces,
-        0.0,
-        width,
-    )
+    n = 2**faces
+    return sure_world(width * bits.astype(float), np.eye(n), (1,) * n, (1.0,) * n, width)
 
 
 @pytest.mark.parametrize(("beta", "lambda_2"), [(1.0, 12.0), (4.0, 30.0)])

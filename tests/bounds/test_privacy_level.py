@@ -37,14 +37,8 @@ def test_the_ratio_never_exceeds_epsilon(seed: int) -> None:
 
 def worst_world(m: int, beta: float) -> World:
     """Prior 0, rare in the hyper-prior, loses on outcome 1 where all others lose on outcome 0."""
-    return World(
-        np.array([1e-3, 1 - 1e-3]),
-        np.eye(2),
-        np.array([[0.0, 1.0], [1.0, 0.0]]),
-        np.array([[0.5, 0.5]]),
-        (m,),
-        (beta,),
-    )
+    hyper_prior, losses = np.array([1e-3, 1 - 1e-3]), np.array([[0.0, 1.0], [1.0, 0.0]])
+    return World(hyper_prior, np.eye(2), losses, np.array([[0.5, 0.5]]), (m,), (beta,))
 
 
 @pytest.mark.parametrize(("m", "beta", "tau"), [(1, 1.0, 1.0), (4, 4.0, 0.5), (6, 1.0, 0.9)])

@@ -17,6 +17,7 @@ from finite_world import (
     optimum,
     random_world,
     risks,
+    sure_world,
 )
 from scipy.optimize import minimize
 from scipy.special import softmax
@@ -202,16 +203,7 @@ def test_betas_that_differ_cannot_simply_be_put_into_the_printed_formula() -> No
         row[rng.permutation(64)[:32]] = width
     data = np.zeros((2, 65))
     data[0, :64], data[1, 64] = 1 / 64, 1.0
-    world = World(
-        np.full(faces, 1 / faces),
-        np.eye(faces),
-        losses,
-        data,
-        (4, 100_000),
-        (0.5, 50.0),
-        0.0,
-        width,
-    )
+    world = sure_world(losses, data, (4, 100_000), (0.5, 50.0), width)
     counts = draw(world, rng, 2000)
     q = greedy(world, counts)
     given = premises(world, delta, lambda_=1e4)

@@ -6,7 +6,6 @@ server-level bound"); `printed` gives the paper's formula.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,14 +54,20 @@ class ServerPremises:
     upsilon: float = UPSILON
 
     def __post_init__(self) -> None:
-        _sample_sizes(self.samples)
-        positive_vector(self.betas, "beta", len(self.samples))
-        _later_sizes(self.later, len(self.samples))
+        if self.clients == 0:
+            raise InputError("There is no client: give at least one number of samples.")
+        if len(self.later_samples) != self.clients:
+            raise InputError(
+                f"later has {len(self.later_samples)} entries for {self.clients} clients: "
+                "give one number of later samples per client, None where it is not known."
+            )
+        for i, (m, later) in enumerate(zip(self.samples, self.later_samples, strict=True)):
+            count(m, f"the number of samples of client {i}")
+            count(later or 0, f"the number of later samples of client {i}", 0)
+        positive_vector(self.betas, "beta", self.clients)
         loss_width(self.a, self.b)
         probability(self.delta)
-        positive(self.upsilon, "upsilon")
-        if not self.lambda_ > 0:
-            raise InputError(f"lambda is {self.lambda_}, but it must be above zero.")
+        _later_weight(self.lambda_, self.new_clients, self.upsilon)
 
     @property
     def clients(self) -> int:
@@ -70,12 +75,16 @@ class ServerPremises:
 
     @property
     def later_samples(self) -> tuple[int | None, ...]:
-        return _later_sizes(self.later, self.clients)
+        return (0,) * self.clients if self.later is None else tuple(self.later)
 
     @property
     def new_clients(self) -> int:
         """Count n_2: clients with later samples, or whose number of later samples is not known."""
         return sum(1 for m in self.later_samples if m is None or m > 0)
+
+    @property
+    def later_weight(self) -> float:
+        return _later_weight(self.lambda_, self.new_clients, self.upsilon)
 
 
 def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
@@ -87,8 +96,6 @@ def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float =
     proof gives, that is the MEAN of the beta_i takes the place of beta.
     """
     total = float(positive_vector(betas, "beta").sum())
-    if not lambda_ > 0:
-        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
     return 1 / (1 + total * _later_weight(lambda_, n_2, upsilon))
 
 
@@ -103,6 +110,8 @@ def lambda_from_tau(tau: float, betas: ArrayLike, n_2: int, upsilon: float = UPS
 
 def _later_weight(lambda_: float, n_2: int, upsilon: float) -> float:
     """Return (n_2 + upsilon) / lambda, the part of the divergence's weight that lambda adds."""
+    if not lambda_ > 0:
+        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
     return (count(n_2, "n_2", 0) + positive(upsilon, "upsilon")) / lambda_
 
 
@@ -180,55 +189,53 @@ def server_bound(
     """
     evidence = _checked_evidence(log_evidence, given)
     not_negative(kl, "KL(Q || hyper-prior)")
-    if printed is not None:
-        return _printed_bound(evidence, kl, given, printed)
-    shares = _checked_weights(weights, given)
-    price, deviation = _price_and_deviation(given, shares)
-    return Bound(
-        {
-            "empirical": -float(np.sum(shares / np.asarray(given.betas) * evidence)),
-            "divergence": price * kl,
-            "deviation": deviation,
-            "confidence": price * math.log(1 / given.delta),
-        }
-    )
+    nats = math.log(1 / given.delta)
+    if printed is None:
+        shares = _checked_weights(weights, given)
+        price, deviation = _price_and_deviation(given, shares, given.later_samples)
+        empirical = -float(np.sum(shares / np.asarray(given.betas) * evidence))
+        more, confidence = {}, price * nats
+    else:
+        if printed not in ("theorem", "proof"):
+            raise InputError(f"printed is '{printed}', but it is 'theorem' or 'proof'.")
+        price, deviation = _printed_price_and_deviation(given)
+        empirical = -float(np.mean(evidence / np.asarray(given.betas)))
+        more = {"later": _printed_later(given)}
+        confidence = nats / math.sqrt(given.clients) if printed == "theorem" else nats
+    terms = {"empirical": empirical, "divergence": price * kl, "deviation": deviation}
+    return Bound(terms | more | {"confidence": confidence})
 
 
-def _price_and_deviation(given: ServerPremises, shares: np.ndarray) -> tuple[float, float]:
+def _price_and_deviation(
+    given: ServerPremises, shares: np.ndarray, later: Sequence[int | None]
+) -> tuple[float, float]:
     """Return what one nat of divergence or confidence costs, and the deviation term."""
     kappa = float(np.max(np.asarray(given.betas) / shares))
-    price = 1 / kappa + _later_weight(given.lambda_, given.new_clients, given.upsilon)
-    pairs = zip(given.samples, given.later_samples, strict=True)
-    spread = np.array([later_factor(m, later) / m for m, later in pairs])
+    pairs = zip(given.samples, later, strict=True)
+    spread = np.array([later_factor(m, more) / m for m, more in pairs])
     deviation = kappa * (given.b - given.a) ** 2 / 8 * float(np.sum(shares**2 * spread))
-    return price, deviation
+    return 1 / kappa + given.later_weight, deviation
 
 
-def _printed_bound(
-    evidence: np.ndarray, kl: float, given: ServerPremises, printed: Printed
-) -> Bound:
-    if printed not in ("theorem", "proof"):
-        raise InputError(f"printed is '{printed}', but it is 'theorem' or 'proof'.")
-    if math.isinf(given.lambda_):
-        raise InputError("The printed server-level bound needs a finite lambda: give one.")
-    n = given.clients
+def _printed_price_and_deviation(given: ServerPremises) -> tuple[float, float]:
+    """Return the same as the paper has it: without later samples, for the plain average."""
     betas = np.asarray(given.betas, dtype=np.float64)
-    samples = np.asarray(given.samples, dtype=np.float64)
+    spread = float(np.mean(betas / np.asarray(given.samples)))
+    return 1 / float(betas.sum()) + given.later_weight, (given.b - given.a) ** 2 / 8 * spread
+
+
+def _printed_later(given: ServerPremises) -> float:
+    _finite_lambda(given, "printed server-level")
     ranges = [
-        later_range(beta, int(m), later, given.a, given.b, n, printed=True)
-        for beta, m, later in zip(betas, samples, given.later_samples, strict=True)
+        later_range(beta, m, later, given.a, given.b, given.clients, printed=True)
+        for beta, m, later in zip(given.betas, given.samples, given.later_samples, strict=True)
     ]
-    later_weight = _later_weight(given.lambda_, given.new_clients, given.upsilon)
-    confidence = math.log(1 / given.delta)
-    return Bound(
-        {
-            "empirical": -float(np.mean(evidence / betas)),
-            "divergence": (1 / betas.sum() + later_weight) * kl,
-            "deviation": (given.b - given.a) ** 2 / 8 * float(np.mean(betas / samples)),
-            "later": float(np.sum(np.square(ranges))) / (8 * later_weight),
-            "confidence": confidence / math.sqrt(n) if printed == "theorem" else confidence,
-        }
-    )
+    return float(np.sum(np.square(ranges))) / (8 * given.later_weight)
+
+
+def _finite_lambda(given: ServerPremises, name: str) -> None:
+    if math.isinf(given.lambda_):
+        raise InputError(f"The {name} bound needs a finite lambda: give one.")
 
 
 def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
@@ -236,16 +243,12 @@ def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
 
     $-\ln Z^S_\tau / (\tau \sum_i \beta_i)$ stands for the first two terms of `server_bound`.
     """
-    price, deviation = _price_and_deviation(given, _checked_weights(None, given))
+    shares = _checked_weights(None, given)
+    price, deviation = _price_and_deviation(given, shares, given.later_samples)
     # price = 1 / (tau sum_i beta_i)
     free_energy = risk(-price * log_partition, given.a, given.b, "-ln Z^S / (tau n beta)")
-    return Bound(
-        {
-            "empirical": free_energy,
-            "deviation": deviation,
-            "confidence": price * math.log(1 / given.delta),
-        }
-    )
+    confidence = price * math.log(1 / given.delta)
+    return Bound({"empirical": free_energy, "deviation": deviation, "confidence": confidence})
 
 
 def optimal_hyper_posterior(
@@ -300,11 +303,10 @@ def new_client_bound(
 
     `printed` has ln(1/delta)/sqrt(n), the mean beta in 1/(n beta), and sum_i beta_i/m_i.
     """
-    terms = _fixed_terms(given, printed)
     # What existing clients know WITHOUT later samples: new clients start from there.
     known = server_bound(log_evidence, kl, given, weights=np.full(given.clients, 1 / given.clients))
-    price = terms.pop("price")
-    return Bound({"empirical": known.terms["empirical"], "divergence": price * kl} | terms)
+    price, rest = _new_client_terms(given, printed)
+    return Bound({"empirical": known.terms["empirical"], "divergence": price * kl} | rest)
 
 
 def optimal_new_client_bound(
@@ -319,33 +321,23 @@ def optimal_new_client_bound(
             "The clients' betas differ, and then Q* does not minimise the new-client bound: "
             "use new_client_bound with its expected log evidences and divergence."
         )
-    terms = _fixed_terms(given, printed)
-    free_energy = -terms.pop("price") * log_partition
-    risk(free_energy, given.a, given.b, "-ln Z^S / (tau n beta)")
-    return Bound({"empirical": free_energy} | terms)
+    price, rest = _new_client_terms(given, printed)
+    free_energy = risk(-price * log_partition, given.a, given.b, "-ln Z^S / (tau n beta)")
+    return Bound({"empirical": free_energy} | rest)
 
 
-def _fixed_terms(given: ServerPremises, printed: bool) -> dict[str, float]:
-    """Return the terms that depend on neither data nor hyper-posterior, and the price of a nat."""
-    if math.isinf(given.lambda_):
-        raise InputError("The new-client bound needs a finite lambda: give one.")
-    n, width = given.clients, given.b - given.a
-    price, deviation = _price_and_deviation(
-        dataclasses.replace(given, later=None, lambda_=math.inf), np.full(n, 1 / n)
-    )
-    later_weight = _later_weight(given.lambda_, given.new_clients, given.upsilon)
-    price += later_weight
-    confidence = price * math.log(1 / given.delta)
+def _new_client_terms(given: ServerPremises, printed: bool) -> tuple[float, dict[str, float]]:
+    """Return the price of a nat, and the terms that depend on neither data nor hyper-posterior."""
+    _finite_lambda(given, "new-client")
+    n, nats = given.clients, math.log(1 / given.delta)
     if printed:
-        betas = np.asarray(given.betas, dtype=np.float64)
-        price = 1 / float(betas.sum()) + later_weight
-        deviation = width**2 / 8 * float(np.mean(betas / np.asarray(given.samples)))
-        confidence = math.log(1 / given.delta) / math.sqrt(n)
-    return {
-        "price": price,
+        price, deviation = _printed_price_and_deviation(given)
+    else:
+        price, deviation = _price_and_deviation(given, np.full(n, 1 / n), (0,) * n)
+    return price, {
         "deviation": deviation,
-        "newness": width**2 / (8 * n * later_weight),
-        "confidence": confidence,
+        "newness": (given.b - given.a) ** 2 / (8 * n * given.later_weight),
+        "confidence": nats / math.sqrt(n) if printed else price * nats,
     }
 
 
@@ -399,28 +391,4 @@ def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPar
         effective_draws=float(draws**2 / np.sum(ratios**2)),
         lower=float(np.mean(group_means)) - math.log(1 / alpha) / groups,
         alpha=alpha,
-    )
-
-
-def _sample_sizes(samples: Sequence[int]) -> np.ndarray:
-    """Check m_i, a whole number of at least one for every client."""
-    if len(samples) == 0:
-        raise InputError("There is no client: give at least one number of samples.")
-    return np.array(
-        [float(count(m, f"the number of samples of client {i}")) for i, m in enumerate(samples)]
-    )
-
-
-def _later_sizes(later: Sequence[int | None] | None, clients: int) -> tuple[int | None, ...]:
-    """Check m~_i for every client: a whole number, or None where it is not known."""
-    if later is None:
-        return (0,) * clients
-    if len(later) != clients:
-        raise InputError(
-            f"later has {len(later)} entries for {clients} clients: "
-            "give one number of later samples per client, None where it is not known."
-        )
-    return tuple(
-        None if m is None else count(m, f"the number of later samples of client {i}", 0)
-        for i, m in enumerate(later)
     )
