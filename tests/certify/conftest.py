@@ -1,15 +1,36 @@
-"""Runs to certify: each module makes a tiny complete one, `plain`, which is never written to."""
+"""Runs to certify: each module has its CONFIG, and says in FEW how few draws are enough for it."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pacpfl.certify.document import certify
+from pacpfl.run import run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws(request: pytest.FixtureRequest, programs: Any) -> Iterator[None]:
+    """What draws are for is tested in some modules; in the others there are as few as can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in getattr(request.module, "FEW", {}).items():
+            patch.setattr(f"pacpfl.certify.{name}", value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def plain(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, few_draws: None
+) -> Path:
+    """A tiny complete run, never written to."""
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    run(request.module.CONFIG, folder)
+    return folder
 
 
 @pytest.fixture

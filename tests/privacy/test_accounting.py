@@ -14,14 +14,7 @@ from scipy import integrate, optimize, stats
 
 from pacpfl.errors import InputError
 from pacpfl.privacy import accounting
-from pacpfl.privacy.accounting import (
-    Plan,
-    Sampling,
-    Spent,
-    epsilon_spent,
-    plan_for,
-    together,
-)
+from pacpfl.privacy.accounting import Plan, Sampling, Spent, epsilon_spent, plan_for, together
 
 
 def gaussian(z: float, delta: float = 1e-5, rate: float = 1.0, how: Sampling = "poisson") -> Plan:
@@ -164,9 +157,8 @@ def test_laplace_is_pure_and_its_ratio_is_reached(sampling: Sampling, change: fl
     plan = Plan("laplace", sampling, n, c, b)
     rate = 1.0 if sampling == "all" else c / n
     x = np.linspace(-40, 40, 200_001)
-    with_it, without = stats.laplace.pdf(x, change, b), stats.laplace.pdf(x, 0, b)
-    if sampling == "fixed":  # replaced by another: -clip instead of +clip, where it is chosen
-        with_it, without = stats.laplace.pdf(x, 1, b), stats.laplace.pdf(x, -1, b)
+    # Replaced by another: -clip instead of +clip, where it is chosen.
+    with_it, without = (stats.laplace.pdf(x, at, b) for at in (1, 1 - change))
     ratio = np.log((1 - rate) * without + rate * with_it) - np.log(without)
     spent = epsilon_spent(plan, 1)
     assert spent.delta == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +16,9 @@ from scipy import stats
 from pacpfl.privacy import mechanisms
 from pacpfl.privacy.mechanisms import add_noise, clip, norm, sensitivity
 
+pytestmark = pytest.mark.usefixtures("x64")
 FINITE = st.floats(-1e6, 1e6, width=32)
 UPDATES = arrays.arrays(np.float32, (2, 3), elements=FINITE)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def double() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 def size(update: np.ndarray, order: int) -> float:
@@ -50,11 +44,10 @@ def test_a_clipped_update_has_no_larger_norm_and_the_same_direction(
         np.testing.assert_allclose(clipped, update, rtol=0, atol=smallest)
 
 
-@pytest.mark.parametrize(("order", "by_hand"), [(1, 12.0), (2, 6.0)])
+@pytest.mark.parametrize(("order", "by_hand"), [(1, 12.0), (2, 40**0.5)])
 def test_norms_by_hand(order: int, by_hand: float) -> None:
-    update = jnp.array([[4.0, -2.0], [-2.0, 4.0]]) * jnp.array([[1.0], [-1.0]])
-    update = update.at[1, 1].set(4.0)
-    assert float(norm(update, order)) == pytest.approx(by_hand if order == 1 else 40**0.5)
+    update = jnp.array([[4.0, -2.0], [2.0, 4.0]])
+    assert float(norm(update, order)) == pytest.approx(by_hand)
     clipped = clip(update, 3.0, order)
     assert float(norm(clipped, order)) == pytest.approx(3.0, rel=2e-5)
 

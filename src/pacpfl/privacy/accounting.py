@@ -265,27 +265,21 @@ def _gaussian(
     the Gaussian and of sampling without replacement are told so by half the multiplier; only PLD's
     Poisson event knows replacement itself, and is given the multiplier as it is.
     """
-    event, pld, rdp = _imported()
-    relation = _relation(adjacency)
-    results = []
-    half = multiplier / 2
+    event, relations, pld, rdp = _imported()
+    add, replaced = relations.ADD_OR_REMOVE_ONE, relations.REPLACE_ONE
+    relation = add if adjacency == "add-remove" else replaced
     if rate == 1:
-        effective = event.GaussianDpEvent(multiplier if adjacency == "add-remove" else half)
-        events = dict.fromkeys(("RDP", "PLD"), effective)
-        relation = _relation("add-remove")
+        noise = event.GaussianDpEvent(multiplier if relation == add else multiplier / 2)
+        events, relation = {"RDP": noise, "PLD": noise}, add
     elif sampling == "poisson":
         sampled = event.PoissonSampledDpEvent(rate, event.GaussianDpEvent(multiplier))
-        known = ("RDP", "PLD") if adjacency == "add-remove" else ("PLD",)
-        events = dict.fromkeys(known, sampled)
+        events = {"PLD": sampled} | ({"RDP": sampled} if relation == add else {})
     else:
         size = 10**9  # only the ratio counts
-        sampled = event.SampledWithoutReplacementDpEvent(
-            size, round(rate * size), event.GaussianDpEvent(half)
-        )
-        events = {"RDP": sampled}
-    for name in accountants:
-        if name not in events:
-            continue
+        noise = event.GaussianDpEvent(multiplier / 2)
+        events = {"RDP": event.SampledWithoutReplacementDpEvent(size, round(rate * size), noise)}
+    results = []
+    for name in events.keys() & set(accountants):
         accountant = (
             rdp(ORDERS, neighboring_relation=relation) if name == "RDP" else pld(relation, INTERVAL)
         )
@@ -294,10 +288,10 @@ def _gaussian(
     return min(results)
 
 
-def _imported() -> tuple[Any, Any, Any]:
+def _imported() -> tuple[Any, Any, Any, Any]:
     """Import dp-accounting when something is accounted: it belongs to an extra."""
     try:
-        from dp_accounting import dp_event
+        from dp_accounting import NeighboringRelation, dp_event
         from dp_accounting.pld import PLDAccountant
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
@@ -305,11 +299,4 @@ def _imported() -> tuple[Any, Any, Any]:
             "Accounting for Gaussian noise needs dp-accounting; install it with "
             "pip install pacpfl[privacy]."
         ) from error
-    return dp_event, PLDAccountant, RdpAccountant
-
-
-def _relation(adjacency: Adjacency) -> Any:
-    from dp_accounting import NeighboringRelation
-
-    known = NeighboringRelation
-    return known.ADD_OR_REMOVE_ONE if adjacency == "add-remove" else known.REPLACE_ONE
+    return dp_event, NeighboringRelation, PLDAccountant, RdpAccountant

@@ -99,10 +99,9 @@ def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
             f"{path} cannot be written ({error.strerror}); choose another folder with --out."
         ) from error
     try:
-        _lock(file, path)
+        ledger = _taken(file, path)
         if new:
             sync_folder(path.parent)
-        ledger = _recover(file, path)
         known = records(ledger._entries)
         begun_anew = bool(known) and ledger._entries[-1]["kind"] == "fresh"
         if not known or begun_anew or (known[-1].identity, known[-1].plan) != (identity, plan):
@@ -140,8 +139,7 @@ def start_over(path: Path) -> int:
     known = read_ledger(path)
     if known:
         with open(path, "ab", buffering=0) as file:
-            _lock(file, path)
-            _recover(file, path)._append({"kind": "fresh"})
+            _taken(file, path)._append({"kind": "fresh"})
     return len(known)
 
 
@@ -237,17 +235,14 @@ def _parse(path: Path) -> tuple[list[Facts], int]:
     return entries, whole
 
 
-def _lock(file: BinaryIO, path: Path) -> None:
+def _taken(file: BinaryIO, path: Path) -> Ledger:
+    """Lock the ledger, and drop the line that was being written when a process was killed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise InputError(
             f"Another process is spending the budget in {path}; wait until it has ended."
         ) from error
-
-
-def _recover(file: BinaryIO, path: Path) -> Ledger:
-    """Drop the line that was being written when the process was killed."""
     entries, whole = _parse(path)
     file.truncate(whole)
     return Ledger(file, path, entries)

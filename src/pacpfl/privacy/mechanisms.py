@@ -53,7 +53,6 @@ ORDER: dict[str, int] = {"paper": 2, "laplace": 1, "gaussian": 2}
 NOISE: dict[str, Kind] = {"paper": "laplace", "laplace": "laplace", "gaussian": "gaussian"}
 # A clipped norm computed again, in another order of additions, stays below the limit.
 MARGIN = 1e-5
-RATE = 0.2  # the authors' choice
 SHARE_OF_COHORT = 1 / 20  # the authors' count_std, as a share of the cohort
 # In small cohorts that would eat up the budget: at least what costs the sum 5% more noise.
 DEAREST = 0.5 / math.sqrt(1 - 1.05**-2)
@@ -133,7 +132,7 @@ def _exponential(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
 class AdaptiveClip:
     quantile: float
     count_std: float  # of the noise on the count
-    rate: float = RATE
+    rate: float = 0.2  # the authors' choice
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile < 1:

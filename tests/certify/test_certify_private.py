@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
-from pacpfl.certify import average, gaussian_processes
 from pacpfl.certify.document import certify
 from pacpfl.config import Config, RunSettings
 from pacpfl.data.settings import DataSettings
-from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.priors.gp import GPSettings
 from pacpfl.privacy.accounting import PrivacySettings
@@ -29,22 +27,14 @@ CONFIG = Config(
 )
 
 
-@pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaussian_processes, "MOST_DRAWS", 64)
-    monkeypatch.setattr(average, "BANDWIDTHS", (0.5,))
-    monkeypatch.setattr(average, "PILOT_DRAWS", 4)
+FEW = {
+    "gaussian_processes.MOST_DRAWS": 64,
+    "average.BANDWIDTHS": (0.5,),
+    "average.PILOT_DRAWS": 4,
+}
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certified") / "run"
-    run(CONFIG, folder)
-    return folder
-
-
-def test_pure_epsilon_of_whole_clients_is_proved(plain: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+def test_pure_epsilon_of_whole_clients_is_proved(folder: Path) -> None:
     # What run.json claims does not matter: the ledger is asked.
     record = json.loads((folder / "run.json").read_text())
     record["methods"]["pacpfl"]["privacy"]["epsilon"] = 1e-9
@@ -58,11 +48,9 @@ def test_pure_epsilon_of_whole_clients_is_proved(plain: Path, tmp_path: Path) ->
     assert row["terms"]["privacy"] == pytest.approx(1.8 / row["beta"])
 
 
-def test_without_its_ledger_nothing_is_certified(plain: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(plain, tmp_path / "run"))
+def test_without_its_ledger_nothing_is_certified(folder: Path) -> None:
     (folder / FILE).unlink()
-    with pytest.raises(InputError, match="not the ledger"):
-        certify(folder)
+    refused(lambda: certify(folder), "not the ledger")
 
 
 @pytest.mark.parametrize(
