@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import softmax
 from scipy.stats import beta as beta_distribution
 
 
@@ -161,3 +163,14 @@ def failures_above(failed: np.ndarray, delta: float) -> bool:
     """Is a failure probability above delta certain to 99.9% (Clopper-Pearson)?"""
     k, n = int(np.sum(failed)), failed.size
     return k > 0 and bool(beta_distribution.ppf(0.001, k, n - k + 1) > delta)
+
+
+def minimiser(
+    value: Callable[[np.ndarray], float], least: float, rng: np.random.Generator, size: int
+) -> tuple[np.ndarray, float]:
+    """Check that no distribution has a value below `least`; return scipy's best one, and its value."""
+    for q in rng.dirichlet(np.ones(size), 300):
+        assert value(q) >= least
+    found = minimize(lambda x: value(softmax(x)), np.zeros(size), method="BFGS", tol=1e-12)
+    assert found.fun >= least - 1e-12
+    return softmax(found.x), float(found.fun)

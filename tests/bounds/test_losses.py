@@ -141,7 +141,7 @@ def test_losses_lie_in_their_ranges() -> None:
     assert (ZERO_ONE.a, ZERO_ONE.b, BRIER.a, BRIER.b) == (0.0, 1.0, 0.0, 2.0)
     assert clipped_squared_error_range(4.0).width == 4.0
     assert clipped_nll_range(-1.0, 3.0).width == 4.0
-    assert miss_range(0.3).name == "off by more than 0.3"
+    assert miss_range(0.3).width == 1.0
 
 
 @pytest.mark.parametrize("method", ["best", "hoeffding", "bernstein"])

@@ -6,24 +6,22 @@ import jax
 import numpy as np
 import pytest
 
-from pacpfl.bounds.losses import LossRange
-from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
-from pacpfl.certify.document import UNSCALED, scaling_condition
-from pacpfl.certify.gaussian_processes import Views
+from pacpfl.bounds.losses import ZERO_ONE
+from pacpfl.certify.certificate import Candidate, Privacy, certify_client
+from pacpfl.certify.clients import UNSCALED, scaling_condition
+from pacpfl.certify.gaussian_processes import inputs_of
 from pacpfl.config import Config, override
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.types import Samples
+from pacpfl.types import Data
 
 TABLES = ["data.name=tables", "tables.source=-", "tables.target=y"]
 
 
-def certificate() -> Certificate:
-    """Of a client who took no part: every premise holds before anything is scaled."""
-    privacy = Privacy("independent", "the client took no part")
-    loss = LossRange("zero-one", 0.0, 1.0)
-    return certify_client(
-        "anna", loss, [Candidate(20.0, 0.1, 0.5)], m=100, privacy=privacy, delta=0.05
-    )
+# Of a client who took no part: every premise holds before anything is scaled.
+FRESH = Privacy("independent", "the client took no part")
+BEFORE = certify_client(
+    "anna", ZERO_ONE, [Candidate(20.0, 0.1, 0.5)], m=100, privacy=FRESH, delta=0.05
+)
 
 
 @pytest.mark.parametrize(
@@ -44,11 +42,11 @@ def test_whose_statistics_a_sample_was_changed_by(
     for group, wanted in (("new", new), ("existing", existing)):
         found = scaling_condition(config, group)
         assert (None if found is None else found.status) == wanted
-        after = certificate().under(found)
+        after = BEFORE.under(found)
         assert after.proved == (wanted in (None, "holds"))
         assert (after.verdict == "not valid") == (wanted == "does not hold")
         assert [c.name for c in after.conditions].count(UNSCALED) == (wanted is not None)
-        assert after.bound == certificate().bound
+        assert after.bound == BEFORE.bound
 
 
 def test_reasons_name_the_keys() -> None:
@@ -65,11 +63,15 @@ def test_padding_changes_no_view_of_a_client() -> None:
     prior = GPPrior(2, GPSettings(mean="linear", kernel="ard"))
     with jax.enable_x64(True):
         particles = jax.numpy.asarray(0.3 * random.normal(size=(2, prior.size)))
-        own, others = (
-            Samples(random.normal(size=(rows, 2)), random.normal(size=rows)) for rows in (3, 4)
+        own, others = random.normal(size=(3, 2)), random.normal(size=(4, 2))
+
+        def pad(x: np.ndarray, rows: int) -> Data:
+            padded = jax.numpy.zeros((rows, 2)).at[: len(x)].set(x)
+            return Data(padded, padded[:, 0], jax.numpy.arange(rows) < len(x))
+
+        exact, padded = (
+            inputs_of(prior, particles, pad(own, m), pad(others, t))[1] for m, t in ((3, 4), (6, 9))
         )
-        exact = Views(prior, 3, 4, np.float64).inputs(particles, own, others)
-        padded = Views(prior, 6, 9, np.float64).inputs(particles, own, others)
         for a, b in zip(exact, padded, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12)
             assert a.shape == b.shape

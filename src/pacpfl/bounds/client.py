@@ -187,7 +187,7 @@ def sampling_epsilon(
 
 
 def participation_margin(
-    evidence_after: float, evidence_before: float, given: ClientPremises, *, printed: bool = False
+    evidence_after: float, evidence_before: float, given: ClientPremises
 ) -> float:
     r"""Return by how much taking part tightens this client's own expected bound, in units of the loss:
 
@@ -202,16 +202,16 @@ def participation_margin(
         if not math.isfinite(value):
             raise InputError(f"E ln Z under the {place} is {value}, but it must be finite.")
         risk(-value / given.beta, given.a, given.b, f"-E ln Z / beta under the {place}")
-    return (evidence_after - evidence_before - given.cost(printed)) / given.beta
+    return (evidence_after - evidence_before - given.cost()) / given.beta
 
 
 def participation(
-    evidence_after: float, evidence_before: float, given: ClientPremises, *, printed: bool = False
+    evidence_after: float, evidence_before: float, given: ClientPremises
 ) -> Condition:
     """Return the client's constraint as a record that explains itself."""
-    margin = participation_margin(evidence_after, evidence_before, given, printed=printed)
+    margin = participation_margin(evidence_after, evidence_before, given)
     gain = (evidence_after - evidence_before) / given.beta
-    cost = given.cost(printed) / given.beta
+    cost = given.cost() / given.beta
     return Condition(
         "taking part tightens this client's own bound",
         "holds" if margin >= 0 else "does not hold",

@@ -353,7 +353,6 @@ class LogPartition(NamedTuple):
     standard_error: float
     effective_draws: float
     lower: float
-    alpha: float
 
 
 def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPartition:
@@ -390,5 +389,4 @@ def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPar
         standard_error=math.sqrt(variance / draws),
         effective_draws=float(draws**2 / np.sum(ratios**2)),
         lower=float(np.mean(group_means)) - math.log(1 / alpha) / groups,
-        alpha=alpha,
     )

@@ -14,7 +14,6 @@ over networks, the risk of drawn ones stands for L^, whose expectation it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +29,18 @@ from pacpfl.certify.certificate import (
     Certificate,
     certify_federation,
 )
-from pacpfl.certify.clients import Family, beta_grid
+from pacpfl.certify.clients import Family, beta_grid, scaling_condition
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 PILOT_DRAWS = 24
 # Each lambda is the best one for that many nats of divergence and confidence together.
 NEWCOMER_NATS = (10.0, 100.0, 1000.0, 10000.0)
+NEW_LIKE_EXISTING = Condition(
+    "new clients like the existing ones",
+    "assumed",
+    "clients and their sample sizes are taken as draws from one distribution",
+    "world",
+)
 
 
 @dataclass(frozen=True)
@@ -46,93 +51,81 @@ class AverageCertificates:
     newcomers: Certificate
     bandwidth: float
     kl: float
-    draws: int
     mean: float
     standard_error: float
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was drawn under the hyper-posterior, for each beta: -ln Z / beta from above, and risks."""
+    """What was drawn under the hyper-posterior, for each beta: E ln Z from below, and risks."""
 
     family: Family
     betas: np.ndarray
-    uppers: Sequence[float]
-    risks: np.ndarray  # [pairs, beta]
+    log_evidences: np.ndarray  # [beta, clients]
+    risks: np.ndarray  # [beta]
     kl: float  # of the hyper-posterior, at most
     cloud: Condition
-    delta: float
-    for_draws: float  # of delta, the part that pays for them
+    for_draws: float  # the part of delta that pays for them
+    for_bounds: float
 
-    def premises(self, beta: float, share: float, lambda_: float = math.inf) -> ServerPremises:
-        """Return the premises at one beta; a bound that is one of so many fails with `share` of delta."""
-        trained, loss = self.family.trained, self.family.loss
-        clients = trained.federation.existing
+    def premises(self, beta: float, choices: int, lambda_: float = math.inf) -> ServerPremises:
+        """Return the premises of one of so many bounds: each fails with an equal part of delta."""
+        loss, clients = self.family.loss, self.family.trained.federation.existing
         return ServerPremises(
             betas=[beta] * len(clients),
             samples=[len(client.train) for client in clients],
             a=loss.a,
             b=loss.b,
-            delta=share,
+            delta=self.for_bounds / choices,
             later=[0 if client.later is None else len(client.later) for client in clients],
             lambda_=lambda_,
-            upsilon=trained.config.train.upsilon,
+            upsilon=self.family.trained.config.train.upsilon,
         )
 
     def federation(self) -> tuple[int, Certificate]:
         """Return the tightest server-level bound, and the place of its beta."""
-        n, count = len(self.family.trained.federation.existing), len(self.betas)
-        share = (self.delta - self.for_draws) / count
-        rest = {
-            "draws": self.for_draws,
-            "choice of beta": (self.delta - self.for_draws) * (1 - 1 / count),
-        }
+        count = len(self.betas)
+        rest = {"draws": self.for_draws, "choice of beta": self.for_bounds * (1 - 1 / count)}
         found = [
             certify_federation(
-                self.family.loss, np.full(n, -beta * upper), self.kl, float(risk.mean()),
-                self.premises(float(beta), share), self.cloud, other_failures=rest,
+                self.family.loss, log_evidence, self.kl, float(risk),
+                self.premises(float(beta), count), self.cloud, other_failures=rest,
             )
-            for beta, upper, risk in zip(self.betas, self.uppers, self.risks.T, strict=True)
+            for beta, log_evidence, risk in zip(
+                self.betas, self.log_evidences, self.risks, strict=True
+            )
         ]  # fmt: skip
         best = int(np.argmin([certificate.bound for certificate in found]))
         return best, found[best]
 
     def newcomers(self) -> Certificate:
         """Return the tightest new-client bound."""
-        trained, loss = self.family.trained, self.family.loss
-        clients = trained.federation.existing
-        n, for_bounds = len(clients), self.delta - self.for_draws
-        n_2 = sum(client.later is not None for client in clients)
+        loss, form = self.family.loss, self.family.trained.federation.form
+        weight = form.later + self.family.trained.config.train.upsilon
         options: list[tuple[Bound, int]] = []
-        share = for_bounds / (len(self.betas) * len(NEWCOMER_NATS))
-        for place, (beta, upper) in enumerate(zip(self.betas, self.uppers, strict=True)):
+        choices = len(self.betas) * len(NEWCOMER_NATS)
+        for place, beta in enumerate(self.betas):
             for nats in NEWCOMER_NATS:
-                weight = n_2 + trained.config.train.upsilon
-                lambda_ = weight * math.sqrt(8 * n * nats) / loss.width
-                premises = self.premises(float(beta), share, lambda_)
+                lambda_ = weight * math.sqrt(8 * form.clients * nats) / loss.width
+                premises = self.premises(float(beta), choices, lambda_)
                 options.append(
-                    (new_client_bound(np.full(n, -beta * upper), self.kl, premises), place)
+                    (new_client_bound(self.log_evidences[place], self.kl, premises), place)
                 )
         bound, place = min(options, key=lambda option: option[0].value)
         return Certificate(
             subject="clients yet to come",
             loss=loss,
             posterior="Gibbs posteriors, average over new clients",
-            empirical_risk=float(self.risks[:, place].mean()),
+            empirical_risk=float(self.risks[place]),
             bound=bound.value,
             terms=bound.terms,
-            delta=self.delta,
-            delta_split={"bound": for_bounds, "draws": self.for_draws},
+            delta=self.for_bounds + self.for_draws,
+            delta_split={"bound": self.for_bounds, "draws": self.for_draws},
             beta=float(self.betas[place]),
             betas=tuple(map(float, self.betas)),
             conditions=(
                 self.cloud,
-                Condition(
-                    "new clients like the existing ones",
-                    "assumed",
-                    "clients and their sample sizes are taken as draws from one distribution",
-                    "world",
-                ),
+                NEW_LIKE_EXISTING,
                 SAMPLES_INDEPENDENT,
                 CLIENTS_INDEPENDENT,
                 CHOICES_INDEPENDENT,
@@ -142,7 +135,7 @@ class Drawn:
 
 def certify_average(family: Family, delta: float) -> AverageCertificates:
     """Return server-level and new-client bounds for the particles with noise."""
-    trained, loss = family.trained, family.loss
+    trained, loss, pairs = family.trained, family.loss, family.pairs
     sizes = [len(client.train) for client in trained.federation.existing]
     betas = beta_grid(len(sizes) / sum(1 / m for m in sizes), loss.width)
     prior = trained.method.hyper_prior(trained.dtype)
@@ -157,29 +150,32 @@ def certify_average(family: Family, delta: float) -> AverageCertificates:
         guesses.append(np.min(values.mean(0) + kl / (len(sizes) * betas)))
     choice = int(np.argmin(guesses))
     bandwidth, kl = BANDWIDTHS[choice], divergences[choice]
-    values, risks = _draw(family, betas, bandwidth * std, family.pairs.draws, final)
+    values, risks = _draw(family, betas, bandwidth * std, pairs.draws, final)
     for_draws = MONTE_CARLO_SHARE * delta
     # -ln Z / beta itself never leaves [a, b].
     uppers = [
-        min(loss.b, monte_carlo_upper(v, loss.a, family.pairs.largest, for_draws / len(betas)))
+        min(loss.b, monte_carlo_upper(v, loss.a, pairs.largest, for_draws / len(betas)))
         for v in values.T
     ]
+    log_evidences = np.repeat(-(betas * uppers)[:, None], len(sizes), axis=1)
     cloud = Condition(
         "hyper-posterior with a finite divergence",
         "holds",
         f"priors are the {len(particles)} particles with noise of {bandwidth:g} times the "
         f"hyper-prior's std added, not the bare particles; KL at most {kl:.4g} by convexity",
     )
-    drawn = Drawn(family, betas, uppers, risks, kl, cloud, delta, for_draws)
+    means = np.array([risk.mean() for risk in risks.T])
+    drawn = Drawn(family, betas, log_evidences, means, kl, cloud, for_draws, delta - for_draws)
     best, federation = drawn.federation()
+    # What is said of clients yet to come, too, rests on the existing ones' samples.
+    scaling = scaling_condition(trained.config, "existing")
     return AverageCertificates(
-        federation=federation,
-        newcomers=drawn.newcomers(),
+        federation=federation.under(scaling),
+        newcomers=drawn.newcomers().under(scaling),
         bandwidth=bandwidth,
         kl=kl,
-        draws=family.pairs.draws,
         mean=float(values[:, best].mean()),
-        standard_error=float(values[:, best].std(ddof=1) / math.sqrt(family.pairs.draws)),
+        standard_error=float(values[:, best].std(ddof=1) / math.sqrt(pairs.draws)),
     )
 
 

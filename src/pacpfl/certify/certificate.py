@@ -59,6 +59,14 @@ class Privacy:
         if self.standing == "independent" and self.epsilon != 0:
             raise InputError("A prior that is independent of the data has epsilon = 0.")
 
+    def premises(
+        self, loss: LossRange, beta: float, m: int, delta: float, later: int, choices: int
+    ) -> ClientPremises:
+        """Return the premises of a client's bound for the best of so many betas."""
+        return ClientPremises(
+            beta, m, loss.a, loss.b, delta, later, self.epsilon, self.unit, choices
+        )
+
     def condition(self) -> Condition:
         if self.standing == "independent":
             return Condition("prior independent of the client's data", "holds", self.reason)
@@ -126,11 +134,9 @@ class Certificate:
             return "no statement"
         return "assumed" if "assumed" in premises else "proved"
 
-    def under(self, condition: Condition | None) -> Certificate:
-        """Return the certificate with one more premise, if there is one."""
-        if condition is None:
-            return self
-        return replace(self, conditions=(*self.conditions, condition))
+    def under(self, *more: Condition | None) -> Certificate:
+        """Return the certificate with more conditions, those that there are."""
+        return replace(self, conditions=(*self.conditions, *filter(None, more)))
 
 
 SAMPLES_INDEPENDENT = Condition(
@@ -178,17 +184,7 @@ def certify_client(
     for_bound = delta - for_draws
     bounds: list[Bound] = []
     for candidate in candidates:
-        given = ClientPremises(
-            candidate.beta,
-            m,
-            loss.a,
-            loss.b,
-            for_bound,
-            later=later,
-            epsilon=privacy.epsilon,
-            unit=privacy.unit,
-            choices=len(candidates),
-        )
+        given = privacy.premises(loss, candidate.beta, m, for_bound, later, len(candidates))
         terms = dict(client_bound(candidate.mean_risk, candidate.kl, given).terms)
         if not candidate.exact:
             upper = monte_carlo_upper(candidate.risk, loss.a, loss.b, for_draws / drawn)
@@ -228,10 +224,9 @@ def certify_federation(
     given: ServerPremises,
     hyper_posterior: Condition,
     *,
-    weights: ArrayLike | None = None,
     other_failures: Mapping[str, float] | None = None,
 ) -> Certificate:
-    """Return the server-level bound as a certificate for the clients' weighted average risk.
+    """Return the server-level bound as a certificate for the clients' average risk, weighted by beta.
 
     `log_evidence` and `kl` must be exact or bounds on the safe side (ln Z from below, KL from
     above); the probabilities by which such bounds may fail stand in `other_failures`, name by
@@ -249,7 +244,7 @@ def certify_federation(
     }
     delta = probability(sum(split.values()), "the sum of all failure probabilities")
     checked_risk(empirical_risk, loss.a, loss.b, "The federation's empirical risk")
-    bound = server_bound(log_evidence, kl, given, weights=weights)
+    bound = server_bound(log_evidence, kl, given)
     conditions = (
         _bounded(loss),
         hyper_posterior,
@@ -257,11 +252,10 @@ def certify_federation(
         CLIENTS_INDEPENDENT,
         CHOICES_INDEPENDENT,
     )
-    average = "average, weighted by beta" if weights is None else "average, weighted as given"
     return Certificate(
         subject="federation",
         loss=loss,
-        posterior=f"Gibbs posteriors, {average}",
+        posterior="Gibbs posteriors, average, weighted by beta",
         empirical_risk=empirical_risk,
         bound=bound.value,
         terms=bound.terms,

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from scipy.special import logsumexp
 
 from pacpfl.bounds import (
-    ClientPremises,
     Condition,
     mixture_kl,
     participation,
@@ -28,12 +28,15 @@ from pacpfl.bounds.client import Unit
 from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
+from pacpfl.config import Config
+from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.methods.registry import temperatures
 from pacpfl.run import Trained
-from pacpfl.types import Client, Federation
+from pacpfl.types import Client, Data, Federation, Samples
 
 # Each beta of the grid is the best one for that many nats of divergence and confidence together.
 NATS = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+UNSCALED = "samples not changed by their own statistics"
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,9 @@ class Posteriors(NamedTuple):
 
     def evidences(self, beta: float, largest: float) -> np.ndarray:
         """Return ln Z_beta of a bounded loss for each prior, from below; never less than -beta b."""
-        shape = (len(self.risk), *self.weights.shape)
-        risk, kl = (np.moveaxis(a.reshape(shape), 1, 0) for a in (self.risk, self.kl))
-        found = [
-            tightest(w, r, d, np.array([beta])).log_evidence[0]
-            for w, r, d in zip(self.weights, risk, kl, strict=True)
-        ]
+        k, betas = len(self.weights), np.array([beta])
+        each = zip(self.weights, np.split(self.risk, k, 1), np.split(self.kl, k, 1), strict=True)
+        found = [tightest(w, risk, kl, betas).log_evidence[0] for w, risk, kl in each]
         return np.maximum(found, -beta * largest)
 
 
@@ -198,9 +198,7 @@ class Family(NamedTuple):
     training: tuple[float, str]  # how far the training's loss spreads where bounded; its name then
     titles: tuple[str, str]  # of the best posterior, and of that in use
     temperatures: Sequence[float]  # powers of the likelihood, one for each row of posteriors
-    blocks: Sequence[
-        np.ndarray
-    ]  # places of clients that are judged together; the last ones may repeat
+    blocks: Sequence[np.ndarray]  # places of clients that are judged together; the last may repeat
     judge: Callable[[np.ndarray, Sequence[ClientBounds]], Sequence[Models]]
     pairs: Pairs  # for the averages
     remark: Condition | None = None  # what has to be known of every certificate of a client
@@ -261,23 +259,23 @@ def _certify(bounds: ClientBounds, models: Models, family: Family) -> ClientCert
     # Draws are paid for: their mean is not yet an upper bound.
     exact = "draws" not in best.terms
     above = np.array(models.risks) if exact else best.terms["empirical"] + best.terms["draws"]
-    given = ClientPremises(
-        best.beta, len(bounds.client.train), bounds.loss.a, bounds.loss.b, share,
-        later=bounds.later, epsilon=bounds.privacy.epsilon, unit=bounds.privacy.unit, choices=count,
-    )  # fmt: skip
+    given = bounds.privacy.premises(
+        bounds.loss, best.beta, len(bounds.client.train), share, bounds.later, count
+    )
     after, before = (part.evidences(best.beta, bounds.loss.b) for part in (shared, models.alone))
     constraint = (float(after.mean()), float(before.mean()), given)
+    remarks = family.remark, scaling_condition(family.trained.config, bounds.group)
     return ClientCertificate(
         client=bounds.client.name,
         group=bounds.group,
         samples=len(bounds.client.train),
         later=bounds.later,
         privacy=bounds.privacy,
-        certificate=best.under(family.remark),
+        certificate=best.under(*remarks),
         temperature=float(family.temperatures[choice.row]),
         kl=kls[place],
         test_risk=models.test_risk(choice),
-        in_use=in_use.under(family.remark),
+        in_use=in_use.under(*remarks),
         in_use_kl=used_kl,
         in_use_test_risk=models.test_risk(models.used),
         tolerated_epsilon=bounds.tolerated(share, np.asarray(above), np.array(kls)),
@@ -288,9 +286,51 @@ def _certify(bounds: ClientBounds, models: Models, family: Family) -> ClientCert
     )
 
 
+def scaling_condition(config: Config, group: str) -> Condition | None:
+    """Return what scaling, and filling in what is missing, do to the certificates of a group.
+
+    The theorems are for samples as they were drawn. A scale that is made from them ties them together,
+    and it is data that reach the model without noise: no epsilon covers it. A scale made from others'
+    samples alone is part of the prior, like the particles, and does no harm. None where nothing is
+    scaled or filled in.
+    """
+    if config.data.standardize == "client":
+        reason = (
+            'data.standardize = "client" scales them by their own means and standard deviations'
+        )
+        return Condition(UNSCALED, "does not hold", reason)
+    learned = []
+    if config.data.standardize == "global":
+        learned.append('the means and standard deviations of data.standardize = "global"')
+    if config.data.name == "tables" and config.tables.missing == "impute":
+        learned.append('the medians of tables.missing = "impute"')
+    if not learned:
+        return None
+    what = f"{' and '.join(learned)} come from the training samples of all existing clients"
+    if group == "new":
+        return Condition(UNSCALED, "holds", f"{what}, and from none of this client's")
+    return Condition(
+        UNSCALED, "does not hold", f"{what}, without noise; clients who join later are not affected"
+    )
+
+
 def members(federation: Federation) -> list[tuple[str, Client]]:
     """Return every client with its group, existing ones first."""
     return [(group, client) for group, clients in federation.groups().items() for client in clients]
+
+
+def stores(trained: Trained) -> tuple[ClientStore, ClientStore]:
+    """Return what every client's posteriors may use, and its test samples (or no rows), in that order."""
+    everyone = [client for _, client in members(trained.federation)]
+    empty = Samples(np.zeros((0, len(trained.federation.features))), np.zeros(0))
+    return (
+        from_samples([client.personal for client in everyone]),
+        from_samples([empty if client.test is None else client.test for client in everyone]),
+    )
+
+
+def gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
+    return Data(*jax.device_put(store.gather(places, dtype)))
 
 
 def beta_grid(samples: float, width: float) -> np.ndarray:

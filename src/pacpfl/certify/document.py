@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 from pacpfl import files
-from pacpfl.bounds import Condition
 from pacpfl.bounds.client import Unit
 from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.certify import gaussian_processes, networks
 from pacpfl.certify.average import AverageCertificates, certify_average
 from pacpfl.certify.certificate import Certificate
 from pacpfl.certify.clients import ClientCertificate, Family, certify_clients
-from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
 from pacpfl.run import Trained, load_run
@@ -26,7 +24,6 @@ FILE = "certificates.json"
 IN_USE = "empirical_risk bound beta vacuous verdict"
 CERTIFICATE = f"subject posterior delta proved {IN_USE}"
 CLIENT = "client group samples later temperature kl test_risk networks_test_risk tolerated_epsilon"
-UNSCALED = "samples not changed by their own statistics"
 
 
 def certify(
@@ -54,9 +51,7 @@ def certify(
     family = family_of(trained, loss, limit)
     clients = certify_clients(family, delta, epsilon, unit, progress)
     progress("the averages")
-    averages = certify_average(family, delta)
-    clients, averages = with_scaling(clients, averages, trained.config)
-    document = describe(trained, clients, averages)
+    document = describe(trained, clients, certify_average(family, delta))
     files.write_json(folder / FILE, document)
     return document
 
@@ -71,64 +66,15 @@ def family_of(trained: Trained, loss: str | None, limit: float | None) -> Family
     return networks.family(trained, networks.build_class_loss(loss or "zero-one", limit, classes))
 
 
-def scaling_condition(config: Config, group: str) -> Condition | None:
-    """Return what scaling, and filling in what is missing, do to the certificates of a group.
-
-    The theorems are for samples as they were drawn. A scale that is made from them ties them together,
-    and it is data that reach the model without noise: no epsilon covers it. A scale made from others'
-    samples alone is part of the prior, like the particles, and does no harm. None where nothing is
-    scaled or filled in.
-    """
-    if config.data.standardize == "client":
-        reason = (
-            'data.standardize = "client" scales them by their own means and standard deviations'
-        )
-        return Condition(UNSCALED, "does not hold", reason)
-    learned = []
-    if config.data.standardize == "global":
-        learned.append('the means and standard deviations of data.standardize = "global"')
-    if config.data.name == "tables" and config.tables.missing == "impute":
-        learned.append('the medians of tables.missing = "impute"')
-    if not learned:
-        return None
-    what = f"{' and '.join(learned)} come from the training samples of all existing clients"
-    if group == "new":
-        return Condition(UNSCALED, "holds", f"{what}, and from none of this client's")
-    return Condition(
-        UNSCALED, "does not hold", f"{what}, without noise; clients who join later are not affected"
-    )
-
-
-def with_scaling(
-    clients: Sequence[ClientCertificate], averages: AverageCertificates, config: Config
-) -> tuple[list[ClientCertificate], AverageCertificates]:
-    """Return all certificates with the premise about scaling, where there is one.
-
-    Also what is said of clients yet to come rests on the existing ones' samples.
-    """
-    of = {group: scaling_condition(config, group) for group in ("existing", "new")}
-    scaled = [
-        replace(c, certificate=c.certificate.under(of[c.group]), in_use=c.in_use.under(of[c.group]))
-        for c in clients
-    ]
-    federation, newcomers = averages.federation, averages.newcomers
-    return scaled, replace(
-        averages,
-        federation=federation.under(of["existing"]),
-        newcomers=newcomers.under(of["existing"]),
-    )
-
-
 def describe(
     trained: Trained, clients: list[ClientCertificate], averages: AverageCertificates
 ) -> Facts:
     """Return everything as plain values; `finished` names the run these certificates belong to."""
-    loss = averages.federation.loss
     return {
         "dataset": trained.federation.name,
         "finished": trained.record.get("finished"),
         "delta": averages.federation.delta,
-        "loss": {"name": loss.name, "a": loss.a, "b": loss.b},
+        "loss": asdict(averages.federation.loss),
         "groups": {
             group: summarise([client for client in clients if client.group == group])
             for group, members in trained.federation.groups().items()
@@ -137,14 +83,8 @@ def describe(
         "federation": _plain(averages.federation),
         "newcomers": _plain(averages.newcomers),
         "estimators": {
-            "kl": {
-                "value": averages.kl,
-                "error_at_most": math.log(len(trained.particles)),
-            },
-            "log_evidence": {
-                "value": averages.mean,
-                "standard_error": averages.standard_error,
-            },
+            "kl": {"value": averages.kl, "error_at_most": math.log(len(trained.particles))},
+            "log_evidence": {"value": averages.mean, "standard_error": averages.standard_error},
             "noise": averages.bandwidth,
         },
         "clients": [_client(client) for client in clients],

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,23 +39,23 @@ from pacpfl.certify.clients import (
     Models,
     Pairs,
     Posteriors,
-    members,
+    gather,
+    stores,
     tightest,
 )
-from pacpfl.data.store import from_samples
+from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
 from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.run import Trained
-from pacpfl.types import Data, Samples
+from pacpfl.types import Data
 
 TEMPERATURES = 2.0 ** np.arange(-7, 2)
 MOST_DRAWS = 600  # of pairs for the averages
 DRAWS_ALONE = 8  # priors drawn from the hyper-prior, to tell what a client could do alone
 LOWEST_NLL = -1.0  # the lower clip of the negative log-likelihood: nobody is rewarded beyond it
-LossKind = Literal["clipped-nll", "clipped-squared"]
 DEFAULT_LIMITS = {"clipped-nll": 2.0, "clipped-squared": 1.0}
 
 
@@ -63,7 +63,7 @@ DEFAULT_LIMITS = {"clipped-nll": 2.0, "clipped-squared": 1.0}
 class Loss:
     """A bounded loss of one drawn function h, with exact expectations under Gaussian posteriors."""
 
-    kind: LossKind
+    kind: str  # one of DEFAULT_LIMITS
     range: LossRange
 
     def expected(
@@ -176,45 +176,30 @@ def base_of(prior: Prior) -> GPPrior:
     return prior.gaussian
 
 
-@dataclass(frozen=True)
-class Views:
-    """What priors say about samples, component by component.
+def spectrum_of(
+    prior: Prior, particles: jax.Array, data: Data, y: np.ndarray
+) -> tuple[np.ndarray, Spectrum]:
+    """Return the prior weights [k, members] within each particle; and k * members components."""
+    weights, own = inputs_of(prior, particles, data)
+    spectrum = decompose(own.cross, own.mean, y, own.noise_std)
+    return weights / weights.sum(1, keepdims=True), spectrum
 
-    `samples` and `others` are the largest numbers there will be: smaller ones are padded, so that
-    one compilation serves all clients.
+
+def inputs_of(
+    prior: Prior, particles: jax.Array, data: Data, others: Data | None = None
+) -> tuple[np.ndarray, Inputs]:
+    """Return the weights of the members, and what they say of the inputs `others` (or of the samples).
+
+    Clients are padded, so that one compilation serves all of them; padding is left out again here.
     """
-
-    prior: Prior
-    samples: int
-    others: int
-    dtype: type
-
-    def spectrum(self, particles: jax.Array, samples: Samples) -> tuple[np.ndarray, Spectrum]:
-        """Prior weights [k, members] within each particle; and k * members components."""
-        m = len(samples)
-        weights, seen = self._seen(particles, self._padded(samples, self.samples))
-        kernel, mean, noise = seen.cross[:, :m, :m], seen.mean[:, :m], seen.noise_std[:, :m]
-        return weights / weights.sum(1, keepdims=True), decompose(kernel, mean, samples.y, noise)
-
-    def inputs(self, particles: jax.Array, samples: Samples, others: Samples) -> Inputs:
-        m, t = len(samples), len(others)
-        x, other_x = self._padded(samples, self.samples), self._padded(others, self.others)
-        mean, cross, variance, noise = self._seen(particles, x, other_x)[1]
-        return Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t], noise[:, :t])
-
-    def _seen(
-        self, particles: jax.Array, x: jax.Array, others: jax.Array | None = None
-    ) -> tuple[np.ndarray, Inputs]:
-        """Weights of the members, and the inputs `others` (or x) in float64, with the samples at x."""
-        weights, parts = _seen(self.prior, particles, x, others)
-        arrays = [np.asarray(part, np.float64) for part in parts]
-        # From [k, members, ...] to [k * members, ...].
-        flat = Inputs(*(a.reshape(-1, *a.shape[2:]) for a in arrays))
-        return np.asarray(weights, np.float64), flat
-
-    def _padded(self, samples: Samples, rows: int) -> jax.Array:
-        padding = ((0, rows - len(samples)), (0, 0))
-        return jax.device_put(np.pad(samples.x, padding).astype(self.dtype))
+    weights, parts = _seen(prior, particles, data.x, None if others is None else others.x)
+    # In float64, and from [k, members, ...] to [k * members, ...].
+    mean, cross, variance, noise = (
+        np.asarray(part, np.float64).reshape(-1, *part.shape[2:]) for part in parts
+    )
+    m, t = (int(np.asarray(part.mask).sum()) for part in (data, data if others is None else others))
+    inputs = Inputs(mean[:, :t], cross[:, :t, :m], variance[:, :t], noise[:, :t])
+    return np.asarray(weights, np.float64), inputs
 
 
 @partial(jax.jit, static_argnums=0)
@@ -253,73 +238,53 @@ def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
 
 def family(trained: Trained, loss: Loss) -> Family:
     """Return what a run of Gaussian processes says: nothing is drawn but priors, all risks are exact."""
-    method, dtype = trained.method, trained.dtype
-    everyone = [client for _, client in members(trained.federation)]
-    tests = [len(client.test) for client in everyone if client.test is not None]
-    store = from_samples([client.personal for client in everyone])
-    views = Views(method.prior, store.longest, max(tests, default=0), dtype)
+    method, particles = trained.method, trained.particles
+    prior, run = method.prior, method.settings.temperature
+    personal, tests = stores(trained)
     key = Keys.of(trained.config.seed).certificates()
-    alone = hyper.sample(key, method.hyper_prior(dtype), DRAWS_ALONE)
+    alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
-        data = jax.device_put(jax.tree.map(lambda a: a[0], store.gather(places, dtype)))
-        used = weights_in_use(
-            method.prior, method.mixture_weights, trained.particles, data,
-            method.settings.temperature,
-        )  # fmt: skip
-        weights = np.asarray(used, np.float64)
-        return [
-            _models(one, trained, loss, views, alone, weights / weights.sum()) for one in bounds
-        ]
+        """Judge one client's models; that in use has the run's temperature and weights."""
+        (place,), (one,) = places, bounds
+        client, y, data = one.client, one.client.personal.y, single(personal, place, trained.dtype)
+        in_use = weights_in_use(prior, method.mixture_weights, particles, data, run)
+        used = np.asarray(in_use, np.float64)
+        used = used / used.sum()
+        inner, spectrum = spectrum_of(prior, particles, data, y)
+        shared = posteriors(loss, inner, spectrum, y, TEMPERATURES)
+        own = posteriors(loss, inner, spectrum, y, np.array([run]))
+        best = tightest((inner / len(inner)).ravel(), shared.risk, shared.kl, one.betas)
+
+        def test_risk(choice: Choice) -> float | None:
+            if client.test is None:
+                return None
+            power = run if choice.row < 0 else TEMPERATURES[choice.row]
+            _, inputs = inputs_of(prior, particles, data, single(tests, place, trained.dtype))
+            moments = at_inputs(spectrum, inputs, np.array([power]))
+            return float(choice.weights @ risks(loss, moments, client.test.y, inputs.noise_std)[0])
+
+        models = Models(
+            shared,
+            posteriors(loss, *spectrum_of(prior, alone, data, y), y, TEMPERATURES),
+            [Choice(int(row), each) for row, each in zip(best.place, best.weights, strict=True)],
+            list(map(float, best.risk)),
+            Choice(-1, used),
+            own.kl[0],
+            float(used @ own.risk[0]),
+            test_risk,
+        )
+        return [models]
 
     return Family(
         trained,
         loss.range,
-        (loss.training_width(least_noise(method.prior, trained.particles)), "the bounded loss"),
+        (loss.training_width(least_noise(prior, particles)), "the bounded loss"),
         ("tempered posterior", "model in use"),
         tuple(map(float, TEMPERATURES)),
-        list(np.arange(len(everyone))[:, None]),
+        list(np.arange(personal.clients)[:, None]),
         judge,
         pairs(trained, loss),
-    )
-
-
-def _models(
-    bounds: ClientBounds,
-    trained: Trained,
-    loss: Loss,
-    views: Views,
-    alone: jax.Array,
-    used: np.ndarray,
-) -> Models:
-    """Judge one client's models; that in use has the run's temperature and the weights `used`."""
-    client, samples, run = (
-        bounds.client,
-        bounds.client.personal,
-        trained.method.settings.temperature,
-    )
-    inner, spectrum = views.spectrum(trained.particles, samples)
-    shared = posteriors(loss, inner, spectrum, samples.y, TEMPERATURES)
-    own = posteriors(loss, inner, spectrum, samples.y, np.array([run]))
-    best = tightest((inner / len(inner)).ravel(), shared.risk, shared.kl, bounds.betas)
-
-    def test_risk(choice: Choice) -> float | None:
-        if client.test is None:
-            return None
-        power = run if choice.row < 0 else TEMPERATURES[choice.row]
-        inputs = views.inputs(trained.particles, samples, client.test)
-        moments = at_inputs(spectrum, inputs, np.array([power]))
-        return float(choice.weights @ risks(loss, moments, client.test.y, inputs.noise_std)[0])
-
-    return Models(
-        shared,
-        posteriors(loss, *views.spectrum(alone, samples), samples.y, TEMPERATURES),
-        [Choice(int(row), weights) for row, weights in zip(best.place, best.weights, strict=True)],
-        list(map(float, best.risk)),
-        Choice(-1, used),
-        own.kl[0],
-        float(used @ own.risk[0]),
-        test_risk,
     )
 
 
@@ -331,20 +296,24 @@ def posteriors(
     return Posteriors(inner, risk, divergence(spectrum, temperatures))
 
 
+def single(store: ClientStore, place: int, dtype: type) -> Data:
+    return jax.tree.map(lambda a: a[0], gather(store, np.array([place]), dtype))
+
+
 def pairs(trained: Trained, loss: Loss) -> Pairs:
     """Return how pairs of a prior and a client are judged: nothing but the pairs themselves is drawn."""
     clients = trained.federation.existing
-    longest = max(len(client.train) for client in clients)
-    views = Views(trained.method.prior, longest, 0, trained.dtype)
+    store = from_clients(clients)
 
     def judge(
         phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        samples = clients[place].train
-        inner, spectrum = views.spectrum(jnp.asarray(phi[None], trained.dtype), samples)
-        _, risk, kl = posteriors(loss, inner, spectrum, samples.y, TEMPERATURES)
+        y, data = clients[place].train.y, single(store, place, trained.dtype)
+        particle = jnp.asarray(phi[None], trained.dtype)
+        inner, spectrum = spectrum_of(trained.method.prior, particle, data, y)
+        _, risk, kl = posteriors(loss, inner, spectrum, y, TEMPERATURES)
         best = tightest(inner[0], risk, kl, betas)
         # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
         return np.clip(-best.log_evidence / betas, loss.range.a, loss.range.b), best.risk
 
-    return Pairs(judge, loss.range.b, int(np.clip(5e9 / longest**3, 64, MOST_DRAWS)))
+    return Pairs(judge, loss.range.b, int(np.clip(5e9 / store.longest**3, 64, MOST_DRAWS)))

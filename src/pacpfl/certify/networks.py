@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,10 +41,11 @@ from pacpfl.certify.clients import (
     Models,
     Pairs,
     Posteriors,
-    members,
+    gather,
+    stores,
     tightest,
 )
-from pacpfl.data.store import ClientStore, from_clients, from_samples
+from pacpfl.data.store import from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
@@ -52,9 +53,8 @@ from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import Headed, affine, body_size, by_rows
 from pacpfl.run import Trained
-from pacpfl.types import Data, Samples
+from pacpfl.types import Data
 
-ClassLossKind = Literal["zero-one", "brier", "clipped-nll"]
 CLASS_LOSSES = ("zero-one", "brier", "clipped-nll")
 # How `certify` looks for posteriors. The theorem holds for whatever it finds; more steps, or more
 # networks in each, only find better ones.
@@ -76,7 +76,7 @@ LARGEST_SHARE = 0.5
 class ClassLoss:
     """A bounded loss of one network where the target is one of several classes."""
 
-    kind: ClassLossKind
+    kind: str  # one of CLASS_LOSSES
     range: LossRange
     classes: int
 
@@ -120,12 +120,10 @@ def build_class_loss(kind: str, limit: float | None, classes: int) -> ClassLoss:
         )
     if kind == "clipped-nll":
         largest = math.log(classes) if limit is None else limit
-        return ClassLoss("clipped-nll", clipped_nll_range(0.0, largest), classes)
+        return ClassLoss(kind, clipped_nll_range(0.0, largest), classes)
     if limit is not None:
         raise InputError(f"--limit is for --loss clipped-nll; {kind} has no clip, leave it out.")
-    if kind == "brier":
-        return ClassLoss("brier", BRIER, classes)
-    return ClassLoss("zero-one", ZERO_ONE, classes)
+    return ClassLoss(kind, BRIER if kind == "brier" else ZERO_ONE, classes)
 
 
 class Gaussian(NamedTuple):
@@ -243,15 +241,19 @@ def search(
     data: Data,
     temperatures: tuple[float, ...],
     keys: tuple[jax.Array, jax.Array],
-    more: list[Gaussian] | None = None,
+    more: Gaussian | None = None,
 ) -> Found:
-    """Find each prior's posteriors at all temperatures; `more` are given; all with cost and risk."""
+    """Find each prior's posteriors at all temperatures, with cost and risk.
+
+    `more`, [clients, k, p], are given: a last row of theirs.
+    """
     powers = jnp.asarray(temperatures, particles.dtype)
     posteriors, kls, risks = [], [], []
     for j, phi in enumerate(particles):
         fitted = fit(family, phi, data, powers, jax.random.fold_in(keys[0], j))
         if more is not None:
-            fitted = Gaussian(*map(jnp.concatenate, zip(fitted, more[j], strict=True)))
+            last = (part[None, :, j] for part in more)
+            fitted = Gaussian(*map(jnp.concatenate, zip(fitted, last, strict=True)))
         draws = jax.random.split(jax.random.fold_in(keys[1], j), PILOT_DRAWS)
         (risk,) = drawn_risks(family, loss, phi, fitted, (data,), draws)
         posteriors.append(fitted)
@@ -298,36 +300,26 @@ def in_use(
 
 def family(trained: Trained, loss: ClassLoss) -> Family:
     """Return what a run of Bayesian networks says: certified is a Gaussian posterior of them."""
-    prior = trained.method.prior.bayesian
+    prior, particles = trained.method.prior.bayesian, trained.particles
     assert prior is not None
-    kind, train = prior.inference.inference, loss.training_range
+    fitted, kind, train = variational(prior), prior.inference.inference, loss.training_range
     same = kind == "variational"
     powers = (*TEMPERATURES, prior.inference.temperature * trained.method.settings.temperature)
     fits, pilots, draws, others = jax.random.split(Keys.of(trained.config.seed).certificates(), 4)
     alone = hyper.sample(others, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
-    everyone = [client for _, client in members(trained.federation)]
-    empty = Samples(np.zeros((0, len(trained.federation.features))), np.zeros(0))
-    stores = (
-        from_samples([client.personal for client in everyone]),
-        from_samples([empty if client.test is None else client.test for client in everyone]),
-    )
+    personal, tests = stores(trained)
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
-        parts = _gather(stores[0], places, trained.dtype), _gather(stores[1], places, trained.dtype)
+        parts = gather(personal, places, trained.dtype), gather(tests, places, trained.dtype)
         used = _used(trained, loss, parts, places)
         weights = np.asarray(used.weights, np.float64)
         weights = weights / weights.sum(1, keepdims=True)
-        own = None
-        if used.gaussian is not None:
-            each = range(weights.shape[1])
-            own = [Gaussian(*(part[None, :, j] for part in used.gaussian)) for j in each]
-        look = partial(search, variational(prior), loss)
-        fitted = powers if own is None else TEMPERATURES
-        here = look(trained.particles, parts[0], fitted, (fits, pilots), own)
-        there = look(alone, parts[0], fitted, (fits, pilots))
+        rows = powers if used.gaussian is None else TEMPERATURES
+        here = search(fitted, loss, particles, parts[0], rows, (fits, pilots), used.gaussian)
+        there = search(fitted, loss, alone, parts[0], rows, (fits, pilots))
         best = [choose(one, here.of(i)) for i, one in enumerate(bounds)]
         last = [Choice(-1, row) for row in weights]
-        risks, on_tests = _draw(trained, loss, here, (best, last), parts, draws)
+        risks, on_tests = _draw(fitted, loss, particles, here, (best, last), parts, draws)
 
         def models(i: int, one: ClientBounds) -> Models:
             tested = one.client.test is not None and len(one.client.test) > 0
@@ -345,16 +337,25 @@ def family(trained: Trained, loss: ClassLoss) -> Family:
         return [models(i, one) for i, one in enumerate(bounds)]
 
     own_title = "model in use" if same else "variational posterior at the run's temperature"
+    # It is not needed for a certificate to be valid, but to be known.
+    other = Condition(
+        "the certified model is the one in use",
+        "does not hold",
+        f"the run predicts with networks from its {kind} inference, whose divergence from the prior "
+        "is not known; certified is the Gaussian variational posterior of the same priors, which "
+        "certify computes",
+        "use",
+    )
     return Family(
         trained,
         loss.range,
         (train.width, f"the {train.name}"),
         ("variational posterior", own_title),
         powers,
-        _blocks(len(everyone), prior),
+        _blocks(personal.clients, prior),
         judge,
         pairs(trained, loss),
-        None if same else other_model(kind),
+        None if same else other,
     )
 
 
@@ -367,10 +368,6 @@ def _blocks(clients: int, prior: BNNPrior) -> list[np.ndarray]:
     return [np.minimum(np.arange(start, start + block), clients - 1) for start in starts]
 
 
-def _gather(store: ClientStore, places: np.ndarray, dtype: type) -> Data:
-    return Data(*jax.device_put(store.gather(places, dtype)))
-
-
 def _used(trained: Trained, loss: ClassLoss, parts: tuple[Data, Data], places: np.ndarray) -> InUse:
     """Return the run's own models, with the keys that evaluation gives the clients of a group."""
     existing = len(trained.federation.existing)
@@ -380,8 +377,9 @@ def _used(trained: Trained, loss: ClassLoss, parts: tuple[Data, Data], places: n
 
 
 def _draw(
-    trained: Trained,
+    prior: BNNPrior,
     loss: ClassLoss,
+    particles: jax.Array,
     found: Found,
     choices: tuple[Sequence[Choice], Sequence[Choice]],
     parts: tuple[Data, Data],
@@ -389,16 +387,14 @@ def _draw(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw risks of two posteriors of each client: [draws, 2, clients] on the clients' own samples,
     [2, clients] on test samples. A draw is one network of each particle, weighed."""
-    prior = trained.method.prior.bayesian
-    assert prior is not None
     rows = np.array([[choice.row for choice in line] for line in choices]) % len(found.kl)
     weights = np.stack([[choice.weights for choice in line] for line in choices])  # [2, clients, k]
     clients = np.arange(rows.shape[1])
     own, test = np.zeros((DRAWS, *rows.shape)), np.zeros(rows.shape)
-    for j, phi in enumerate(trained.particles):
+    for j, phi in enumerate(particles):
         posteriors = Gaussian(*(part[rows, clients] for part in found.posteriors[j]))
         draws = jax.random.split(jax.random.fold_in(key, j), DRAWS)
-        each = drawn_risks(variational(prior), loss, phi, posteriors, parts, draws)
+        each = drawn_risks(prior, loss, phi, posteriors, parts, draws)
         on_own, on_test = (np.asarray(values, np.float64) for values in each)
         own += weights[:, :, j] * on_own
         test += weights[:, :, j] * on_test.mean(0)
@@ -417,18 +413,6 @@ def choose(bounds: ClientBounds, pilot: Posteriors) -> Choice:
     return Choice(int(best.place[place]), best.weights[place] / best.weights[place].sum())
 
 
-def other_model(kind: str) -> Condition:
-    """Return what is not needed for the certificate to be valid, but to be known."""
-    return Condition(
-        "the certified model is the one in use",
-        "does not hold",
-        f"the run predicts with networks from its {kind} inference, whose divergence from the prior "
-        "is not known; certified is the Gaussian variational posterior of the same priors, which "
-        "certify computes",
-        "use",
-    )
-
-
 def pairs(trained: Trained, loss: ClassLoss) -> Pairs:
     """Return how pairs of a prior and a client are judged, by draws.
 
@@ -445,7 +429,7 @@ def pairs(trained: Trained, loss: ClassLoss) -> Pairs:
     def judge(
         phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        data = _gather(store, np.array([place]), trained.dtype)
+        data = gather(store, np.array([place]), trained.dtype)
         particle = jnp.asarray(phi, trained.dtype)
         keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), 1 + 2 * NETWORKS_PER_PAIR)
         posterior = fit(family, particle, data, powers, keys[0])
