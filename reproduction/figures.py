@@ -17,11 +17,11 @@ from matplotlib.ticker import FixedLocator, NullFormatter, StrMethodFormatter
 
 from pacpfl.report.folder import GROUPS
 from pacpfl.report.measures import number, plus_minus
-from pacpfl.report.page import Drawn
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import (
     COLOURS,
     INK,
+    Drawn,
     Look,
     as_png,
     as_svg,

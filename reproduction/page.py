@@ -13,9 +13,9 @@ from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.files import write
 from pacpfl.report.measures import Measure, number, plus_minus
-from pacpfl.report.page import Drawn, environment, moment
+from pacpfl.report.page import environment, moment
 from pacpfl.report.sentences import GROUP_TITLES
-from pacpfl.report.style import COLOURS, DARK_COLOURS
+from pacpfl.report.style import COLOURS, DARK_COLOURS, Drawn
 from reproduction.figures import draw
 from reproduction.sentences import summary
 from reproduction.study import Outcome

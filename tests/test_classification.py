@@ -13,7 +13,7 @@ from pacpfl.build import build_federation
 from pacpfl.config import Config, identity, override
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
-from pacpfl.folder import DOUBTED, SURE, WRONG, examples
+from pacpfl.folder import DOUBTED, SURE, WRONG, answered, examples
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.methods.registry import build_method, build_model, entry
@@ -178,7 +178,7 @@ def test_examples_are_the_surest_the_most_doubted_and_the_worst() -> None:
         probabilities[row, label if row < 5 else (label + 1) % 5] = sure
     each = np.split(np.log(probabilities), 2)
     evaluation = Evaluation([], random.uniform(size=(2, 20, 3)), log_probabilities=list(each))
-    found = examples(clients, evaluation, (5, 4), each=2)
+    found = examples(answered(clients, evaluation), (5, 4), each=2)
     kind, shown = found["kind"], found["probabilities"].max(1)
     assert shown[kind == SURE] == pytest.approx([0.9, 0.8]), "from the surer half of 0.9, 0.8, ..."
     assert shown[kind == DOUBTED] == pytest.approx([0.5, 0.6]), "the least sure first"
@@ -196,11 +196,11 @@ def test_examples_are_the_surest_the_most_doubted_and_the_worst() -> None:
 def test_examples_of_a_model_that_knows_nothing() -> None:
     clients = federation().existing
     broken = Evaluation([], np.zeros((2, 20, 3)), log_probabilities=[np.full((4, 5), np.nan)] * 2)
-    assert examples(clients, broken, (5, 4)) == {}
-    assert examples(clients, broken, ()) == {}
+    assert examples(answered(clients, broken), (5, 4)) == {}
+    assert examples(answered(clients, broken), ()) == {}
     labels = [client.test.y.astype(int) for client in clients if client.test is not None]
     sure = [np.log(np.eye(5)[own] + 1e-9) for own in labels]
     perfect = Evaluation([], np.zeros((2, 20, 3)), log_probabilities=sure)
-    kinds = examples(clients, perfect, (5, 4), each=9)["kind"]
+    kinds = examples(answered(clients, perfect), (5, 4), each=9)["kind"]
     assert sorted(set(kinds.tolist())) == [SURE, DOUBTED]
     assert len(kinds) == 8

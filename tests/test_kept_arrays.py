@@ -92,7 +92,7 @@ def test_clients_beyond_the_limit_keep_nothing(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_saved_is_the_other_methods_loss_less_ones_own() -> None:
     people = clients(1)
     main, alone = evaluation(people), evaluation(people)
-    table = folder.gains(people, main, {"ridge": alone})["ridge"]
+    table = folder.gains(people, main, alone)
     for index, client in enumerate(people):
         assert client.test is not None
         saved = [
@@ -120,10 +120,11 @@ def test_classes_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) 
     chances = [answers(own, said, 0.6) for own, said in zip(labels, named, strict=True)]
     chances[0][3] = np.log([0.05, 0.9, 0.05])  # the surest mistake
     main = Evaluation([{}, {}], np.zeros((2, 20, 3)), log_probabilities=chances)
-    assert folder.class_counts(people, main).tolist() == [
+    found = folder.answered(people, main)
+    assert folder.class_counts(found, 2).tolist() == [
         [[2, 1], [1, 1], [1, 0]], [[0, 0], [0, 0], [2, 2]]
     ]  # fmt: skip
-    wrong = folder.wrong_answers(people, main, (2, 2), 2)
+    wrong = folder.wrong_answers(found, (2, 2), 2)
     assert wrong["client"].tolist() == [0, 0]
     assert wrong["labels"].tolist() == [2, 0]
     assert wrong["answers"].tolist() == [1, 1]
@@ -132,13 +133,13 @@ def test_classes_and_wrong_answers_are_counted(monkeypatch: pytest.MonkeyPatch) 
         wrong["images"], np.rint(255 * images[0][[3, 1]]).reshape(2, 2, 2)
     )
     monkeypatch.setattr(folder, "PIXELS", 9)  # room for one image of each of two clients
-    assert len(folder.wrong_answers(people, main, (2, 2), 2)["images"]) == 1
+    assert len(folder.wrong_answers(found, (2, 2), 2)["images"]) == 1
     monkeypatch.setattr(folder, "PIXELS", 7)
-    assert folder.wrong_answers(people, main, (2, 2), 2) == {}
+    assert folder.wrong_answers(found, (2, 2), 2) == {}
     other = Evaluation([{}, {}], main.calibration, log_probabilities=[
         answers(labels[0], [0, 0, 1, 1], 0.6), answers(labels[1], [0, 2], 0.6)
     ])  # fmt: skip
-    saved = folder.gains(people, main, {"vanilla": other})["vanilla"]
+    saved = folder.gains(people, main, other)
     assert saved.tolist() == [[4, -1, 1], [2, 1, 1]]
 
 

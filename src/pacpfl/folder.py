@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -189,9 +189,7 @@ class RunFolder:
 def main_method(methods: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the method that a run is about, given what run.json says of each: the first one with
     particles, else the first."""
-    return next(
-        (name for name, about in methods.items() if "particles" in about), next(iter(methods))
-    )
+    return next((name for name in methods if "particles" in methods[name]), next(iter(methods)))
 
 
 # ---- Tables
@@ -226,15 +224,11 @@ def client_rows(federation: Federation, results: Mapping[str, MethodResult]) -> 
             members = evaluation.responsibilities
             for index, (client, row) in enumerate(zip(clients, evaluation.rows, strict=True)):
                 shares = () if members is None else members[index]
-                who = (
-                    *(name, group, client.name, "" if client.kind is None else client.kind),
-                    *(
-                        0 if s is None else len(s)
-                        for s in (client.train, client.later, client.test)
-                    ),
-                )
+                sets = (client.train, client.later, client.test)
+                sizes = (0 if samples is None else len(samples) for samples in sets)
+                kind = "" if client.kind is None else client.kind
                 rows.append(
-                    dict(zip(COLUMNS, who, strict=True))
+                    dict(zip(COLUMNS, (name, group, client.name, kind, *sizes), strict=True))
                     | {metric: row[metric] for metric in measured}
                     | {f"responsibility_{j}": float(share) for j, share in enumerate(shares)}
                 )
@@ -275,16 +269,18 @@ def _of_group(
         yield f"weights/{group}", main.weights
     if main.responsibilities is not None:
         yield f"responsibilities/{group}", main.responsibilities
-    alone = {name: other for name, other in others.items() if name in named(learns="alone")}
-    for name, table in gains(clients, main, alone).items():
-        yield f"gain/{name}/{group}", table
+    alone = named(learns="alone")
+    yield from (
+        (f"gain/{n}/{group}", gains(clients, main, others[n])) for n in others if n in alone
+    )
     if not main.log_probabilities:
         points = points_each(everyone)
         yield from _below(f"panels/{group}", number_panels(clients, main, others, points))
         return
-    yield f"classes/{group}", class_counts(clients, main)
-    yield from _below(f"panels/{group}/errors", wrong_answers(clients, main, shape, everyone))
-    yield from _below(f"examples/{group}", examples(clients, main, shape))
+    found = answered(clients, main)
+    yield f"classes/{group}", class_counts(found, len(clients))
+    yield from _below(f"panels/{group}/errors", wrong_answers(found, shape, everyone))
+    yield from _below(f"examples/{group}", examples(found, shape))
 
 
 def _below(place: str, arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
@@ -303,29 +299,57 @@ def thinned(count: int, at_most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, at_most).round().astype(int))
 
 
-def losses(client: Client, evaluation: Evaluation, index: int) -> np.ndarray:
-    """Return the loss on each test sample: the squared error, or whether it is classified wrongly."""
-    assert client.test is not None
-    if evaluation.log_probabilities:
-        answers = np.asarray(evaluation.log_probabilities[index]).argmax(1)
-        return (answers != client.test.y.astype(int)).astype(float)
-    return (np.asarray(evaluation.means[index], float) - client.test.y) ** 2
+class Answered(NamedTuple):
+    """The test samples of a group one after the other, and how they were classified."""
+
+    x: np.ndarray
+    labels: np.ndarray
+    client: np.ndarray  # the place of the one each sample belongs to
+    probabilities: np.ndarray
+
+    @property
+    def answers(self) -> np.ndarray:
+        return self.probabilities.argmax(1)
+
+    def shown(self, rows: np.ndarray, shape: tuple[int, ...]) -> Arrays:
+        """Return the images of some samples, what is on them, and whose they are."""
+        pixels = np.rint(255 * np.clip(self.x[rows], 0, 1)).astype(np.uint8)
+        return {
+            "images": pixels.reshape(-1, *shape),
+            "labels": self.labels[rows].astype(np.int32),
+            "client": self.client[rows].astype(np.int32),
+        }
 
 
-def gains(clients: Sequence[Client], main: Evaluation, others: Groups) -> Arrays:
-    """Sum up what the main method saves on each test sample against every other method.
+def answered(clients: Sequence[Client], main: Evaluation) -> Answered:
+    """Put the test samples of all clients together."""
+    tests = [client.test for client in clients if client.test is not None]
+    return Answered(
+        np.concatenate([test.x for test in tests]),
+        np.concatenate([test.y for test in tests]).astype(int),
+        np.repeat(np.arange(len(tests)), [len(test) for test in tests]),
+        np.exp(np.concatenate(main.log_probabilities)),
+    )
+
+
+def losses(clients: Sequence[Client], evaluation: Evaluation) -> Iterator[np.ndarray]:
+    """Yield each client's losses: squared errors, or whether each test sample is classified wrongly."""
+    told = evaluation.log_probabilities or evaluation.means
+    for client, values in zip(clients, told, strict=True):
+        assert client.test is not None
+        y, values = client.test.y, np.asarray(values, float)
+        yield (values.argmax(1) != y).astype(float) if values.ndim == 2 else (values - y) ** 2
+
+
+def gains(clients: Sequence[Client], main: Evaluation, other: Evaluation) -> np.ndarray:
+    """Sum up what the main method saves each client on its test samples against another method.
 
     Saved is the loss of the other method less the loss of the main method on the same sample; n, sum
     and sum of squares are what a paired test needs.
     """
-    table = {}
-    for name, other in others.items():
-        rows = []
-        for index, client in enumerate(clients):
-            saved = losses(client, other, index) - losses(client, main, index)
-            rows.append((len(saved), saved.sum(), (saved**2).sum()))
-        table[name] = np.array(rows)
-    return table
+    pairs = zip(losses(clients, other), losses(clients, main), strict=True)
+    saved = (theirs - own for theirs, own in pairs)
+    return np.array([(len(each), each.sum(), (each**2).sum()) for each in saved])
 
 
 def number_panels(
@@ -371,80 +395,48 @@ def _kept(client: Client, main: Evaluation, others: Groups, index: int, points: 
     return found | {"spread_y": test.y[even], "spread_mean": mean[even]}
 
 
-def class_counts(clients: Sequence[Client], main: Evaluation) -> np.ndarray:
+def class_counts(found: Answered, clients: int) -> np.ndarray:
     """Count test samples of each client and class, and those that are classified correctly."""
-    classes = main.log_probabilities[0].shape[1]
-    counts = np.zeros((len(clients), classes, 2), np.int32)
-    for own, client, log_probabilities in zip(counts, clients, main.log_probabilities, strict=True):
-        assert client.test is not None
-        labels = client.test.y.astype(int)
-        right = np.asarray(log_probabilities).argmax(1) == labels
-        own[:, 0] = np.bincount(labels, minlength=classes)
-        own[:, 1] = np.bincount(labels[right], minlength=classes)
+    counts = np.zeros((clients, found.probabilities.shape[1], 2), np.int32)
+    right = found.answers == found.labels
+    np.add.at(counts, (found.client, found.labels), np.stack([np.ones_like(right), right], axis=1))
     return counts
 
 
-def wrong_answers(
-    clients: Sequence[Client], main: Evaluation, shape: tuple[int, ...], everyone: int
-) -> Arrays:
+def wrong_answers(found: Answered, shape: tuple[int, ...], everyone: int) -> Arrays:
     """Return each client's surest wrong answers, with their images."""
     each = min(ERRORS, PIXELS // (int(np.prod(shape)) * everyone)) if len(shape) == 2 else 0
-    found: list[tuple[np.ndarray, int, int, int, float]] = []
-    for index, client in enumerate(clients):
-        assert client.test is not None
-        labels = client.test.y.astype(int)
-        probabilities = np.exp(np.asarray(main.log_probabilities[index]))
-        answers, sure = probabilities.argmax(1), probabilities.max(1)
-        wrong = np.flatnonzero((answers != labels) & np.isfinite(sure))
-        for row in wrong[np.argsort(-sure[wrong], kind="stable")][:each]:
-            found.append((client.test.x[row], index, labels[row], answers[row], sure[row]))
-    if not found:
+    sure = found.probabilities.max(1)
+    wrong = np.flatnonzero((found.answers != found.labels) & np.isfinite(sure))
+    wrong = wrong[np.lexsort((-sure[wrong], found.client[wrong]))]
+    owner = found.client[wrong]
+    rows = wrong[np.arange(len(wrong)) - np.searchsorted(owner, owner) < each]
+    if not len(rows):
         return {}
-    images, owner, label, answer, sureness = zip(*found, strict=True)
-    return {
-        "images": _images(np.stack(images), shape),
-        "client": np.array(owner, np.int32),
-        "labels": np.array(label, np.int32),
-        "answers": np.array(answer, np.int32),
-        "confidence": np.array(sureness, np.float32),
+    return found.shown(rows, shape) | {
+        "answers": found.answers[rows].astype(np.int32),
+        "confidence": sure[rows].astype(np.float32),
     }
 
 
-def _images(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.rint(255 * np.clip(pixels, 0, 1)).astype(np.uint8).reshape(-1, *shape)
-
-
-def examples(
-    clients: Sequence[Client], main: Evaluation, shape: tuple[int, ...], each: int = EACH
-) -> Arrays:
+def examples(found: Answered, shape: tuple[int, ...], each: int = EACH) -> Arrays:
     """Choose the test samples that are shown singly.
 
     Of the answers that are right, some from the surer half and the least sure ones; of those that are
     wrong, the surest. No sample is shown twice, and one without finite probabilities never.
     """
-    samples = [client.test for client in clients if client.test is not None]
-    if len(shape) != 2 or not samples:
-        return {}
-    x = np.concatenate([test.x for test in samples])
-    y = np.concatenate([test.y for test in samples]).astype(int)
-    owner = np.repeat(np.arange(len(samples)), [len(test) for test in samples])
-    probabilities = np.exp(np.concatenate(main.log_probabilities))
-    surest_first = np.argsort(-probabilities.max(1), kind="stable")
-    surest_first = surest_first[np.isfinite(probabilities).all(1)[surest_first]]
-    right = (probabilities.argmax(1) == y)[surest_first]
+    surest_first = np.argsort(-found.probabilities.max(1), kind="stable")
+    surest_first = surest_first[np.isfinite(found.probabilities).all(1)[surest_first]]
+    right = (found.answers == found.labels)[surest_first]
     rights, wrongs = surest_first[right], surest_first[~right]
     surer_half = np.linspace(0, max(len(rights) // 2 - 1, 0), each).astype(int)
     sure = rights[np.unique(surer_half)[: len(rights)]]
     rest = rights[~np.isin(rights, sure)]
     chosen = {SURE: sure, DOUBTED: rest[::-1][:each], WRONG: wrongs[:each]}
     rows = np.concatenate(list(chosen.values()))
-    if not len(rows):
+    if len(shape) != 2 or not len(rows):
         return {}
-    kind = np.repeat(list(chosen), [len(found) for found in chosen.values()])
-    return {
-        "images": _images(x[rows], shape),
-        "labels": y[rows].astype(np.int32),
-        "probabilities": probabilities[rows].astype(np.float32),
-        "client": owner[rows].astype(np.int32),
-        "kind": kind.astype(np.int32),
+    return found.shown(rows, shape) | {
+        "probabilities": found.probabilities[rows].astype(np.float32),
+        "kind": np.repeat(list(chosen), list(map(len, chosen.values()))).astype(np.int32),
     }

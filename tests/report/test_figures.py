@@ -143,7 +143,7 @@ def test_bands_with_one_feature_are_drawn_against_it(polynomial: Path, group: st
     assert sorted(clients) == sorted(ranked[place] for place in (0, 8, 15, 23))
     assert clients == sorted(clients), "in the order of the table"
     for axes, client in zip(figure.axes, clients, strict=True):
-        part = run.predictions(group)[run.names(group).index(client)]
+        part = run.predictions(group)[client]
         for number, (low, high) in enumerate(((0, 5), (1, 4), (2, 3))):
             expected = part["quantiles"][[low, high], 17]
             np.testing.assert_allclose(edges(axes, number, part["x"][17]), expected, rtol=1e-5)
@@ -165,7 +165,7 @@ def test_bands_with_several_features_are_drawn_against_the_index(solar: Path) ->
     run = read_run(solar)
     figure = made(figures.bands(run, "new"))
     mean = line(figure.axes[1], style.COLOURS[0])
-    client = run.names("new").index(figure.axes[1].get_title(loc="left"))
+    client = figure.axes[1].get_title(loc="left")
     np.testing.assert_array_equal(mean[:, 0], np.arange(100))
     np.testing.assert_allclose(mean[:, 1], run.predictions("new")[client]["mean"][:100])
     assert figure.axes[-1].get_xlabel() == "index of the test sample"

@@ -78,7 +78,7 @@ def test_differences_are_tested_as_scipy_does() -> None:
 
 @pytest.mark.parametrize(("wins", "losses"), [(0, 0), (3, 1), (1, 9), (5, 5), (12, 0)])
 def test_answers_are_tested_as_scipy_does(wins: int, losses: int) -> None:
-    found = paired_answers(wins - losses, wins + losses)
+    found = paired_answers(50, wins - losses, wins + losses)
     count = wins + losses
     expected = stats.binomtest(wins, count, 0.5).pvalue if count else 1.0
     assert found == pytest.approx(expected, rel=1e-12)

@@ -62,11 +62,7 @@ def boxed(run: Run) -> tuple[Measure, ...]:
 
 def boxes(run: Run) -> Figure | None:
     """Draw one row per measure, one column per group, one box per method, one dot per client."""
-    measures = [
-        measure
-        for measure in boxed(run)
-        if any(finite(run, m, g, measure).size for m in run.titles for g in run.groups)
-    ]
+    measures = [m for m in boxed(run) if np.isfinite(run.clients[m.key]).any()]
     if not measures:
         return None
     height = len(measures) * (0.75 + 0.34 * len(run.titles)) + 0.3
@@ -210,11 +206,7 @@ def drawn_clients(run: Run, group: str) -> dict[str, dict[str, np.ndarray]]:
     """Return the clients of a group whose predictions are drawn, each with what was kept of it: by the
     first measure the best, the worst and two between, in the order of the table."""
     scores = run.rows(run.main, group).set_index("client")[run.measures[0].key]
-    kept = {
-        name: own
-        for name, own in zip(run.names(group), run.predictions(group), strict=True)
-        if own and name in scores
-    }
+    kept = {n: own for n, own in run.predictions(group).items() if own and n in scores}
     ranked = sorted(kept, key=lambda name: np.nan_to_num(scores[name], nan=np.inf))
     chosen = {ranked[place] for place in thinned(len(ranked), DRAWN_CLIENTS)}
     return {name: own for name, own in kept.items() if name in chosen}

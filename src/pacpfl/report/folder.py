@@ -77,10 +77,14 @@ class Run:
         table = self.clients
         return table[(table["method"] == method) & (table["group"] == group)]
 
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        group, client = self.clients["group"], self.clients["client"]
+        return {name: list(dict.fromkeys(client[group == name])) for name in GROUPS}
+
     def names(self, group: str) -> list[str]:
         """Return the clients of a group, in the order in which the arrays list them."""
-        table = self.clients
-        return list(dict.fromkeys(table.loc[table["group"] == group, "client"]))
+        return self._names[group]
 
     @cached_property
     def places(self) -> dict[tuple[str, str], int]:
@@ -104,8 +108,13 @@ class Run:
             self._check(f"{key}/{group}", len(values), group)
         return values
 
-    def predictions(self, group: str) -> list[dict[str, np.ndarray]]:
-        """Return what was kept of each client's samples and predictions, by its name below `panels/GROUP`.
+    def of_client(self, key: str, group: str, client: str) -> np.ndarray | None:
+        """Return the row of one client of the array `key/group`; None where it was not written."""
+        values = self.per_client(key, group)
+        return None if values is None else values[self.places[group, client]]
+
+    def predictions(self, group: str) -> dict[str, dict[str, np.ndarray]]:
+        """Return for each client what was kept of its samples and predictions, as `panels/GROUP` names it.
 
         A client of which nothing was kept has an empty entry.
         """
@@ -116,16 +125,14 @@ class Run:
         }
         for key, values in ends.items():
             self._check(above + key, len(values) - 1, group)
-        if "offsets" not in ends:
-            return [{} for _ in self.names(group)]
-        found = []
-        for place in range(len(ends["offsets"]) - 1):
+        found: dict[str, dict[str, np.ndarray]] = {name: {} for name in self.names(group)}
+        for place, name in enumerate(found if "offsets" in ends else ()):
             parts = {key: slice(*values[place : place + 2]) for key, values in ends.items()}
             own = {
                 key: values[..., parts["train_offsets" if key.startswith("train_") else "offsets"]]
                 for key, values in kept.items()
             }
-            found.append(own if own["y"].size else {})
+            found[name] = own if own["y"].size else {}
         return found
 
     def _check(self, key: str, clients: int, group: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,22 +13,12 @@ from pacpfl.report.folder import Facts, Run
 from pacpfl.report.judge import confidence_and_accuracy, recovered_kinds
 from pacpfl.report.measures import NLL, number, percent
 from pacpfl.report.sentences import GROUP_TITLES, diversity
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """A figure with its words. `name` is that of its files; `section` is where it stands."""
-
-    name: str
-    section: str
-    title: str
-    caption: str
-    alternative: str
-    figure: Figure
+from pacpfl.report.style import Drawn, as_png, as_svg
 
 
 class Entry(NamedTuple):
-    """A figure that a run may have material for."""
+    """A figure that a run may have material for. `name` is that of its files; `section` is where it
+    stands."""
 
     name: str
     section: str
@@ -39,13 +28,12 @@ class Entry(NamedTuple):
     about: tuple[Any, ...]  # what both take
 
 
-def exhibits(run: Run) -> Iterator[Exhibit]:
+def gallery(run: Run) -> Iterator[Drawn]:
     """Yield the figures this run has material for, in the order of the page."""
     for name, section, title, draw, words, about in _catalogue(run):
         figure = draw(*about)
         if figure is not None:
-            caption, alternative = words(*about)
-            yield Exhibit(name, section, title, caption, alternative, figure)
+            yield Drawn(name, section, title, *words(*about), as_png(figure), as_svg(figure))
 
 
 def _catalogue(run: Run) -> Iterator[Entry]:

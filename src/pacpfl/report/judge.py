@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import special  # scipy.stats takes half a second to import
 
+from pacpfl import metrics
 from pacpfl.methods.registry import named
 from pacpfl.report.folder import Run
 
@@ -52,8 +53,7 @@ def compare(run: Run, first: str, second: str, group: str) -> Comparison | None:
     gaps = gaps[np.isfinite(gaps)]
     if len(gaps) < 2:
         return None
-    half = special.stdtrit(len(gaps) - 1, 0.975) * gaps.std(ddof=1) / np.sqrt(len(gaps))
-    middle = gaps.mean()
+    middle, half = metrics.interval(gaps)
     return Comparison(len(gaps), int((gaps > 0).sum()), middle - half, middle + half)
 
 
@@ -121,7 +121,7 @@ def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is known of one client under the main method; `place` is its row in its group's arrays.
+    """What is known of one client under the main method.
 
     `own` and `alone` are the first measure with the main method and with the one that goes alone;
     `gain` is what federating saves: the share of the RSMSE, or of classes the accuracy that is added.
@@ -131,7 +131,6 @@ class Judgement:
     group: str
     name: str
     kind: str
-    place: int
     samples: int
     later: int
     test: int
@@ -149,10 +148,6 @@ class Judgement:
     def few_tests(self) -> bool:
         return self.test < FEW_TESTS
 
-    @property
-    def loses(self) -> bool:
-        return self.gain < 0
-
 
 def going_alone(run: Run) -> str | None:
     """Return the method to compare with: of those that go alone, the best on average over all clients.
@@ -160,15 +155,13 @@ def going_alone(run: Run) -> str | None:
     The best on average, not the best for each client: that would compare with a choice nobody can
     make beforehand.
     """
-    lead, means = run.measures[0], {}
-    for method in run.titles:
-        if method in named(learns="alone") and method != run.main:
-            values = run.clients.loc[run.clients["method"] == method, lead.key].to_numpy(
-                dtype=float
-            )
-            if np.isfinite(values).any():
-                means[method] = float(lead.distance(values[np.isfinite(values)]).mean())
-    return min(means, key=lambda name: means[name]) if means else None
+    lead, table = run.measures[0], run.clients
+    means = {
+        method: metrics.interval(lead.distance(table.loc[table["method"] == method, lead.key]))[0]
+        for method in run.titles
+        if method in named(learns="alone") and method != run.main
+    }
+    return min(filter(lambda m: np.isfinite(means[m]), means), key=means.__getitem__, default=None)
 
 
 def overconfident(run: Run, method: str) -> pd.Series:
@@ -181,76 +174,49 @@ def overconfident(run: Run, method: str) -> pd.Series:
     if not run.classification:
         p_values = too_few_inside(rows["coverage_90"], rows["test"], PROMISED)
     else:
-        tables = {group: run.per_client(f"calibration/{method}", group) for group in run.groups}
-        p_values = np.array([
-            np.nan if (table := tables[group]) is None
-            else surer_than_right(table[run.places[group, name]])
-            for group, name in zip(rows["group"], rows["client"], strict=True)
-        ])  # fmt: skip
+        tables = (run.of_client(f"calibration/{method}", *who) for who in _who(rows))
+        p_values = np.array([np.nan if t is None else surer_than_right(t) for t in tables])
     return pd.Series(holm(p_values), index=rows.index)
 
 
 def judge(run: Run) -> list[Judgement]:
     """Judge every client that the main method served, in the order of clients.csv."""
     lead, alone = run.measures[0], going_alone(run)
-    rows = run.clients[run.clients["method"] == run.main].reset_index(drop=True)
-    others = run.clients.loc[run.clients["method"] == alone, ["group", "client", lead.key]]
-    scores = {(group, name): score for group, name, score in others.itertuples(index=False)}
-    keys = list(zip(rows["group"], rows["client"], strict=True))
-    reached = [scores.get(key, float("nan")) for key in keys]
+    rows, others = (run.clients[run.clients["method"] == method] for method in (run.main, alone))
+    scores = dict(zip(_who(others), others[lead.key], strict=True))
+    who = _who(rows)
+    reached = [scores.get(client, float("nan")) for client in who]
     gains = [lead.gain(own, other) for own, other in zip(rows[lead.key], reached, strict=True)]
-    verdicts = _verdicts(
-        run, alone, [(group, run.places[group, name]) for group, name in keys], gains
+    counts = rows[["samples", "later", "test"]].fillna(0).astype(int)
+    columns = zip(
+        *(who, rows["kind"], *(counts[key] for key in counts), rows[lead.key], reached, gains),
+        *(_verdicts(run, alone, who, gains), overconfident(run, run.main)),
+        strict=True,
     )
-    flagged = overconfident(run, run.main).to_numpy()
-    return [
-        Judgement(
-            group=row["group"],
-            name=row["client"],
-            kind=row["kind"],
-            place=run.places[keys[number]],
-            samples=_whole(row["samples"]),
-            later=_whole(row["later"]),
-            test=_whole(row["test"]),
-            own=row[lead.key],
-            alone=reached[number],
-            gain=gains[number],
-            verdict=verdicts[number],
-            overconfident=bool(flagged[number]),
-        )
-        for number, row in rows.iterrows()
-    ]
+    return [Judgement(*client, *known) for client, *known in columns]
+
+
+def _who(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the group and the name of the client of each row."""
+    return list(zip(rows["group"], rows["client"], strict=True))
 
 
 def _verdicts(
-    run: Run, alone: str | None, places: list[tuple[str, int]], gains: list[float]
+    run: Run, alone: str | None, who: list[tuple[str, str]], gains: list[float]
 ) -> list[Verdict]:
     """Test the paired test samples of each client, corrected for the number of clients."""
-    tables = {group: run.per_client(f"gain/{alone}", group) for group in run.groups}
-    p_values = np.full(len(places), np.nan)
-    sums = np.full(len(places), np.nan)
-    for number, (group, place) in enumerate(places):
-        table = tables[group]
-        if table is not None and np.isfinite(gains[number]):
-            count, sums[number], squares = map(float, table[place])
-            p_values[number] = (
-                paired_answers(sums[number], squares)
-                if run.classification
-                else paired_difference(count, sums[number], squares)
-            )
-    found: list[Verdict] = []
-    for p_value, clear, total in zip(p_values, holm(p_values), sums, strict=True):
-        if np.isnan(p_value):
-            found.append("unknown")
-        elif not clear:
-            found.append("chance")
-        else:
-            found.append("helped" if total > 0 else "hurt")
+    test = paired_answers if run.classification else paired_difference
+    saved = np.full((len(who), 3), np.nan)  # number of samples, sum and sum of squares
+    for own, client, gain in zip(saved, who, gains, strict=True):
+        table = run.of_client(f"gain/{alone}", *client)
+        if table is not None and np.isfinite(gain):
+            own[:] = table
+    p_values = np.array([test(*own) for own in saved.tolist()])
+    clear = np.where(saved[:, 1] > 0, "helped", "hurt")
+    found: list[Verdict] = np.select(
+        [np.isnan(p_values), ~holm(p_values)], ["unknown", "chance"], clear
+    ).tolist()
     return found
-
-
-def _whole(value: float) -> int:
-    return 0 if np.isnan(value) else int(value)
 
 
 # ---- Tests: when a number of a single client is more than chance. They are exact and corrected for how
@@ -321,12 +287,12 @@ def paired_difference(count: float, total: float, squares: float) -> float:
     return float(2 * special.stdtr(count - 1, -abs(mean) / np.sqrt(variance / count)))
 
 
-def paired_answers(total: float, squares: float) -> float:
+def paired_answers(count: float, total: float, squares: float) -> float:
     """Return the two-sided p-value of the exact sign test of differences -1, 0 or 1 (McNemar's).
 
     `squares` is how often the two methods disagree, `total` how often more the one is right.
     """
-    if not np.isfinite([total, squares]).all():
+    if not np.isfinite([count, total, squares]).all():
         return float("nan")
     disagree = round(squares)
     if not disagree:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -15,11 +14,11 @@ from markupsafe import Markup
 from pacpfl import files
 from pacpfl.report import sentences
 from pacpfl.report.folder import GROUPS, Facts, Run, read_run
-from pacpfl.report.gallery import exhibits
+from pacpfl.report.gallery import gallery
 from pacpfl.report.judge import going_alone, judge
 from pacpfl.report.panels import embedded, panel_data
 from pacpfl.report.sentences import GROUP_TITLES
-from pacpfl.report.style import COLOURS, DARK_COLOURS, as_png, as_svg, drawing, inline
+from pacpfl.report.style import COLOURS, DARK_COLOURS, Drawn, drawing
 from pacpfl.report.tables import certificate_table, client_table, method_table, shown_measures
 
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
@@ -31,24 +30,6 @@ SECTIONS = {
     "certificates": "Certificates",
     "learning": "Learning",
 }
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """An exhibit that has become files and a piece of the page."""
-
-    name: str
-    section: str
-    title: str
-    caption: str
-    alternative: str
-    png: bytes
-    svg: str
-
-    @property
-    def markup(self) -> Markup:
-        """Return the inline drawing; matplotlib has escaped every text in it."""
-        return Markup(inline(self.svg, self.name, self.alternative))
 
 
 def write_report(run_dir: Path) -> Path:
@@ -70,13 +51,7 @@ def write_report(run_dir: Path) -> Path:
 
 def draw(run: Run) -> list[Drawn]:
     with drawing():
-        return [
-            Drawn(
-                exhibit.name, exhibit.section, exhibit.title, exhibit.caption,
-                exhibit.alternative, as_png(exhibit.figure), as_svg(exhibit.figure),
-            )
-            for exhibit in exhibits(run)
-        ]  # fmt: skip
+        return list(gallery(run))
 
 
 def render(run: Run, drawn: list[Drawn]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,23 +35,11 @@ BANDS = (1, 2, 3, 4)  # of the six stored quantiles: 5, 25, 75 and 95%
 BINS = 5  # of confidence, for one client: its few answers would leave twenty nearly empty
 FAR = 1.5  # predictions further from the samples than this, in ranges of the samples, are cut off
 Packed = dict[str, Any]  # becomes JSON
+Scores = dict[tuple[str, str, str], dict[str, float]]  # of a method, a group and a client
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 MISSING = 64 * 64 - 1
 STEPS = MISSING - 1
 LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
-
-
-@dataclass(frozen=True)
-class Sources:
-    """What the clients of one group are looked up in, gathered once."""
-
-    scores: dict[str, dict[str, dict[str, float]]]  # method -> client -> measure
-    calibration: dict[str, np.ndarray]  # method -> one row per client
-    weights: np.ndarray | None
-    members: np.ndarray | None
-    classes: np.ndarray | None
-    errors: dict[int, list[Packed]]
-    predictions: list[dict[str, np.ndarray]]  # of each client
 
 
 def panel_measures(run: Run) -> tuple[Measure, ...]:
@@ -62,12 +49,14 @@ def panel_measures(run: Run) -> tuple[Measure, ...]:
 
 def panel_data(run: Run, judged: list[Judgement]) -> Packed:
     """Collect all that the panels are drawn from."""
-    styles, methods = looks(list(run.titles)), list(run.titles)
-    alone = going_alone(run)
-    record = run.record.get("clients", {})
-    sources = {group: _sources(run, group, alone) for group in run.groups}
-    names = next((len(s.classes[0]) for s in sources.values() if s.classes is not None), 0)
-    images = [a for key, a in run.arrays.items() if key.endswith("/errors/images")]
+    styles, methods = looks(run.titles), list(run.titles)
+    alone, record = going_alone(run), run.record.get("clients", {})
+    measures = panel_measures(run)
+    table = run.clients.set_index(["method", "group", "client"])[[m.key for m in measures]]
+    scores: Scores = table.to_dict("index")
+    kept = {group: (run.predictions(group), wrong_answers(run, group)) for group in run.groups}
+    shapes = {key: list(values.shape[1:]) for key, values in run.arrays.items()}
+    classes = next((shape[0] for key, shape in shapes.items() if key.startswith("classes/")), 0)
     return {
         "main": methods.index(run.main),
         "alone": None if alone is None else methods.index(alone),
@@ -79,43 +68,35 @@ def panel_data(run: Run, judged: list[Judgement]) -> Packed:
             }
             for name in methods
         ],
-        "measures": [{"title": m.title, "goal": m.goal} for m in panel_measures(run)],
-        "classes": [class_name(place, names) for place in range(names)],
-        "image": list(images[0].shape[1:]) if images else [],
+        "measures": [{"title": m.title, "goal": m.goal} for m in measures],
+        "classes": [class_name(place, classes) for place in range(classes)],
+        "image": next((s for key, s in shapes.items() if key.endswith("/errors/images")), []),
         "feature": str((record.get("features") or ["input"])[0]),
         "target": str(record.get("target", "target")),
         "clients": [
-            _client(run, client, sources[client.group], alone) for client in judged[:CLIENTS_SHOWN]
+            _client(run, client, alone, scores, *kept[client.group])
+            for client in judged[:CLIENTS_SHOWN]
         ],
     }
 
 
-def _sources(run: Run, group: str, alone: str | None) -> Sources:
-    keys = [measure.key for measure in panel_measures(run)]
-    shown = [run.main] + ([alone] if alone else [])
-    tables = {name: run.per_client(f"calibration/{name}", group) for name in shown}
-    return Sources(
-        scores={
-            method: run.rows(method, group).set_index("client")[keys].to_dict("index")
-            for method in run.titles
-        },
-        calibration={name: table for name, table in tables.items() if table is not None},
-        weights=run.per_client("weights", group),
-        members=run.per_client("responsibilities", group),
-        classes=run.per_client("classes", group),
-        errors=wrong_answers(run, group),
-        predictions=run.predictions(group),
+def _client(
+    run: Run,
+    client: Judgement,
+    alone: str | None,
+    scores: Scores,
+    predictions: dict[str, dict[str, np.ndarray]],
+    errors: dict[str, list[Packed]],
+) -> Packed:
+    who = client.group, client.name
+    found = [scores.get((method, *who), {}) for method in run.titles]
+    reached = [[own.get(measure.key, math.nan) for measure in panel_measures(run)] for own in found]
+    coverage = scores[run.main, *who].get(COVERAGE_90.key, math.nan)
+    tables = [run.of_client(f"calibration/{method}", *who) for method in (run.main, alone)]
+    answers = tables[0] if run.classification else None
+    weights, members, classes = (
+        run.of_client(key, *who) for key in ("weights", "responsibilities", "classes")
     )
-
-
-def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) -> Packed:
-    measures, place = panel_measures(run), client.place
-    rows = [scores.get(client.name, {}) for scores in sources.scores.values()]
-    scores = [[row.get(measure.key, math.nan) for measure in measures] for row in rows]
-    coverage = sources.scores[run.main][client.name].get(COVERAGE_90.key, math.nan)
-    table = sources.calibration.get(run.main)
-    answers = table[place] if run.classification and table is not None else None
-    weights = None if sources.weights is None else sources.weights[place]
     data: Packed = {
         "link": client_link(client),
         "name": client.name,
@@ -123,24 +104,21 @@ def _client(run: Run, client: Judgement, sources: Sources, alone: str | None) ->
         "kind": client.kind,
         "words": about_client(run, client, answers, coverage, weights),
         "warnings": client_warnings(run, client, coverage),
-        "leads": [round(lead, 5) if math.isfinite(lead) else None for lead, *_ in scores],
-        "scores": [[number(value) for value in own] for own in scores],
+        "leads": [round(lead, 5) if math.isfinite(lead) else None for lead, *_ in reached],
+        "scores": [[number(value) for value in own] for own in reached],
     }
-    if weights is not None:
-        data["weights"] = [round(float(w), 4) for w in weights]
-    if sources.members is not None:
-        data["members"] = [round(float(w), 4) for w in sources.members[place]]
+    for key, shares in (("weights", weights), ("members", members)):
+        if shares is not None:
+            data[key] = [round(float(share), 4) for share in shares]
     if run.classification:
         if answers is not None:
             data["bins"] = reliability(answers)
-        if sources.classes is not None:
-            data["classes"] = sources.classes[place].tolist()
-        data["errors"] = sources.errors.get(place, [])
-        return data
-    if table is not None:
-        data["calibration"] = calibration(client, sources.calibration)
-    data["bands"] = bands(sources.predictions[place], client.test, alone)
-    return data
+        if classes is not None:
+            data["classes"] = classes.tolist()
+        return data | {"errors": errors.get(client.name, [])}
+    if tables[0] is not None:
+        data["calibration"] = [pack(curve, 0.0, 1.0) for curve in tables if curve is not None]
+    return data | {"bands": bands(predictions[client.name], client.test, alone)}
 
 
 def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> Packed | None:
@@ -183,12 +161,6 @@ def _heights(found: dict[str, np.ndarray]) -> tuple[float, float]:
     return (max(low, lowest - room), min(high, highest + room)) if room > 0 else (low, high)
 
 
-def calibration(client: Judgement, tables: dict[str, np.ndarray]) -> list[str] | None:
-    """Pack the observed frequency at each level, for each method in `tables`."""
-    curves = [pack(values[client.place], 0.0, 1.0) for values in tables.values()]
-    return curves or None
-
-
 def reliability(table: np.ndarray) -> list[list[float]]:
     """Return [answers, right, mean confidence] for each of BINS bins of confidence that holds any."""
     merged = table.reshape(BINS, -1, 3).sum(axis=1)
@@ -199,17 +171,13 @@ def reliability(table: np.ndarray) -> list[list[float]]:
     ]
 
 
-def wrong_answers(run: Run, group: str) -> dict[int, list[Packed]]:
-    """Return the surest wrong answers of each client (by its place), each with its image."""
-    place = f"panels/{group}/errors"
-    if f"{place}/images" not in run.arrays:
-        return {}
-    found: dict[int, list[Packed]] = {}
+def wrong_answers(run: Run, group: str) -> dict[str, list[Packed]]:
+    """Return the surest wrong answers of each client that has any, each with its image."""
+    found: dict[str, list[Packed]] = {}
     keys = ("client", "labels", "answers", "confidence", "images")
-    for owner, label, answer, sure, image in zip(
-        *(run.arrays[f"{place}/{key}"] for key in keys), strict=True
-    ):
-        found.setdefault(int(owner), []).append(
+    columns = (run.arrays.get(f"panels/{group}/errors/{key}", ()) for key in keys)
+    for owner, label, answer, sure, image in zip(*columns, strict=True):
+        found.setdefault(run.names(group)[owner], []).append(
             {
                 "label": int(label),
                 "answer": int(answer),

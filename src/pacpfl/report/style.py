@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
+from markupsafe import Markup
 from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -185,6 +186,24 @@ def as_svg(figure: Figure) -> str:
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     figure.savefig(target, format="svg", metadata=nothing)
     return target.getvalue()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as files and as a piece of the page, with how to read it and what it shows."""
+
+    name: str
+    section: str
+    title: str
+    caption: str
+    alternative: str
+    png: bytes
+    svg: str
+
+    @property
+    def markup(self) -> Markup:
+        """Return the inline drawing; matplotlib has escaped every text in it."""
+        return Markup(inline(self.svg, self.name, self.alternative))
 
 
 def inline(svg: str, name: str, alternative: str) -> str:
