@@ -144,22 +144,16 @@ def test_without_trackers_the_watcher_is_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("tensorboard", "tensorboardX"), ("mlflow", "mlflow")]
+    ("name", "package", "remedy"),
+    [
+        ("tensorboard", "tensorboardX", r"pip install 'pacpfl\[tensorboard\]'"),
+        ("mlflow", "mlflow", r"pip install 'pacpfl\[mlflow\]'"),
+        ("wandb", "wandb", "choose tensorboard or mlflow"),
+    ],
 )
-def test_an_extra_that_is_not_there_is_named(name, package, monkeypatch, tmp_path):
+def test_a_tracker_that_is_not_there_is_named(name, package, remedy, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
-    with (
-        pytest.raises(InputError, match=rf"pip install 'pacpfl\[{name}\]'"),
-        tracked([name], tmp_path, CONFIG),
-    ):
-        pass
-
-
-def test_an_unknown_tracker_is_an_error(tmp_path):
-    with (
-        pytest.raises(InputError, match="choose tensorboard or mlflow"),
-        tracked(["wandb"], tmp_path, CONFIG),
-    ):
+    with pytest.raises(InputError, match=remedy), tracked([name], tmp_path, CONFIG):
         pass
 
 

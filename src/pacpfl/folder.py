@@ -96,12 +96,7 @@ class RunFolder:
     def prepare(self, config: Config) -> None:
         """Make the folder, unless it belongs to another run; what training depends on must agree."""
         path = self.path / "config.toml"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{self.path} cannot be created ({error.strerror}); choose another --out."
-            ) from error
+        make_folder(self.path)
         if path.exists():
             before = configuration.load_file(path)
             if configuration.identity(before) != configuration.identity(config):
@@ -184,6 +179,15 @@ class RunFolder:
     def _check_it_is_there(self) -> None:
         if not self.path.is_dir():
             raise InputError(f"There is no run folder {self.path}; give the folder of a run.")
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be created ({error.strerror}); choose another --out."
+        ) from error
 
 
 def main_method(methods: Mapping[str, Mapping[str, Any]]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from folders import make_run
 
 from pacpfl.report import write_report
+from pacpfl.report.folder import Run, read_run
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from browsing import open_browser
 
     yield from open_browser(tmp_path_factory.mktemp("browser"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Four existing clients, with three methods."""
+    return read_run(make_run(tmp_path / "run", clients=4, groups=("existing",)))
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +53,5 @@ def solar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def polynomial_page(polynomial: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the polynomial run, in a copy of its folder."""
-    folder = tmp_path_factory.mktemp("reports") / "polynomial"
-    shutil.copytree(polynomial, folder)
-    return write_report(folder)
+    copy = shutil.copytree(polynomial, tmp_path_factory.mktemp("reports") / "polynomial")
+    return write_report(Path(copy))

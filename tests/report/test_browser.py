@@ -126,24 +126,6 @@ def test_names_sort_as_people_count_and_unknown_stays_last(page: webdriver.Chrom
     assert falling[:-1] == rising[:-1][::-1]
 
 
-def test_dark_turns_page_and_figures(page: webdriver.Chrome) -> None:
-    def seen() -> list[str]:
-        return page.execute_script(
-            "const style = (element) => getComputedStyle(element);"
-            "const drawing = document.querySelector('figure svg');"
-            "return [style(document.body).backgroundColor, style(document.body).color,"
-            " style(drawing.querySelector('text')).fill]"
-        )
-
-    light = seen()
-    show(page, width=1100, theme="dark")
-    dark = seen()
-    assert light[0] == "rgb(252, 251, 249)"
-    assert dark[0] == "rgb(21, 24, 29)"
-    for background, text, ink in (light, dark):
-        assert text == ink != background
-
-
 @pytest.mark.parametrize("width", [360, 800, 1100])
 def test_nothing_sticks_out_to_the_side(page: webdriver.Chrome, width: int) -> None:
     show(page, width=width, theme="light")
@@ -171,13 +153,10 @@ def test_no_other_script_can_run(page: webdriver.Chrome) -> None:
     assert "Content Security Policy" in message["message"]
 
 
-def test_it_prints(page: webdriver.Chrome) -> None:
+def test_a_dark_page_prints_in_dark_ink(page: webdriver.Chrome) -> None:
     show(page, width=1100, theme="dark")
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]
     })  # fmt: skip
-    style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
-    assert page.execute_script(style, "body", "color") == "rgb(32, 38, 46)"
-    assert page.execute_script(style, "nav", "display") == "none"
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert page.execute_cdp_cmd("Page.printToPDF", {})["data"].startswith("JVBERi0")  # %PDF-
+    ink = page.execute_script("return getComputedStyle(document.body).color")
+    assert ink == "rgb(32, 38, 46)"

@@ -14,7 +14,7 @@ from rich.console import Console
 from pacpfl.errors import InputError
 from pacpfl.report import write_report
 from pacpfl.report.figures import certificates as figure
-from pacpfl.report.sentences import certificates, conditions
+from pacpfl.report.sentences import certificates
 from pacpfl.report.style import drawing
 from pacpfl.report.terminal import print_certificates
 
@@ -28,22 +28,6 @@ def folder(tmp_path: Path) -> Path:
     )
     (made / "certificates.json").write_text(json.dumps(make_document()))
     return made
-
-
-def test_equal_conditions_are_told_once_and_different_ones_counted() -> None:
-    rows = {
-        (row["who"], row["name"], row["status"]): row["reason"]
-        for row in conditions(make_document())
-    }
-    everyone = "Existing clients, New clients, Federation, Future clients"
-    assert rows == {
-        (everyone, "bounded loss", "holds"): "within [-1, 2]",
-        ("Existing clients", "prior private", "assumed"): "existing-00: epsilon of existing-00",
-        ("Existing clients", "taking part", "holds for 2 of 3"): "a margin of 0.4",
-        ("Existing clients", "taking part", "does not hold for 1 of 3"): "a margin of -0.2",
-        ("New clients", "prior independent", "holds"): "new",
-        ("New clients", "taking part", "holds"): "a margin of 0.4",
-    }
 
 
 def test_the_figure_draws_bounds_up_to_the_largest_loss() -> None:

@@ -7,36 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import CLASS_TITLES, SIDE, make_class_run
-from reading import read_page
+from folders import CLASS_TITLES, make_class_run
 
 from pacpfl.report import figures, write_report
+from pacpfl.report import page as pages
 from pacpfl.report.figures import boxes
 from pacpfl.report.folder import Run, read_run
-from pacpfl.report.judge import compare, confidence_and_accuracy, judge
-from pacpfl.report.sentences import cautions, class_calibration
+from pacpfl.report.judge import compare, judge, promised_and_kept
+from pacpfl.report.sentences import calibration, cautions
 from pacpfl.report.style import drawing
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_class_run(tmp_path_factory.mktemp("class_runs") / "digits")
-
-
-@pytest.fixture(scope="module")
-def run(folder: Path) -> Run:
-    return read_run(folder)
-
-
-@pytest.fixture(scope="module")
-def page(folder: Path) -> Path:
-    return write_report(folder)
-
-
-def test_the_figures_are_those_of_classes(page: Path) -> None:
-    drawn = {path.stem for path in (page.parent / "figures").glob("*.svg")}
-    assert drawn == {"boxes", "reliability", "examples_existing", "examples_new"}
-    assert {path.stem for path in (page.parent / "figures").glob("*.png")} == drawn
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return read_run(make_class_run(tmp_path_factory.mktemp("class_runs") / "digits"))
 
 
 def test_two_methods_are_compared_by_their_accuracy(run: Run) -> None:
@@ -53,11 +37,11 @@ def test_confidence_is_weighed_against_how_often_it_is_right(tmp_path: Path) -> 
         folder = tmp_path / f"run-{number}"
         skill = {"pacpfl": (sure, right)}
         run = read_run(make_class_run(folder, methods=("pacpfl",), skill=skill))
-        found = confidence_and_accuracy(run, "pacpfl", "existing")
+        found = promised_and_kept(run, "pacpfl", "existing")
         assert found is not None
         assert found[0] == pytest.approx(sure, abs=0.01)
         assert found[1] == pytest.approx(run.rows("pacpfl", "existing")["accuracy"].mean())
-        verdicts.append(class_calibration(run).rpartition(". ")[2])
+        verdicts.append(calibration(run).rpartition(". ")[2])
         groups = [c for c in cautions(run, judge(run)) if "existing clients" in c.title]
         assert len(groups) == (number == 1)
     assert len(set(verdicts)) == 3
@@ -107,21 +91,8 @@ def test_classes_have_the_names_people_use() -> None:
     assert figures.class_name(11, 12) == "11"
 
 
-def test_the_page_says_nothing_about_bands_or_pixels(page: Path) -> None:
-    text = read_page(page).one("main").text
-    for word in ("RSMSE", "band", "coverage"):
-        assert word not in text, word
-    assert "FedAvg" in text
-    about = read_page(page).one("ul", _class="about").text
-    assert "features" not in about
-    details = read_page(page).one("section", id="details").text
-    assert "pixel 0" in details
-    assert "pixel 50" not in details
-    assert f"({SIDE**2} in all)" in details
-
-
-def test_images_travel_inside_the_page(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
+def test_images_travel_inside_the_page(run: Run) -> None:
+    text = pages.render(run, pages.draw(run))
     assert text.count('href="data:image/png;base64,') == 24
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
 

@@ -37,13 +37,6 @@ def test_names_that_look_like_numbers_or_gaps_stay_names(tmp_path: Path) -> None
     assert run.names("existing") == list(names)
 
 
-def test_the_main_method_is_the_one_with_particles(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", clients=3, methods=("vanilla", "pacpfl"))
-    assert read_run(folder).main == "pacpfl"
-    folder = make_run(tmp_path / "plain", clients=3, methods=("vanilla", "pooled"))
-    assert read_run(folder).main == "vanilla"
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

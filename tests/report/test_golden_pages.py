@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,9 +139,7 @@ def test_the_page_reads_as_it_was_reviewed(name: str, tmp_path: Path) -> None:
         console = Console(width=200, record=True, file=io.StringIO(), highlight=False)
         terminal.print_certificates(run.certificates, console)
         text += ["```text", *(line.rstrip() for line in console.export_text().splitlines()), "```"]
-    written = "\n".join(text) + "\n"
-    while "\n\n\n" in written:
-        written = written.replace("\n\n\n", "\n\n")
+    written = re.sub(r"\n{3,}", "\n\n", "\n".join(text) + "\n")
     path = GOLDEN / f"{name}.md"
     if os.environ.get("PACPFL_GOLDEN") == "write":
         path.write_text(written, encoding="utf-8")

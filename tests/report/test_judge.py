@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +17,11 @@ from pacpfl.report.judge import compare, contest, going_alone, judge, recovered_
 from pacpfl.report.sentences import cautions, gain_of_client, whom_it_helps
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Four existing clients, with three methods."""
-    return read_run(make_run(tmp_path / "run", clients=4, groups=("existing",)))
-
-
-def set_scores(run: Run, group: str, **scores: list[float]) -> None:
-    """Give the first clients of a group these errors with each method, and the mean to match."""
-    for method, values in scores.items():
-        rows = run.rows(method, group).index[: len(values)]
-        run.clients.loc[rows, "rsmse"] = values
-        mean = float(run.rows(method, group)["rsmse"].mean())
-        run.metrics[method][group]["rsmse"]["mean"] = mean
+def set_errors(run: Run, **errors: list[float]) -> None:
+    """Give the clients these errors with each method, and the mean to match."""
+    for method, values in errors.items():
+        run.clients.loc[run.rows(method, "existing").index, "rsmse"] = values
+        run.metrics[method]["existing"]["rsmse"]["mean"] = float(np.mean(values))
 
 
 def test_the_comparison_is_the_paired_t_interval(polynomial: Path) -> None:
@@ -46,13 +39,10 @@ def test_the_comparison_is_the_paired_t_interval(polynomial: Path) -> None:
 
 
 def test_the_comparison_pairs_by_name_and_not_by_row(run: Run) -> None:
-    set_scores(run, "existing", pacpfl=[0.1, 0.2, 0.3, 0.4], vanilla=[0.2, 0.3, 0.4, 0.5])
+    set_errors(run, pacpfl=[0.1, 0.2, 0.3, 0.4], vanilla=[0.2, 0.3, 0.4, 0.5])
     before = compare(run, "pacpfl", "vanilla", "existing")
-    upside_down = run.clients.iloc[::-1].copy()
-    upside_down.loc[upside_down["method"] == "pacpfl"] = run.clients[
-        run.clients["method"] == "pacpfl"
-    ]
-    turned = Run(run.name, run.record, run.metrics, upside_down, run.arrays, "")
+    main = run.clients["method"] == "pacpfl"
+    turned = replace(run, clients=pd.concat([run.clients[main], run.clients[~main][::-1]]))
     assert before == compare(turned, "pacpfl", "vanilla", "existing")
 
 
@@ -63,16 +53,15 @@ def test_one_client_is_no_comparison(tmp_path: Path) -> None:
 
 
 def test_methods_are_ranked_and_the_first_two_compared(run: Run) -> None:
-    set_scores(
-        run, "existing",
-        pacpfl=[0.5, 0.5, 0.5, 0.5], vanilla=[0.3, 0.5, 0.2, 0.4], pooled=[0.4, 0.3, 0.4, 0.38],
+    set_errors(
+        run, pacpfl=[0.5, 0.5, 0.5, 0.5], vanilla=[0.3, 0.5, 0.2, 0.4], pooled=[0.4, 0.3, 0.4, 0.38],
     )  # fmt: skip
     found = contest(run, "existing")
     assert found is not None and found.paired is not None
     assert [method for method, _ in found.ranking] == ["vanilla", "pooled", "pacpfl"]
     assert [mean for _, mean in found.ranking] == pytest.approx([0.35, 0.37, 0.5])
     assert (found.paired.better, found.paired.clients, found.paired.clear) == (2, 4, False)
-    set_scores(run, "existing", vanilla=[0.1, 0.11, 0.09, 0.1])
+    set_errors(run, vanilla=[0.1, 0.11, 0.09, 0.1])
     found = contest(run, "existing")
     assert found is not None and found.paired is not None and found.paired.clear
 
@@ -94,11 +83,6 @@ def test_kinds_are_matched_as_well_as_any_naming_could(tmp_path: Path) -> None:
     assert recovered_kinds(run, "existing") is None
 
 
-def set_errors(run: Run, method: str, values: list[float]) -> None:
-    rows = run.rows(method, "existing").index
-    run.clients.loc[rows, "rsmse"] = values
-
-
 def set_saved(run: Run, samples: list[list[float]]) -> None:
     """What is saved on each test sample of each client."""
     table = [(len(s), np.sum(s), np.sum(np.square(s))) for s in samples]
@@ -106,8 +90,7 @@ def set_saved(run: Run, samples: list[list[float]]) -> None:
 
 
 def test_the_gain_is_the_share_of_the_error_that_is_saved(run: Run) -> None:
-    set_errors(run, "pacpfl", [0.3, 0.5, 0.2, 0.4])
-    set_errors(run, "vanilla", [0.4, 0.4, 0.4, 0.4])
+    set_errors(run, pacpfl=[0.3, 0.5, 0.2, 0.4], vanilla=[0.4, 0.4, 0.4, 0.4])
     judged = judge(run)
     assert [c.gain for c in judged] == pytest.approx([0.25, -0.25, 0.5, 0.0])
 
@@ -118,8 +101,7 @@ def test_verdicts_follow_paired_tests_of_all_clients_together(run: Run) -> None:
     scaled = [(values - values.mean()) / values.std(ddof=1) for values in draws]
     shifts = (2.0, -2.0, 0.05, 2.15 / 50**0.5)  # the last one: t = 2.15
     saved = [values + shift for values, shift in zip(scaled, shifts, strict=True)]
-    set_errors(run, "pacpfl", [0.3, 0.5, 0.39, 0.38])
-    set_errors(run, "vanilla", [0.4, 0.4, 0.4, 0.4])
+    set_errors(run, pacpfl=[0.3, 0.5, 0.39, 0.38], vanilla=[0.4, 0.4, 0.4, 0.4])
     set_saved(run, [list(values) for values in saved])
     p_values = [stats.ttest_1samp(values, 0).pvalue for values in saved]
     assert 0.05 / 2 < p_values[3] < 0.05, "clear alone, not among four"
@@ -145,40 +127,35 @@ def test_the_best_of_those_that_go_alone_is_the_one_to_compare_with(run: Run) ->
         rows = more.copy()
         rows["rsmse"] += shift
         table = pd.concat([run.clients, rows], ignore_index=True)
-        both = Run(run.name, run.record, run.metrics, table, run.arrays, "")
-        assert going_alone(both) == expected
+        assert going_alone(replace(run, clients=table)) == expected
 
 
-def test_without_anybody_going_alone_it_says_how_to_get_one(tmp_path: Path) -> None:
-    run = read_run(make_run(tmp_path / "run", clients=3, methods=("pacpfl", "pooled")))
+@pytest.mark.parametrize(
+    ("methods", "told"), [(("pacpfl", "pooled"), 1), (("vanilla", "pooled"), 0)]
+)
+def test_without_another_that_goes_alone_there_is_nothing_to_compare_with(
+    tmp_path: Path, methods: tuple[str, ...], told: int
+) -> None:
+    run = read_run(make_run(tmp_path / "run", clients=3, methods=methods))
+    assert run.main == methods[0]
     assert going_alone(run) is None
     judged = judge(run)
     assert all(np.isnan(c.gain) for c in judged)
-    (told,) = whom_it_helps(run, judged)
-    assert '--set \'methods=["pacpfl", "pooled", "vanilla"]\'' in told
-
-
-def test_the_main_method_is_not_compared_with_itself(tmp_path: Path) -> None:
-    run = read_run(make_run(tmp_path / "run", clients=3, methods=("vanilla", "pooled")))
-    assert run.main == "vanilla"
-    assert going_alone(run) is None
-    assert whom_it_helps(run, judge(run)) == []
+    assert len(whom_it_helps(run, judged)) == told, "a way to compare, unless it goes alone itself"
 
 
 def test_a_group_that_loses_on_average_is_warned_of(run: Run) -> None:
     def warned() -> bool:
         return any("existing clients" in c.title for c in cautions(run, judge(run)))
 
-    set_errors(run, "pacpfl", [0.50, 0.52, 0.49, 0.51])
-    set_errors(run, "vanilla", [0.40, 0.41, 0.40, 0.39])
+    set_errors(run, pacpfl=[0.50, 0.52, 0.49, 0.51], vanilla=[0.40, 0.41, 0.40, 0.39])
     assert warned()
-    set_errors(run, "vanilla", [0.60, 0.41, 0.60, 0.39])
+    set_errors(run, vanilla=[0.60, 0.41, 0.60, 0.39])
     assert not warned()
 
 
 def test_every_verdict_on_a_client_is_told_differently(run: Run) -> None:
-    set_errors(run, "pacpfl", [0.3, 0.5, 0.4, 0.4])
-    set_errors(run, "vanilla", [0.4, 0.4, 0.4, np.nan])
+    set_errors(run, pacpfl=[0.3, 0.5, 0.4, 0.4], vanilla=[0.4, 0.4, 0.4, np.nan])
     set_saved(run, [[2.0, 2.1] * 20, [-2.0, 2.1] * 20, [0.0] * 40, [1.0] * 40])
     told = [gain_of_client(run, client) for client in judge(run)]
     assert len(set(told)) == 4

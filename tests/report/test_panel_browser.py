@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from folders import make_run
+from folders import make_class_run, make_run
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
 from browsing import show, wait
@@ -113,18 +112,24 @@ def names(browser: webdriver.Chrome) -> list[str]:
     )
 
 
+def close(browser: webdriver.Chrome) -> None:
+    browser.find_element(By.ID, "panel-close").click()
+    wait(browser, lambda: opened(browser) == "")
+
+
 def focused(browser: webdriver.Chrome) -> str:
     return browser.switch_to.active_element.text
 
 
-def link(browser: webdriver.Chrome, name: str) -> Any:
-    return browser.find_element(By.LINK_TEXT, name)
+def choose(browser: webdriver.Chrome, name: str) -> None:
+    """Click on a client's name, and wait for its panel."""
+    browser.find_element(By.LINK_TEXT, name).click()
+    wait(browser, lambda: opened(browser) == name)
 
 
 def test_a_click_opens_the_panel_and_the_button_closes_it(page: webdriver.Chrome) -> None:
     assert opened(page) == ""
-    link(page, "existing-03").click()
-    wait(page, lambda: opened(page) == "existing-03")
+    choose(page, "existing-03")
     panel = page.find_element(By.ID, "panel")
     titles = [title.text for title in panel.find_elements(By.TAG_NAME, "h4")]
     assert titles == [
@@ -136,8 +141,7 @@ def test_a_click_opens_the_panel_and_the_button_closes_it(page: webdriver.Chrome
         assert drawing.size["width"] > 200 and drawing.size["height"] > 40
     # The driver hears of a new address a moment after the page has it.
     wait(page, lambda: page.current_url.endswith("#client=existing/existing-03"))
-    page.find_element(By.ID, "panel-close").click()
-    wait(page, lambda: opened(page) == "")
+    close(page)
     wait(page, lambda: "#" not in page.current_url)
     wait(page, lambda: focused(page) == "existing-03")
     assert page.get_log("browser") == []
@@ -150,8 +154,7 @@ def test_a_click_anywhere_in_a_row_opens_it(page: webdriver.Chrome) -> None:
 
 
 def test_what_is_drawn_is_what_was_predicted(page: webdriver.Chrome, run: Run) -> None:
-    link(page, "new-02").click()
-    wait(page, lambda: opened(page) == "new-02")
+    choose(page, "new-02")
     place = run.names("new").index("new-02")
     part = slice(40 * place, 40 * place + 40)
     heights = page.execute_script(
@@ -233,8 +236,7 @@ def test_arrows_follow_the_order_and_the_filter_of_the_table(page: webdriver.Chr
     header.click()
     order = names(page)
     assert sorted(order) == [f"new-0{n}" for n in range(1, 7)] != order
-    link(page, order[0]).click()
-    wait(page, lambda: opened(page) == order[0])
+    choose(page, order[0])
     for name in [*order[1:], order[0]]:
         page.find_element(By.ID, "panel-next").click()
         assert opened(page) == name
@@ -267,8 +269,7 @@ def test_the_table_is_filtered_by_name_group_and_state(page: webdriver.Chrome, r
 
 
 def test_warnings_of_a_client_are_shown_first(page: webdriver.Chrome) -> None:
-    link(page, "existing-02").click()
-    wait(page, lambda: opened(page) == "existing-02")
+    choose(page, "existing-02")
     (warning,) = page.find_elements(By.CSS_SELECTOR, "#panel .caution")
     assert "better alone" in warning.text
     assert "20% more error" in page.find_element(By.ID, "panel").text
@@ -287,8 +288,7 @@ def test_a_link_to_nobody_and_the_way_back(page: webdriver.Chrome) -> None:
     status = page.find_element(By.ID, "clients-status")
     wait(page, lambda: "no client of this name" in (status.get_property("textContent") or ""))
     page.execute_script("location.hash = '#client=%'")  # no valid name at all
-    link(page, "new-01").click()
-    wait(page, lambda: opened(page) == "new-01")
+    choose(page, "new-01")
     page.back()
     wait(page, lambda: opened(page) == "")
     assert page.get_log("browser") == []
@@ -324,8 +324,7 @@ def test_every_text_can_be_read(
     if chosen:
         browser.refresh()
         browser.find_element(By.ID, "theme").click()
-    link(browser, "existing-02").click()
-    wait(browser, lambda: opened(browser) == "existing-02")
+    choose(browser, "existing-02")
     browser.find_element(By.ID, "panel-keep").click()
     found = browser.execute_script(CONTRAST, "body *")
     assert len(found) > 300
@@ -339,26 +338,22 @@ def test_on_a_narrow_screen_everything_is_within_reach(
     load(browser, address, width=360)
     wide = "return document.documentElement.scrollWidth"
     assert browser.execute_script(wide) <= 360
-    link(browser, "existing-02").click()
-    wait(browser, lambda: opened(browser) == "existing-02")
+    choose(browser, "existing-02")
     assert browser.execute_script(wide) <= 360
     panel = browser.find_element(By.ID, "panel")
     assert panel.rect["width"] == 360
     assert browser.execute_script("return arguments[0].scrollWidth", panel) <= 360
     for element in panel.find_elements(By.CSS_SELECTOR, "button, svg, h2, figcaption"):
         assert element.rect["x"] >= 0 and element.rect["x"] + element.rect["width"] <= 360
-    close = browser.find_element(By.ID, "panel-close")
     browser.execute_script("arguments[0].scrollTop = 1e6", panel)
-    assert (
-        0 <= browser.execute_script("return arguments[0].getBoundingClientRect().top", close) < 60
-    )
-    close.click()
-    wait(browser, lambda: opened(browser) == "")
+    button = browser.find_element(By.ID, "panel-close")
+    top = browser.execute_script("return arguments[0].getBoundingClientRect().top", button)
+    assert 0 <= top < 60
+    close(browser)
 
 
 def test_kept_panels_stand_on_the_page_and_are_printed(page: webdriver.Chrome) -> None:
-    link(page, "existing-01").click()
-    wait(page, lambda: opened(page) == "existing-01")
+    choose(page, "existing-01")
     keep = page.find_element(By.ID, "panel-keep")
     keep.click()
     assert (keep.get_attribute("aria-pressed"), keep.text) == ("true", "Kept on the page")
@@ -398,28 +393,20 @@ def test_names_stay_text_wherever_they_appear(browser: webdriver.Chrome, tmp_pat
         load(browser, f"{address}#client=existing/{quote(name, safe='')}")
         assert opened(browser) == name
         browser.find_element(By.ID, "panel-keep").click()
-        assert (
-            browser.execute_script(
-                "return document.querySelectorAll('main img, main b, main i, main script').length"
-            )
-            == 0
-        )
+        assert not browser.find_elements(By.CSS_SELECTOR, "main :is(img, b, i, script)")
         title = browser.find_element(By.CSS_SELECTOR, "#chosen article > h4")
         assert title.get_property("textContent") == name
         texts = browser.execute_script(
             "return [...document.querySelectorAll('#panel svg text')].map(t => t.textContent)"
         )
         assert "</script><b>y</b>" in texts
-        browser.find_element(By.ID, "panel-close").click()
+        close(browser)
         active = "return document.activeElement.textContent"
         wait(browser, lambda name=name, active=active: browser.execute_script(active) == name)
     assert browser.get_log("browser") == []
 
 
-def test_five_hundred_clients_are_quick(
-    browser: webdriver.Chrome,
-    tmp_path: Path,
-) -> None:
+def test_five_hundred_clients_are_quick(browser: webdriver.Chrome, tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", clients=5, copies=50))
     load(browser, page_of(run, tmp_path).as_uri())
     assert len(names(browser)) == 500
@@ -444,67 +431,47 @@ def test_a_run_without_predictions_says_so(browser: webdriver.Chrome, tmp_path: 
     load(browser, page_of(read_run(folder), tmp_path).as_uri() + "#client=existing-01")
     text = browser.find_element(By.ID, "panel").text
     assert "This run kept no predictions of this client" in text
+    assert "no method that goes alone was run" in text
     assert browser.get_log("browser") == []
-
-
-def class_run(folder: Path) -> Run:
-    """Two clients with three classes; the first has two wrong answers with images."""
-    folder.mkdir()
-    (folder / "clients.csv").write_text(
-        "method,group,client,samples,test,accuracy,ce_own,nll,brier\n"
-        "pacpfl,existing,ann,20,30,0.9,0.1,0.3,0.1\npacpfl,existing,bob,20,30,1.0,0.1,0.3,0.1\n"
-        "vanilla,existing,ann,20,30,0.5,0.2,0.9,0.4\nvanilla,existing,bob,20,30,0.8,0.2,0.9,0.4\n"
-    )
-    cell = {"mean": 0.9, "ci95": 0.1, "n": 2}
-    measures = {key: cell for key in ("accuracy", "ce", "nll", "brier")}
-    (folder / "metrics.json").write_text(json.dumps({"pacpfl": {"existing": measures}}))
-    titles = {
-        "pacpfl": {"title": "PAC-PFL", "particles": 2},
-        "vanilla": {"title": "BNN per client"},
-    }
-    (folder / "run.json").write_text(json.dumps({"dataset": "digits", "methods": titles}))
-    run = read_run(folder)
-    table = np.zeros((2, 20, 3))
-    table[:, 19] = [[30, 27, 29], [30, 30, 29]]
-    image = np.array([[0, 255], [255, 0]], np.uint8)
-    run.arrays.update({
-        "calibration/pacpfl/existing": table, "weights/existing": np.array([[0.5, 0.5], [0.99, 0.01]]),
-        "classes/existing": np.array([[[10, 9], [0, 0], [20, 18]], [[10, 10], [5, 5], [15, 15]]]),
-        "gain/vanilla/existing": np.array([[30, 12, 14], [30, 6, 6]]),
-        "panels/existing/errors/images": np.stack([image, 255 - image]),
-        "panels/existing/errors/client": np.array([0, 0]),
-        "panels/existing/errors/labels": np.array([2, 0]),
-        "panels/existing/errors/answers": np.array([0, 2]),
-        "panels/existing/errors/confidence": np.array([0.95, 0.5]),
-    })  # fmt: skip
-    return run
 
 
 def test_classes_are_shown_with_their_accuracy_and_wrong_answers(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
-    load(browser, page_of(class_run(tmp_path / "run"), tmp_path).as_uri() + "#client=ann")
+    run = read_run(make_class_run(tmp_path / "run", methods=("pacpfl", "vanilla")))
+    run.arrays["weights/existing"] = np.repeat([[0.5, 0.5], [0.99, 0.01]], 6, axis=0)
+    load(browser, page_of(run, tmp_path).as_uri() + "#client=existing-05")
     panel = browser.find_element(By.ID, "panel")
     assert [title.text for title in panel.find_elements(By.TAG_NAME, "h4")] == [
         "How sure and how often right", "Accuracy with each method", "Mixture weights",
         "Accuracy for each class", "Wrong answers",
     ]  # fmt: skip
-    labels = [
-        svg.get_attribute("aria-label") or "" for svg in panel.find_elements(By.TAG_NAME, "svg")
+    drawings = panel.find_elements(By.TAG_NAME, "svg")
+    labels = [drawing.get_attribute("aria-label") for drawing in drawings]
+    bins = run.arrays["calibration/pacpfl/existing"][5].reshape(5, 4, 3).sum(axis=1)
+    parts = [
+        f"of {n:.0f} answers {sure / n:.0%} sure {k:.0f} are right" for n, k, sure in bins if n
     ]
-    assert labels[0] == "Reliability of ann: of 30 answers 97% sure 27 are right."
-    assert labels[3] == "Test samples named rightly, of ann: class 0 9 of 10, class 2 18 of 20."
+    assert labels[0] == f"Reliability of existing-05: {', '.join(parts)}."
+    counts = enumerate(run.arrays["classes/existing"][5])
+    parts = [f"class {name} {right} of {count}" for name, (count, right) in counts if count]
+    assert labels[3] == f"Test samples named rightly, of existing-05: {', '.join(parts)}."
+    owner, truth, answers, sure, pixels = (
+        run.arrays[f"panels/existing/errors/{key}"]
+        for key in ("client", "labels", "answers", "confidence", "images")
+    )
     images = panel.find_elements(By.TAG_NAME, "canvas")
     assert [image.get_attribute("aria-label") for image in images] == [
-        "Image of a 2 taken for 0, 95% sure", "Image of a 0 taken for 2, 50% sure"
-    ]  # fmt: skip
-    pixels = browser.execute_script(
-        "return [...arguments[0].getContext('2d').getImageData(0, 0, 2, 2).data]", images[0]
+        f"Image of a {truth[n]} taken for {answers[n]}, {sure[n]:.0%} sure"
+        for n in np.flatnonzero(owner == 5)
+    ]
+    painted = browser.execute_script(
+        "return [...arguments[0].getContext('2d').getImageData(0, 0, 8, 8).data]", images[0]
     )
-    assert pixels[::4] == [255, 0, 0, 255]  # ink is dark on light paper
-    assert "40.0 points more accuracy, more than chance would explain" in panel.text
+    ink = pixels[owner == 5][0] / pixels[owner == 5][0].max()  # dark on light paper
+    np.testing.assert_allclose(np.reshape(painted, (8, 8, 4))[..., 0], 255 * (1 - ink), atol=3)
     panel.send_keys(Keys.ARROW_RIGHT)
-    assert opened(browser) == "bob"
-    assert not panel.find_elements(By.TAG_NAME, "canvas")
+    assert opened(browser) == "existing-06"
+    assert len(panel.find_elements(By.TAG_NAME, "canvas")) == (owner == 6).sum()
     assert "It relies on one particle, number 1 (99% of the weight)." in panel.text
     assert browser.get_log("browser") == []

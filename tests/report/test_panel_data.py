@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,7 @@ def test_every_client_has_what_its_panel_shows(run: Run) -> None:
 
 def test_a_prediction_far_off_does_not_flatten_the_samples(run: Run) -> None:
     key = "panels/existing/vanilla/mean"
-    wild = Run(run.name, run.record, run.metrics, run.clients, dict(run.arrays), "")
-    wild.arrays[key] = run.arrays[key] + 1e6
+    wild = replace(run, arrays=run.arrays | {key: run.arrays[key] + 1e6})
     low, high = panel_data(wild, judge(wild))["clients"][0]["bands"]["range"]
     y = run.arrays["panels/existing/y"][:40]
     assert high - low < 5 * (np.ptp(y) + 2)

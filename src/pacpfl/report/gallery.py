@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from pacpfl.metrics import coverage
 from pacpfl.report import figures, particles
 from pacpfl.report.folder import Facts, Run
-from pacpfl.report.judge import confidence_and_accuracy, recovered_kinds
+from pacpfl.report.judge import promised_and_kept, recovered_kinds
 from pacpfl.report.measures import NLL, number, percent
 from pacpfl.report.sentences import GROUP_TITLES, diversity
 from pacpfl.report.style import Drawn, as_png, as_svg
@@ -72,10 +73,8 @@ def _boxes(run: Run) -> tuple[str, str]:
         + (", except for the accuracy, where further right is better" if run.classification else "")
         + "; a short box means that nobody is left behind."
     )
-    infinite = ~np.isfinite(run.clients[NLL.key].to_numpy(dtype=float))
-    infinite &= run.clients[NLL.key].notna().to_numpy()
-    if infinite.any():
-        caption += f" {int(infinite.sum())} values of NLL are infinite and not drawn."
+    if infinite := int(np.isinf(run.clients[NLL.key]).sum()):
+        caption += f" {infinite} values of NLL are infinite and not drawn."
     parts = []
     for measure in figures.boxed(run):
         for group in run.groups:
@@ -124,13 +123,13 @@ def _bands(run: Run, group: str) -> tuple[str, str]:
         "in ten should lie inside the 90% band, and the band should be wide where data is scarce. "
         "Thin lines are the means of the other methods."
     )
-    shares = []
-    for client, own in clients.items():
-        inside = (own["y"] >= own["quantiles"][1]) & (own["y"] <= own["quantiles"][4])
-        shares.append(f"{client} {percent(float(inside.mean()))}")
+    shares = ", ".join(
+        f"{client} {percent(coverage(own['y'], own['quantiles'][1], own['quantiles'][4]))}"
+        for client, own in clients.items()
+    )
     return caption, (
         f"Prediction bands of {len(clients)} {group} clients. Test points inside the 90% band: "
-        f"{', '.join(shares)}."
+        f"{shares}."
     )
 
 
@@ -211,7 +210,7 @@ def _reliability(run: Run) -> tuple[str, str]:
     parts = []
     for group in run.groups:
         for method, title in run.titles.items():
-            if (found := confidence_and_accuracy(run, method, group)) is not None:
+            if found := promised_and_kept(run, method, group):
                 sure, right = found
                 parts.append(
                     f"{title}, {group} clients: {percent(sure, 1)} confident on average, "

@@ -88,8 +88,12 @@ def contest(run: Run, group: str) -> Contest | None:
     return Contest(ranking, paired)
 
 
-def confidence_and_accuracy(run: Run, method: str, group: str) -> tuple[float, float] | None:
-    """Return how confident a group's predictions are on average, and how often they are right."""
+def promised_and_kept(run: Run, method: str, group: str) -> tuple[float, float] | None:
+    """Return what a method promises a group on average, and what it keeps: the level of its 90% bands
+    and their coverage, or its confidence and its accuracy."""
+    if not run.classification:
+        covered = mean_of(run, method, group, "coverage_90")
+        return (PROMISED, covered) if np.isfinite(covered) else None
     tables = run.per_client(f"calibration/{method}", group)
     if tables is None:
         return None
@@ -103,20 +107,15 @@ def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
     Components have no names of their own: they are matched with the kinds so that the most
     clients agree.
     """
-    values = run.per_client("responsibilities", group)
-    kinds = run.kinds(group)
-    known = [index for index, kind in enumerate(kinds) if kind]
-    if values is None or not known:
+    values, kinds = run.per_client("responsibilities", group), np.array(run.kinds(group), str)
+    known = kinds != ""
+    if values is None or not known.any():
         return None
-    strongest = values.argmax(axis=1)
-    names = sorted({kinds[index] for index in known})
-    agreement = np.zeros((len(names), values.shape[1]))
-    for index in known:
-        agreement[names.index(kinds[index]), strongest[index]] += 1
     from scipy.optimize import linear_sum_assignment  # a third of a second to import
 
-    rows, columns = linear_sum_assignment(-agreement)
-    return int(agreement[rows, columns].sum()), len(known)
+    agreement = pd.crosstab(kinds[known], values.argmax(axis=1)[known]).to_numpy()
+    pairs = linear_sum_assignment(agreement, maximize=True)
+    return int(agreement[pairs].sum()), int(known.sum())
 
 
 @dataclass(frozen=True)
@@ -187,13 +186,12 @@ def judge(run: Run) -> list[Judgement]:
     who = _who(rows)
     reached = [scores.get(client, float("nan")) for client in who]
     gains = [lead.gain(own, other) for own, other in zip(rows[lead.key], reached, strict=True)]
-    counts = rows[["samples", "later", "test"]].fillna(0).astype(int)
-    columns = zip(
-        *(who, rows["kind"], *(counts[key] for key in counts), rows[lead.key], reached, gains),
-        *(_verdicts(run, alone, who, gains), overconfident(run, run.main)),
-        strict=True,
-    )
-    return [Judgement(*client, *known) for client, *known in columns]
+    counts = ["samples", "later", "test"]
+    found = {"verdict": _verdicts(run, alone, who, gains), "flagged": overconfident(run, run.main)}
+    table = rows.assign(alone=reached, gain=gains, **found)
+    table[counts] = table[counts].fillna(0).astype(int)
+    columns = ["group", "client", "kind", *counts, lead.key, "alone", "gain", *found]
+    return [Judgement(*row) for row in table[columns].itertuples(index=False)]
 
 
 def _who(rows: pd.DataFrame) -> list[tuple[str, str]]:

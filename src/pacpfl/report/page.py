@@ -126,13 +126,11 @@ def moment(value: object) -> str:
 
 def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return everything run.json says, in blocks of name and value."""
-    plain = {"methods", "versions", "clients"}
-    blocks = [("Run", _pairs({k: v for k, v in run.record.items() if k not in plain}))]
-    for key in ("clients", "versions"):
-        if isinstance(run.record.get(key), dict):
-            blocks.append((key.capitalize(), _pairs(run.record[key])))
-    blocks += [(run.titles[name], _pairs(entry)) for name, entry in run.methods.items()]
-    return blocks
+    own = {key: run.record.get(key, {}) for key in ("clients", "versions")}
+    rest = {k: v for k, v in run.record.items() if k not in (*own, "methods")}
+    blocks = [("Run", rest), *((key.capitalize(), entry) for key, entry in own.items() if entry)]
+    blocks += [(run.titles[name], entry) for name, entry in run.methods.items()]
+    return [(title, _pairs(entry)) for title, entry in blocks]
 
 
 def _pairs(entry: Facts, prefix: str = "") -> list[tuple[str, str]]:

@@ -26,11 +26,6 @@ NAMES = 32  # clients whose names still fit under their tiles
 STRONGEST = 0.55  # opacity of a full tile: text in ink stays readable on it, in light and dark
 
 
-def blocks(values: np.ndarray, at_most: int) -> list[np.ndarray]:
-    """Split consecutive rounds into at most so many blocks of nearly equal length."""
-    return np.array_split(values, min(at_most, len(values)))
-
-
 def training(run: Run) -> Figure | None:
     """Draw the log evidence per sample against the round, with the particles' diversity below."""
     parts = [
@@ -57,8 +52,9 @@ def training(run: Run) -> Figure | None:
 
 def _draw_curve(axis: Axes, values: np.ndarray, colour: str) -> None:
     """Draw the mean of every block of rounds, and the range in which its rounds lie."""
-    numbers = blocks(np.arange(1, len(values) + 1), BLOCKS)
-    parts = [part[np.isfinite(part)] for part in blocks(values, BLOCKS)]
+    count = min(BLOCKS, len(values))
+    numbers = np.array_split(np.arange(1, len(values) + 1), count)
+    parts = [part[np.isfinite(part)] for part in np.array_split(values, count)]
     kept = [(n.mean(), p.min(), p.mean(), p.max()) for n, p in zip(numbers, parts, strict=True)
             if p.size]  # fmt: skip
     if not kept:

@@ -7,6 +7,7 @@ numbers and for classes. A function returns no words where the run does not hold
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,14 +19,13 @@ from pacpfl.report.judge import (
     FEW_TESTS,
     LEVEL,
     PROMISED,
-    Comparison,
     Judgement,
     compare,
-    confidence_and_accuracy,
     contest,
     going_alone,
     mean_of,
     overconfident,
+    promised_and_kept,
 )
 from pacpfl.report.measures import ACCURACY, COVERAGE_90, RSMSE, counted, number, percent
 
@@ -61,15 +61,13 @@ class Caution:
 def summary(run: Run, judged: list[Judgement]) -> dict[str, list[str]]:
     """Answer four questions, each in some sentences: what was learned, how good, how sure, for whom."""
     entry = run.methods[run.main]
-    sure = class_calibration(run) if run.classification else band_calibration(run)
     answers = {
         "What was learned": [participants(run), diversity(entry), skipped(entry), privacy(entry)],
         "How good it is": [winner(run, group) for group in run.groups],
-        "How sure it is": [sure, unreliable_clients(run, judged)],
+        "How sure it is": [calibration(run), unreliable_clients(run, judged)],
         "Whom it helps": whom_it_helps(run, judged),
     }
-    filled = {title: [text for text in texts if text] for title, texts in answers.items()}
-    return {title: texts for title, texts in filled.items() if texts}
+    return {title: list(filter(None, texts)) for title, texts in answers.items() if any(texts)}
 
 
 def headline(run: Run) -> list[tuple[str, str]]:
@@ -206,13 +204,14 @@ def winner(run: Run, group: str) -> str:
     if not others:
         return f"{text} reaches {lead.noun} of {lead.say(value)}."
     second, next_value = others[0]
-    ahead = abs(value - next_value) if lead.share else 1 - value / next_value
     text += (
-        f" is the most accurate, with {lead.noun} of {lead.say(value)}: {lead.say_size(ahead)} "
-        f"{lead.comparative} than {run.titles[second]} ({lead.say(next_value)})"
+        f" is the most accurate, with {lead.noun} of {lead.say(value)}: "
+        f"{lead.say_size(lead.gain(value, next_value))} {lead.comparative} than "
+        f"{run.titles[second]} ({lead.say(next_value)})"
     )
-    if found.paired is not None:
-        text += _ahead(found.paired)
+    if paired := found.paired:
+        text += f", and better for {paired.better} of {paired.clients} clients"
+        text += "" if paired.clear else "; the difference could be due to chance"
     names = [method for method, _ in found.ranking]
     if run.main in names[1:]:
         place = names.index(run.main)
@@ -221,48 +220,38 @@ def winner(run: Run, group: str) -> str:
     return text + "."
 
 
-def _ahead(paired: Comparison) -> str:
-    text = f", and better for {paired.better} of {paired.clients} clients"
-    return text if paired.clear else f"{text}; the difference could be due to chance"
-
-
-def band_calibration(run: Run) -> str:
-    """Say whether the 90% bands of the main method contain what they promise."""
-    covered = {g: mean_of(run, run.main, g, COVERAGE_90.key) for g in run.groups}
-    covered = {group: share for group, share in covered.items() if np.isfinite(share)}
-    if not covered:
-        return f"{run.titles[run.main]} gives no uncertainty in this run."
-    shares = " and ".join(
-        f"{percent(share)} of the test points of {group} clients"
-        for group, share in covered.items()
-    )
-    text = f"Its 90% bands contain {shares}"
-    if min(covered.values()) < PROMISED - CALIBRATED_WITHIN:
-        return f"{text}: fewer than promised, so it is over-confident."
-    if max(covered.values()) > PROMISED + CALIBRATED_WITHIN:
-        return f"{text}: more than promised, so they are wider than they need to be."
-    return f"{text}, about as many as promised."
-
-
-def class_calibration(run: Run) -> str:
-    """Say whether the main method is right as often as it is confident."""
-    found = {g: confidence_and_accuracy(run, run.main, g) for g in run.groups}
-    pairs = {group: pair for group, pair in found.items() if pair is not None}
+def calibration(run: Run) -> str:
+    """Say whether the main method keeps what it promises: in its 90% bands, or by its confidence."""
+    pairs = {g: pair for g in run.groups if (pair := promised_and_kept(run, run.main, g))}
     if not pairs:
         return f"{run.titles[run.main]} gives no uncertainty in this run."
-    parts = [
+    which = 2
+    if any(kept < promised - CALIBRATED_WITHIN for promised, kept in pairs.values()):
+        which = 0
+    elif any(kept > promised + CALIBRATED_WITHIN for promised, kept in pairs.values()):
+        which = 1
+    if not run.classification:
+        shares = " and ".join(
+            f"{percent(kept)} of the test points of {group} clients"
+            for group, (_, kept) in pairs.items()
+        )
+        verdicts = (
+            ": fewer than promised, so it is over-confident",
+            ": more than promised, so they are wider than they need to be",
+            ", about as many as promised",
+        )
+        return f"Its 90% bands contain {shares}{verdicts[which]}."
+    answers = "; those for new clients are ".join(
         f"{percent(sure, 1)} confident on average and {percent(right, 1)} right (calibration error "
         f"{number(mean_of(run, run.main, group, 'ce'))})"
         for group, (sure, right) in pairs.items()
-    ]
-    told = "; those for new clients are ".join(parts)
-    gaps = [sure - right for sure, right in pairs.values()]
-    verdict = "Its confidence can be taken at face value."
-    if max(gaps) > CALIBRATED_WITHIN:
-        verdict = "It is over-confident."
-    elif min(gaps) < -CALIBRATED_WITHIN:
-        verdict = "It is more cautious than it needs to be."
-    return f"Its answers for {next(iter(pairs))} clients are {told}. {verdict}"
+    )
+    verdicts = (
+        "It is over-confident.",
+        "It is more cautious than it needs to be.",
+        "Its confidence can be taken at face value.",
+    )
+    return f"Its answers for {next(iter(pairs))} clients are {answers}. {verdicts[which]}"
 
 
 def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
@@ -270,8 +259,9 @@ def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
     flagged = sum(client.overconfident for client in judged)
     if not flagged:
         return ""
-    narrow = "bands that are too narrow"
-    what = "probabilities that are too confident" if run.classification else narrow
+    what = "bands that are too narrow"
+    if run.classification:
+        what = "probabilities that are too confident"
     return (
         f"{flagged} of {counted(len(judged), 'client')} {'gets' if flagged == 1 else 'get'} {what}, "
         "by more than chance would explain (see the warnings)."
@@ -302,13 +292,12 @@ def whom_it_helps(run: Run, judged: list[Judgement]) -> list[str]:
         )
     else:
         told.append("No client does better alone.")
-    tested = [client for client in known if client.verdict != "unknown"]
-    if tested:
-        helped = sum(client.verdict == "helped" for client in tested)
-        hurt = sum(client.verdict == "hurt" for client in tested)
+    verdicts = Counter(client.verdict for client in known)
+    if verdicts.total() > verdicts["unknown"]:
         told.append(
-            f"Beyond what chance would explain, it helps {counted(helped, 'client')} and hurts "
-            f"{hurt or 'none'} (paired tests on their test samples, {TOGETHER.format(len(judged))})."
+            f"Beyond what chance would explain, it helps {counted(verdicts['helped'], 'client')} and "
+            f"hurts {verdicts['hurt'] or 'none'} (paired tests on their test samples, "
+            f"{TOGETHER.format(len(judged))})."
         )
     return told
 
@@ -339,8 +328,7 @@ def cautions(run: Run, judged: list[Judgement]) -> list[Caution]:
 
 
 def _status(run: Run) -> Iterator[Caution]:
-    status = str(run.record.get("status", "complete"))
-    if status != "complete":
+    if (status := run.record.get("status", "complete")) != "complete":
         yield Caution(
             "The run is not complete",
             f"Its status is \N{LEFT DOUBLE QUOTATION MARK}{status}"
@@ -390,8 +378,8 @@ def _training(entry: Facts, title: str) -> Iterator[Caution]:
 def _confident_groups(run: Run, method: str) -> Iterator[Caution]:
     """Warn of groups for which a method is much more confident than it is right."""
     for group in run.groups:
-        sure, right = confidence_and_accuracy(run, method, group) or (0.0, 0.0)
-        if sure - right > CALIBRATED_WITHIN:
+        sure, right = promised_and_kept(run, method, group) or (0.0, 0.0)
+        if right < sure - CALIBRATED_WITHIN:
             yield Caution(
                 f"{run.titles[method]}: over-confident on {group} clients",
                 f"Its answers are {percent(sure, 1)} confident on average, and {percent(right, 1)} of "
@@ -549,6 +537,16 @@ def gain_of_client(run: Run, client: Judgement) -> str:
     return f"Compared with going alone it has {lead.say_gain(client.gain)}{beyond}: {values}."
 
 
+def notes(client: Judgement) -> tuple[str, ...]:
+    """Return what to be careful about with this client, in a word or two each."""
+    found = {
+        "over-confident": client.overconfident,
+        "better alone": client.verdict == "hurt",
+        "little data": client.few_samples,
+    }
+    return tuple(words for words, holds in found.items() if holds)
+
+
 def client_warnings(run: Run, client: Judgement, coverage: float) -> list[str]:
     """Say what to be careful about with this client; the tests are those of the warnings on top."""
     overconfident = (
@@ -558,25 +556,14 @@ def client_warnings(run: Run, client: Judgement, coverage: float) -> list[str]:
         else f"It is over-confident: its 90% band contains {percent(coverage)} of its {client.test} "
         "test points, fewer than chance would explain."
     )
-    found = {
-        overconfident: client.overconfident,
-        "It does better alone, by more than chance would explain.": client.verdict == "hurt",
-        f"It has fewer than {FEW_SAMPLES} samples: its predictions are mostly the prior, which the "
-        "data of the others shaped.": client.few_samples,
-        f"It has fewer than {FEW_TESTS} test samples: the numbers of this client are "
-        "rough.": client.few_tests,
+    told = {
+        "over-confident": overconfident,
+        "better alone": "It does better alone, by more than chance would explain.",
+        "little data": f"It has fewer than {FEW_SAMPLES} samples: its predictions are mostly the "
+        "prior, which the data of the others shaped.",
     }
-    return [text for text, holds in found.items() if holds]
-
-
-def notes(client: Judgement) -> tuple[str, ...]:
-    """Return what to be careful about with this client, in a word or two each."""
-    found = {
-        "over-confident": client.overconfident,
-        "better alone": client.verdict == "hurt",
-        "little data": client.few_samples,
-    }
-    return tuple(words for words, holds in found.items() if holds)
+    rough = f"It has fewer than {FEW_TESTS} test samples: the numbers of this client are rough."
+    return [told[note] for note in notes(client)] + [rough] * client.few_tests
 
 
 # ---- Certificates

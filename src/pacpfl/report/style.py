@@ -8,6 +8,7 @@ Figures are drawn on nothing (transparent), and everything that is not data in t
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import textwrap
 import warnings
@@ -84,9 +85,7 @@ class Look:
 def looks(methods: Collection[str]) -> dict[str, Look]:
     """Give each method a look: the known ones have their own, others take what is left."""
     taken = {name: KNOWN_METHODS.index(name) for name in methods if name in KNOWN_METHODS}
-    free = iter(
-        number for number in range(len(methods) + len(taken)) if number not in taken.values()
-    )
+    free = (number for number in itertools.count() if number not in taken.values())
     numbers = {name: taken[name] if name in taken else next(free) for name in methods}
     return {
         name: Look(

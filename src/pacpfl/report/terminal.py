@@ -173,7 +173,6 @@ def _clients(document: Facts) -> Table:
     for group in document["groups"]:
         rows = [row for row in document["clients"] if row["group"] == group]
         for index, row in enumerate(rows[:CLIENTS_SHOWN]):
-            test = row["test_risk"]
             table.add_row(
                 Text(row["client"]),
                 str(row["samples"] + row["later"]),
@@ -181,7 +180,7 @@ def _clients(document: Facts) -> Table:
                 number(row["kl"], 1),
                 number(row["bound"]),
                 number(row["in_use"]["bound"]),
-                number(float("nan") if test is None else test),
+                number(row["test_risk"]),
                 number(row["beta"], 0),
                 row["verdict"],
                 "helps" if row["participation"]["margin"] >= 0 else "costs",

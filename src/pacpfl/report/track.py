@@ -20,7 +20,7 @@ from pacpfl.config import SECTIONS, Config
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
-from pacpfl.folder import MethodResult, summarise
+from pacpfl.folder import MethodResult, make_folder, summarise
 from pacpfl.run import Watcher
 
 
@@ -152,12 +152,7 @@ def open_tracker(name: str, out: Path, config: Config) -> Tracker:
             f"--track {name} needs {package}; install it with pip install 'pacpfl[{name}]'."
         ) from error
     folder = out / "tracking" / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be created ({error.strerror}); choose another --out."
-        ) from error
+    make_folder(folder)
     return build(folder, config)
 
 
