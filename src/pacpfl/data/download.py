@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +27,8 @@ from pacpfl.errors import InputError, explained, reason
 
 Progress = Callable[[int, int | None], None]  # bytes received, bytes in all where that is known
 _CHUNK = 1 << 18
-_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _RANGE_REFUSED = 416
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, _RANGE_REFUSED})  # most say: too busy
 
 
 class Source(NamedTuple):
@@ -95,13 +95,12 @@ def fetch(
         raise InputError(f"{url} is no web address; give one that starts with https://.")
     partial = path.with_name(f"{path.name}.partial")
     with explained(f"{path} could not be written", "make room or choose another folder", OSError):
-        if path.exists() and _mismatch(path, checksum) is None:
+        if path.exists() and not _mismatch(path, checksum):
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         if checksum is None:
             partial.unlink(missing_ok=True)
-        version: str | None = None  # what the server calls the file's present version
-        why = ""
+        version, why = None, ""  # what the server calls the file's version; what went wrong last
         for attempt in range(tries):
             if attempt:
                 time.sleep(wait * 2 ** (attempt - 1))
@@ -124,10 +123,12 @@ def fetch(
 def unpack(archive: Path, pattern: str, folder: Path) -> list[Path]:
     """Take the files whose names match out of a zip archive, into `folder` itself: all, or none."""
     targets: list[Path] = []
-    broken = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
-    what = f"{archive} could not be unpacked into {folder}"
+    what, remedy = (
+        f"{archive} could not be unpacked into {folder}",
+        "download it again or make room",
+    )
     with (
-        explained(what, "download it again or make room", *broken),
+        explained(what, remedy, OSError, EOFError, zipfile.BadZipFile, zlib.error),
         ExitStack() as together,
         zipfile.ZipFile(archive) as content,
     ):
@@ -156,10 +157,10 @@ def _open(url: str, partial: Path, version: str | None, timeout: float) -> http.
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
+        answer = f"the server answered {error.code} {error.reason}"
         if error.code == _RANGE_REFUSED:
             partial.unlink(missing_ok=True)
-        answer = f"the server answered {error.code} {error.reason}"
-        if error.code in _BUSY or error.code == _RANGE_REFUSED:
+        if error.code in _AGAIN:
             raise _Temporary(answer) from error
         raise InputError(
             f"{url} cannot be had: {answer}; check the address or get the file elsewhere and give its "
@@ -186,7 +187,7 @@ def _receive(response: http.client.HTTPResponse, partial: Path, progress: Progre
     length = response.headers.get("Content-Length", "")
     total = received + int(length) if length.isdigit() else None
     with open(partial, "ab" if received else "wb") as file:
-        for chunk in _chunks(response, received):
+        while chunk := _chunk(response, received):
             file.write(chunk)
             received += len(chunk)
             if progress is not None:
@@ -195,11 +196,9 @@ def _receive(response: http.client.HTTPResponse, partial: Path, progress: Progre
         raise _Temporary(f"only {received} of {total} bytes arrived")
 
 
-def _chunks(response: http.client.HTTPResponse, received: int) -> Iterator[bytes]:
+def _chunk(response: http.client.HTTPResponse, received: int) -> bytes:
     try:
-        while chunk := response.read(_CHUNK):
-            received += len(chunk)
-            yield chunk
+        return response.read(_CHUNK)
     except (OSError, http.client.HTTPException) as error:
         broke = f"the connection broke after {received} bytes"
         raise _Temporary(f"{broke} ({reason(error)})") from error
@@ -207,23 +206,21 @@ def _chunks(response: http.client.HTTPResponse, received: int) -> Iterator[bytes
 
 def _check(url: str, partial: Path, checksum: str | None, continued: bool) -> None:
     """Delete a file that is not the right one; if it was continued, the part before may be to blame."""
-    wrong = _mismatch(partial, checksum)
-    if wrong is None:
-        return
-    partial.unlink()
-    if continued:
-        raise _Temporary(wrong)
-    raise InputError(
-        f"{url} did not arrive as expected ({wrong}), so nothing was kept; try again later, or get the "
-        "file elsewhere and give its path."
-    )
+    if wrong := _mismatch(partial, checksum):
+        partial.unlink()
+        if continued:
+            raise _Temporary(wrong)
+        raise InputError(
+            f"{url} did not arrive as expected ({wrong}), so nothing was kept; try again later, or get "
+            "the file elsewhere and give its path."
+        )
 
 
-def _mismatch(path: Path, checksum: str | None) -> str | None:
-    """Say what is wrong with a file's checksum, if anything."""
+def _mismatch(path: Path, checksum: str | None) -> str:
+    """Say what is wrong with a file's checksum, or "" where nothing is."""
     if checksum is None:
-        return None
+        return ""
     kind, _, expected = checksum.lower().partition(":")
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, kind).hexdigest()
-    return None if found == expected else f"its {kind} is {found} and not {expected}"
+    return "" if found == expected else f"its {kind} is {found} and not {expected}"

@@ -9,7 +9,6 @@ from pacpfl.settings import Settings, key
 
 DATASETS = ("polynomial", "pv", "digits", "femnist", "emnist", "tables")
 CLASSIFICATION = ("digits", "femnist", "emnist")
-CYCLES = ("hour", "weekday", "day", "month")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,9 @@ class TableSettings(Settings):
     categorical: tuple[str, ...] = key((), "columns whose numbers are names of categories")
     dates: tuple[str, ...] = key((), "columns of dates, encoded as sines and cosines")
     cycles: tuple[str, ...] = key(
-        ("hour", "weekday", "month"), "of these cycles: hour, weekday, day (of the year), month"
+        ("hour", "weekday", "month"),
+        "of these cycles: hour, weekday, day (of the year), month",
+        choices=("hour", "weekday", "day", "month"),
     )
     missing: str = key(
         "error",

@@ -126,7 +126,7 @@ def test_quoted_fields_with_delimiters_and_lines(folder: Path) -> None:
         ({"columns": ("x", "y")}, "'y' is the target"),
         ({"dates": ("x",)}, "named in tables.dates"),
         ({"dates": ("q",)}, "'q' is in tables.categorical or dates"),
-        ({"cycles": ("year",)}, "'year' is none of hour"),
+        ({"cycles": ("year",)}, "'year' is not one of hour"),
         ({"new": ("c",)}, "tables.new names 'c'"),
         ({"new": ("a", "b")}, "All clients would be new"),
         ({"held_out": 0.6, "for_later": 0.5}, "leave no rows"),

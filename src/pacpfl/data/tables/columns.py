@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ FOREIGN: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 LARGEST = 1e30  # beyond, squares no longer fit: such a number is a mistake
 _WHOLE = r"^([+-]?\d+)[.,]0+$"
+# Dates in another form than ISO 8601's, such as 31.05.2024 or 05/06/24 (which month is that?).
 _OTHER_DATE = r"^\s*\d{1,2}[./-]\d{1,2}[./-](?:\d{4}|\d{2})(?:\D|$)"
 _THOUSANDS = r"^\s*[+-]?\d{1,3}(?:\.\d{3})+,\d+\s*$"
 
@@ -75,10 +77,7 @@ def is_missing(column: pd.Series) -> np.ndarray:
     absent = column.isna().to_numpy(bool)
     if not is_text(column):
         return absent
-    found = absent.copy()
-    words = column[~absent].astype(str).str.strip().str.lower()
-    found[~absent] = words.isin(MISSING).to_numpy(bool)
-    return found
+    return absent | _texts(column).str.strip().str.lower().isin(MISSING).to_numpy(bool)
 
 
 def read_numbers(column: pd.Series, decimal: str = ".") -> Numbers:
@@ -113,28 +112,20 @@ def read_booleans(column: pd.Series) -> np.ndarray:
 def read_texts(column: pd.Series) -> np.ndarray:
     """Return stripped words, "" where nothing stands. Whole numbers are written without a fraction, so that
     a file that stores them as 3.0 has the category 3, too."""
+    words: Sequence[str]
     if pd.api.types.is_bool_dtype(column.dtype):
         words = column.astype(str).str.lower()
     elif is_text(column):
-        words = _texts(column).str.strip()
-        words = words.str.replace(_WHOLE, r"\1", regex=True)
+        words = _texts(column).str.strip().str.replace(_WHOLE, r"\1", regex=True)
     elif is_moments(column):
         words = column.astype(str)
     else:
-        words = pd.Series(
-            [str(int(v)) if v.is_integer() else repr(v) for v in _floats(column).tolist()],
-            index=column.index,
-            dtype=object,
-        )
-    found = np.array(words.to_numpy(dtype=object), dtype=object)
-    found[is_missing(column)] = ""
-    return found
+        words = [str(int(v)) if v.is_integer() else repr(v) for v in _floats(column).tolist()]
+    return np.where(is_missing(column), "", np.array(words, object))
 
 
 def _floats(column: pd.Series) -> np.ndarray:
-    if column.isna().any():
-        return np.array(column.to_numpy(dtype=float, na_value=np.nan), float)
-    return np.array(column.to_numpy(), float)
+    return np.array(column.to_numpy(dtype=float, na_value=np.nan))
 
 
 def _texts(column: pd.Series) -> pd.Series:
@@ -149,11 +140,6 @@ def read_times(column: pd.Series) -> pd.Series:
         if is_text(column):
             return pd.to_datetime(_texts(column), format="ISO8601", errors="coerce", utc=True)
     return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
-
-
-def unclear_times(column: pd.Series) -> np.ndarray:
-    """Mark dates in another form than ISO 8601's, such as 31.05.2024 or 05/06/24 (which month is that?)."""
-    return _texts(column).str.match(_OTHER_DATE).to_numpy(bool)
 
 
 def cycle_features(moments: pd.Series, name: str) -> np.ndarray:
@@ -208,8 +194,7 @@ class Evidence:
             here = np.unique(found.values[numeric])
             self.levels |= set(here[: MOST_LEVELS + 1].tolist())
             self.many_levels = len(self.levels) > MOST_LEVELS
-        if self.whole:
-            self.whole = bool(np.all(found.values[numeric] % 1 == 0))
+        self.whole = self.whole and bool(np.all(found.values[numeric] % 1 == 0))
         if found.bad.any():
             self._add_others(chunk, cells[found.bad])
         return found.missing
@@ -218,7 +203,7 @@ class Evidence:
         self.first_other = self.first_other or holds(chunk, others)
         self.boolean += int(np.isfinite(read_booleans(others)).sum())
         self.dated += int(read_times(others).notna().sum())
-        unclear = others[unclear_times(others)]
+        unclear = others[_texts(others).str.match(_OTHER_DATE)]
         self.unclear += len(unclear)
         if len(unclear):
             self.first_unclear = self.first_unclear or holds(chunk, unclear)
@@ -282,8 +267,8 @@ def decide_task(evidence: Evidence, task: str) -> str:
     if kind in ("date", "unclear", "foreign"):
         content = evidence.foreign or "dates"
         raise InputError(f"{target} holds {content}; choose a column of numbers or classes.")
-    two = evidence.levels == {0.0, 1.0} and not evidence.many_levels
-    if task == "regression" or (task == "auto" and kind == "number" and not two):
+    numbers = kind == "number" and evidence.levels != {0.0, 1.0}
+    if task == "regression" or (task == "auto" and numbers):
         if kind != "number":
             raise InputError(
                 f"{evidence.first_other}, and the target must be numbers; correct it, or set "
@@ -374,28 +359,20 @@ class Schema:
         codes = pd.Index(column.categories, dtype=object).get_indexer(words)
         missing = words == ""
         unknown = (codes < 0) & ~missing
-        if unknown.any() and self.unseen == "error":
-            raise InputError(
-                f"{holds(chunk, cells[unknown])}, a category no training row has; correct it, or set "
-                'tables.unseen = "zeros".'
-            )
-        found = np.zeros((len(words), len(column.categories)))
-        known = np.flatnonzero(codes >= 0)
-        found[known, codes[known]] = 1.0
+        if self.unseen == "error":
+            fault = 'a category no training row has; correct it, or set tables.unseen = "zeros"'
+            refuse(chunk, cells, unknown, fault)
+        found = (codes[:, None] == np.arange(len(column.categories))).astype(float)
         if self.missing != "impute":
             found[missing] = np.nan
         return found, int(unknown.sum())
 
     def impute(self, x: np.ndarray) -> np.ndarray:
         """Fill gaps: numbers by training medians, a category by none of those known."""
-        filled, at = x.copy(), 0
-        for column in self.columns:
-            width = len(column.features)
-            if column.kind != "category" and column.median is not None:
-                part = filled[:, at : at + width]
-                part[np.isnan(part)] = column.median
-            at += width
-        return filled
+        medians = [
+            math.nan if c.median is None else c.median for c in self.columns for _ in c.features
+        ]
+        return np.where(np.isnan(x), medians, x)
 
     def targets(self, chunk: Chunk) -> np.ndarray:
         """Return numbers, or class numbers; NaN where the cell is missing."""
@@ -403,17 +380,12 @@ class Schema:
         if self.classes is None:
             return _quantities(chunk, Column(self.target, "number"), cells)[:, 0]
         words = read_texts(cells)
-        codes = pd.Index(self.classes, dtype=object).get_indexer(words).astype(float)
-        unknown = (codes < 0) & (words != "")
-        if unknown.any():
-            shown = ", ".join(map(repr, self.classes[:8]))
-            more = f" and {len(self.classes) - 8} more" if len(self.classes) > 8 else ""
-            raise InputError(
-                f"{holds(chunk, cells[unknown])}, which is none of the classes {shown}{more}; correct it, "
-                "or train again with it."
-            )
-        codes[codes < 0] = np.nan
-        return codes
+        codes = pd.Index(self.classes, dtype=object).get_indexer(words)
+        shown = ", ".join(map(repr, self.classes[:8]))
+        more = f" and {len(self.classes) - 8} more" if len(self.classes) > 8 else ""
+        fault = f"which is none of the classes {shown}{more}; correct it, or train again with it"
+        refuse(chunk, cells, (codes < 0) & (words != ""), fault)
+        return np.where(codes < 0, np.nan, codes)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -440,6 +412,20 @@ def holds(chunk: Chunk, cells: pd.Series) -> str:
     return f"{place(chunk, int(cells.index[0]))}: column {cells.name!r} holds {text!r}"
 
 
+def refuse(chunk: Chunk, cells: pd.Series, bad: np.ndarray, words: str) -> None:
+    """Raise if any cell of a column is bad: where the first one is, what it holds, and these words."""
+    if bad.any():
+        raise InputError(f"{holds(chunk, cells[bad])}, {words}.")
+
+
+def read_words(chunk: Chunk, name: str, meanings: Mapping[str, int], wanted: str) -> np.ndarray:
+    """Return what the words of a column mean, or raise where a cell holds another one."""
+    cells = cells_of(chunk, name)
+    found = np.array([meanings.get(word.lower(), -1) for word in read_texts(cells)])
+    refuse(chunk, cells, found < 0, f"which is not {wanted}; correct it")
+    return found
+
+
 def cells_of(chunk: Chunk, name: str) -> pd.Series:
     """Return a column, or raise where it cannot be read."""
     cells = chunk.frame[name]
@@ -461,13 +447,9 @@ def _quantities(chunk: Chunk, column: Column, cells: pd.Series) -> np.ndarray:
         found = np.concatenate([cycle_features(moments, name) for name in column.cycles], axis=1)
     else:
         found = read_numbers(cells, chunk.decimal).values[:, None]
-    bad = np.isnan(found).any(1) & ~missing
-    if bad.any():
-        wanted = {"boolean": "true or false", "date": "a date such as 2024-05-31"}
-        raise InputError(
-            f"{holds(chunk, cells[bad])}, which is not {wanted.get(column.kind, 'a finite number')}; "
-            "correct it."
-        )
+    wanted = {"boolean": "true or false", "date": "a date such as 2024-05-31"}
+    words = f"which is not {wanted.get(column.kind, 'a finite number')}; correct it"
+    refuse(chunk, cells, np.isnan(found).any(1) & ~missing, words)
     return found
 
 

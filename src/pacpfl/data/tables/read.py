@@ -9,18 +9,16 @@ training rows of existing clients alone.
 from __future__ import annotations
 
 import difflib
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pacpfl.data.settings import CYCLES, TableSettings
+from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import Room, release, row_blocks
 from pacpfl.data.tables.columns import (
     Column,
@@ -33,10 +31,12 @@ from pacpfl.data.tables.columns import (
     read_numbers,
     read_texts,
     read_times,
+    read_words,
+    refuse,
     sort_labels,
 )
 from pacpfl.data.tables.files import CHUNK, Chunk, Table, normalized, open_tables, opening
-from pacpfl.data.tables.split import PARTS, TRAIN, UNUSED, WORDS, Split, choose_new, split_rows
+from pacpfl.data.tables.split import NEW, PARTS, TRAIN, UNUSED, WORDS, Scan, Split, split_rows
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
@@ -108,13 +108,11 @@ def load_tables(
     names = learning_columns(tables, settings)
     scan = scan_tables(tables, settings, names, chunk)
     columns, task = column_kinds(settings, names, scan)
-    is_new = choose_new(settings, scan.names, scan.new, seed)
-    split = split_rows(settings, scan.names, scan.codes, scan.complete, scan.split_by, is_new, seed)
-    split, left_out = _without_small(scan, split, settings)
+    split = split_rows(settings, scan, seed)
     reading = _Reading(tables, settings, scan, split, chunk)
     schema = reading.learn_schema(columns, task)
     federation, schema, unseen = reading.fill(schema, room)
-    notices = (*_missing_notices(scan, settings), *left_out, *unseen)
+    notices = (*_missing_notices(scan, settings), *split.notices, *unseen)
     return Tables(federation, schema, notices, room)
 
 
@@ -145,36 +143,6 @@ def _missing_notices(scan: Scan, settings: TableSettings) -> list[str]:
         return [f"Missing cells: {cells}. {rows} rows were dropped."]
     words = "Missing features were replaced by training medians."
     return [f"Missing cells: {cells}. {words} {rows} rows without a target were dropped."]
-
-
-def _without_small(scan: Scan, split: Split, settings: TableSettings) -> tuple[Split, list[str]]:
-    """Leave out the clients with too few rows, or raise if they may not be left out."""
-    if not split.small:
-        return split, []
-    names = [scan.names[client] for client in split.small]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    if settings.small == "error":
-        raise InputError(
-            f"Too few rows to train on two and be measured on two: {shown}; add rows, or set "
-            'tables.small = "leave" to leave such clients out.'
-        )
-    large = np.setdiff1d(np.arange(len(scan.names)), split.small)
-    if split.is_new[large].all():
-        raise InputError(f"No existing client has enough rows ({shown}); add rows.")
-    parts = np.where(np.isin(scan.codes, split.small), np.uint8(UNUSED), split.parts)
-    return split._replace(parts=parts), [f"Left out, having too few rows: {shown}."]
-
-
-@dataclass
-class Scan:
-    """Results of the first pass. Arrays have an entry for each row, in the order of the files."""
-
-    evidence: dict[str, Evidence]
-    names: list[str]
-    codes: np.ndarray
-    complete: np.ndarray  # rows
-    split_by: np.ndarray | None  # times, or parts
-    new: np.ndarray | None  # whether a column calls the client new
 
 
 def learning_columns(tables: Sequence[Table], settings: TableSettings) -> tuple[str, ...]:
@@ -210,9 +178,6 @@ def _check_settings(tables: Sequence[Table], settings: TableSettings) -> None:
         raise InputError(f'tables.split = "{settings.split}" needs a column; name it in split_by.')
     if settings.held_out + settings.for_later >= 1:
         raise InputError("tables.held_out and for_later leave no rows to train on; lower them.")
-    for name in settings.cycles:
-        if name not in CYCLES:
-            raise InputError(f"tables.cycles: {name!r} is none of {', '.join(CYCLES)}.")
     if not settings.client and len(tables) == 1:
         raise InputError(
             f"{tables[0].origin} is one table; name the column that says whose each row is in "
@@ -234,34 +199,27 @@ def scan_tables(
 ) -> Scan:
     """Make the first pass, chunk by chunk."""
     evidence = {name: Evidence(name) for name in (*columns, settings.target)}
-    origins: dict[str, str] = {}  # of every client, in the order in which they come
-    numbers: dict[str, int] = {}
+    clients: dict[str, tuple[int, str]] = {}  # number and origin of each, in the order they come in
     new: dict[str, bool] = {}
-    codes, complete, split_by = [], [], []
+    rows = []
     for table in tables:
         for part in table.chunks(chunk):
-            own = clients_of(part, table, settings.client)
-            for name in dict.fromkeys(own.tolist()):
-                numbers.setdefault(name, len(numbers))
-                if origins.setdefault(name, table.origin) != table.origin:
+            own = clients_of(part, table, settings.client).tolist()
+            for name in dict.fromkeys(own):
+                _, origin = clients.setdefault(name, (len(clients), table.origin))
+                if origin != table.origin:
                     raise InputError(
-                        f"Client {name!r} is in {origins[name]} and in {table.origin}; give each "
-                        "client one name and one file."
+                        f"Client {name!r} is in {origin} and in {table.origin}; give each client one "
+                        "name and one file."
                     )
-            codes.append(np.array([numbers[name] for name in own], np.int32))
-            complete.append(_complete_rows(part, evidence, settings))
-            if settings.split != "rows":
-                split_by.append(_split_by(part, settings))
+            codes = np.array([clients[name][0] for name in own], np.int32)
+            complete = _complete_rows(part, evidence, settings)
+            rows.append((codes, complete, _split_by(part, settings)))
             if settings.new_by:
                 _note_new(part, settings.new_by, own, new)
-    return Scan(
-        evidence,
-        list(numbers),
-        np.concatenate(codes),
-        np.concatenate(complete),
-        np.concatenate(split_by) if split_by else None,
-        np.array([new[name] for name in numbers]) if new else None,
-    )
+    codes, complete, split_by = map(np.concatenate, zip(*rows, strict=True))
+    called_new = np.array([new.get(name, False) for name in clients])
+    return Scan(evidence, list(clients), codes, complete, split_by, called_new)
 
 
 def _complete_rows(
@@ -291,44 +249,34 @@ def clients_of(part: Chunk, table: Table, column: str) -> np.ndarray:
             f"{place(part, int(np.argmax(words == '')))}: column {column!r}, which "
             "names the client, is empty; fill it."
         )
-    return np.array([unicodedata.normalize("NFC", word) for word in words], dtype=object)
+    return np.array([normalized(word) for word in words], dtype=object)
 
 
 def _split_by(part: Chunk, settings: TableSettings) -> np.ndarray:
-    """Read what the split goes by: times as numbers, or the words train, later and test."""
+    """Read what the split goes by: nothing, times as numbers, or the words train, later and test."""
+    if settings.split == "rows":
+        return np.zeros(len(part.frame), np.uint8)
+    if settings.split == "column":
+        found = read_words(part, settings.split_by, WORDS, "train, later or test")
+        return found.astype(np.uint8)
     cells = cells_of(part, settings.split_by)
-    if settings.split == "time":
-        found = read_numbers(cells, part.decimal).values
-        if np.isnan(found).any():
-            moments = read_times(cells)
-            dates = moments.astype("int64").to_numpy(float)
-            found = np.where(moments.isna().to_numpy(bool), np.nan, dates)
-        wanted = "a number or a date such as 2024-05-31"
-    else:
-        found = np.array([WORDS.get(word.lower(), np.nan) for word in read_texts(cells)], float)
-        wanted = "train, later or test"
+    found = read_numbers(cells, part.decimal).values
     if np.isnan(found).any():
-        at = int(np.argmax(np.isnan(found)))
-        raise InputError(
-            f"{place(part, at)}: column {settings.split_by!r} holds {str(cells.iloc[at])!r}, which is "
-            f"not {wanted}; correct it."
-        )
-    return found if settings.split == "time" else found.astype(np.uint8)
+        moments = read_times(cells)
+        found = np.where(moments.isna(), np.nan, moments.astype("int64"))
+    refuse(
+        part,
+        cells,
+        np.isnan(found),
+        "which is not a number or a date such as 2024-05-31; correct it",
+    )
+    return found
 
 
-_NEW = {**dict.fromkeys(("new", "true", "yes", "1"), True)}
-_NEW |= dict.fromkeys(("existing", "old", "false", "no", "0", ""), False)
-
-
-def _note_new(part: Chunk, column: str, own: np.ndarray, new: dict[str, bool]) -> None:
-    words = [word.lower() for word in read_texts(cells_of(part, column))]
-    for row, (client, word) in enumerate(zip(own.tolist(), words, strict=True)):
-        if word not in _NEW:
-            raise InputError(
-                f"{place(part, row)}: column {column!r} holds {word!r}, which is not new or existing; "
-                "correct it."
-            )
-        if new.setdefault(client, _NEW[word]) != _NEW[word]:
+def _note_new(part: Chunk, column: str, own: Sequence[str], new: dict[str, bool]) -> None:
+    called = read_words(part, column, NEW, "new or existing").astype(bool).tolist()
+    for row, (client, word) in enumerate(zip(own, called, strict=True)):
+        if new.setdefault(client, word) != word:
             raise InputError(
                 f"{place(part, row)}: column {column!r} calls client {client!r} both new and existing; "
                 "decide for one."
@@ -411,19 +359,16 @@ class _Reading:
             "not."
             for name, count in unseen.items()
         ]
-        ends = np.append(0, np.cumsum(sizes)).tolist()
-        parts = [
-            Samples(x[start:end], y[start:end]) if end > start else None
-            for start, end in pairwise(ends)
-        ]
+        ends = np.cumsum(sizes)[:-1]
+        pairs = zip(np.split(x, ends), np.split(y, ends), strict=True)
+        parts = [Samples(*pair) if len(pair[1]) else None for pair in pairs]
         return self._federation(schema, parts), schema, notices
 
     def _federation(self, schema: Schema, parts: Sequence[Samples | None]) -> Federation:
         """Hand out the samples of every group, part and client."""
-        names = self.scan.names
-        clients = len(names)
+        clients = len(self.scan.names)
         groups: list[list[Client]] = [[], []]
-        for client, name in enumerate(names):
+        for client, name in enumerate(self.scan.names):
             new = int(self.split.is_new[client])
             train, later, test = parts[new * len(PARTS) * clients + client :: clients][: len(PARTS)]
             if train is not None:
@@ -432,9 +377,7 @@ class _Reading:
             Path(self.settings.source).stem or "tables",
             tuple(groups[0]),
             tuple(groups[1]),
-            schema.features,
-            schema.target,
-            None if schema.classes is None else len(schema.classes),
+            *schema.form[:3],
             unscaled=schema.unscaled,
             constants=True,
         )
