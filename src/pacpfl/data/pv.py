@@ -24,9 +24,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy import signal
 
 from pacpfl.data.settings import PVSettings
-from pacpfl.data.weather import Sky, Weather, require_pvlib, sky
+from pacpfl.data.weather import Sky, Weather, airmass, hour_of_day, require_pvlib, sky
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
@@ -108,7 +109,8 @@ def pv(
     is tested on all 610 of the second. `years` defaults to the first two that the weather holds. House
     i is the same however many houses there are.
     """
-    _check_choices(panels, clients, new_clients, samples, skip, window, lags)
+    PVSettings(panels=panels, window=window)  # raises where they are not known
+    _check_choices(min(clients, new_clients), samples, skip, lags)
     light = sky(weather)
     train_hours, test_hours = _chosen_hours(weather, years, max(lags))
     train_hours = train_hours[skip:]
@@ -144,11 +146,9 @@ def house_records(
     panels: Panels, clients: int, weather: Weather, seed: int = 0
 ) -> tuple[HouseRecord, ...]:
     """Return all hours of the existing houses that `pv` makes its samples from."""
-    light = sky(weather)
-    existing, _ = _seeds(seed, clients, 0)
+    light, (seeds, _) = sky(weather), _seeds(seed, clients, 0)
     return tuple(
-        _record(panels, number, weather, light, each.spawn(2)[0])
-        for number, each in enumerate(existing)
+        _record(panels, i, weather, light, each.spawn(2)[0]) for i, each in enumerate(seeds)
     )
 
 
@@ -171,11 +171,8 @@ def _record(
         for values in (weather.temperature, weather.wind)
     )
     wind = np.maximum(wind, 0.0)
-    local = weather.local
-    hour_of_day = (local.hour + local.minute / 60).to_numpy()
-    kind = number % len(KINDS[panels])
-    output = output_of(house, light, hour_of_day, temperature, wind)
-    return HouseRecord(house, kind, temperature, wind, output)
+    output = output_of(house, light, hour_of_day(weather.local), temperature, wind)
+    return HouseRecord(house, number % len(KINDS[panels]), temperature, wind, output)
 
 
 def draw_house(rng: np.random.Generator, panels: Panels, number: int, weather: Weather) -> House:
@@ -207,11 +204,11 @@ def direct_irradiance(light: Sky, tilt: float, azimuth: float) -> np.ndarray:
 
 
 def output_of(
-    house: House, light: Sky, hour_of_day: np.ndarray, temperature: np.ndarray, wind: np.ndarray
+    house: House, light: Sky, hour: np.ndarray, temperature: np.ndarray, wind: np.ndarray
 ) -> np.ndarray:
     """Compute the alternating-current power of the house in kW for every hour, never negative.
 
-    The models see the hours of the day only: at night there is nothing to compute.
+    `hour` is that of the day. The models see daylight only: at night there is nothing to compute.
     """
     pvlib = require_pvlib()
     modules, inverters = _databases()
@@ -220,42 +217,23 @@ def output_of(
     day = np.flatnonzero((light.height > 0) & (light.horizontal > 0))
     if not len(day):
         return result
-    zenith, azimuth = 90.0 - light.height[day], light.azimuth[day]
-    plane = pvlib.irradiance.get_total_irradiance(
-        house.tilt,
-        house.azimuth,
-        zenith,
-        azimuth,
-        light.beam[day],
-        light.horizontal[day],
-        light.diffuse[day],
-        dni_extra=light.beyond[day],
-        model="haydavies",
-    )
-    in_shadow = (hour_of_day[day] - house.shadow_start) % 24 < house.shadow_hours
+    geometry = (house.tilt, house.azimuth, 90.0 - light.height[day], light.azimuth[day])
+    lights = (light.beam[day], light.horizontal[day], light.diffuse[day], light.beyond[day])
+    plane = pvlib.irradiance.get_total_irradiance(*geometry, *lights, model="haydavies")
+    in_shadow = (hour[day] - house.shadow_start) % 24 < house.shadow_hours
     light_share = house.irradiance_scale * np.where(in_shadow, 1.0 - house.shadow_depth, 1.0)
-    airmass = pvlib.atmosphere.get_absolute_airmass(
-        pvlib.atmosphere.get_relative_airmass(zenith), pvlib.atmosphere.alt2pres(house.altitude)
+    direct, diffuse, whole = (
+        light_share * plane[f"poa_{part}"] for part in ("direct", "diffuse", "global")
     )
-    effective = pvlib.pvsystem.sapm_effective_irradiance(
-        light_share * plane["poa_direct"],
-        light_share * plane["poa_diffuse"],
-        airmass,
-        pvlib.irradiance.aoi(house.tilt, house.azimuth, zenith, azimuth),
-        module,
-    )
-    cell_temperature = pvlib.temperature.sapm_cell(
-        light_share * plane["poa_global"],
-        temperature[day],
-        wind[day],
-        **pvlib.temperature.TEMPERATURE_MODEL_PARAMETERS["sapm"]["close_mount_glass_glass"],
-    )
+    air, angle = airmass(geometry[2], house.altitude), pvlib.irradiance.aoi(*geometry)
+    effective = pvlib.pvsystem.sapm_effective_irradiance(direct, diffuse, air, angle, module)
+    mounted = pvlib.temperature.TEMPERATURE_MODEL_PARAMETERS["sapm"]["close_mount_glass_glass"]
+    cell_temperature = pvlib.temperature.sapm_cell(whole, temperature[day], wind[day], **mounted)
     lit = effective > 0  # the model takes its logarithm
     panel = pvlib.pvsystem.sapm(effective[lit], cell_temperature[lit], module)
     series, strings = array_size(module, inverter)
-    power = pvlib.inverter.sandia(
-        series * panel["v_mp"], series * strings * panel["p_mp"], inverter
-    )
+    modules_power = series * strings * panel["p_mp"]
+    power = pvlib.inverter.sandia(series * panel["v_mp"], modules_power, inverter)
     result[day[lit]] = np.maximum(power, 0.0) / 1000.0  # an idle inverter draws a few watts
     return result
 
@@ -306,16 +284,7 @@ def _chosen_hours(
     return hours[train], hours[test]
 
 
-def _check_choices(
-    panels: str,
-    clients: int,
-    new_clients: int,
-    samples: int,
-    skip: int,
-    window: str,
-    lags: Sequence[int],
-) -> None:
-    PVSettings(panels=panels, window=window)  # raises where they are not known
+def _check_choices(houses: int, samples: int, skip: int, lags: Sequence[int]) -> None:
     if not 1 <= samples <= SAMPLES:
         raise InputError(
             f"samples = {samples} is not possible; take 1 to {SAMPLES} for each house."
@@ -325,8 +294,8 @@ def _check_choices(
             f"skip = {skip} is not possible with samples = {samples} of {SAMPLES} hours; take 0 to "
             f"{SAMPLES - samples}."
         )
-    if min(clients, new_clients) < 0:
-        raise InputError(f"There cannot be {min(clients, new_clients)} houses; take 0 or more.")
+    if houses < 0:
+        raise InputError(f"There cannot be {houses} houses; take 0 or more.")
     if not lags or min(lags) < 1 or len(set(lags)) < len(lags):
         raise InputError(f"lags = {list(lags)} is not possible; take different hours from 1 on.")
 
@@ -367,7 +336,11 @@ def partial_autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
             f"A series of shape {series.shape} has no partial autocorrelation up to lag {longest}; give "
             "one column of finite numbers that is longer than that."
         )
-    correlation = _autocorrelation(series, longest)
+    if not np.ptp(series) > 0:
+        raise InputError("A series that never changes has no autocorrelation; leave it out.")
+    centred = series - series.mean()
+    covariance = signal.correlate(centred, centred, method="fft")[len(series) - 1 :]
+    correlation = covariance / covariance[0]
     found = np.zeros(longest)
     coefficients = np.zeros(0)  # phi_{h-1, 1 .. h-1}
     unexplained = 1.0
@@ -377,13 +350,3 @@ def partial_autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
         unexplained *= 1.0 - last**2
         found[lag - 1] = last
     return found
-
-
-def _autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
-    """Compute r_0 = 1, r_1, ..., r_longest by one Fourier transform padded against wrapping around."""
-    if not np.ptp(series) > 0:
-        raise InputError("A series that never changes has no autocorrelation; leave it out.")
-    centred = series - series.mean()
-    power = np.abs(np.fft.rfft(centred, 2 * len(series))) ** 2
-    covariance = np.fft.irfft(power)[: longest + 1]
-    return covariance / covariance[0]

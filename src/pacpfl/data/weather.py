@@ -140,9 +140,8 @@ def sky(weather: Weather) -> Sky:
     all is one that the satellite missed (PVGIS has a few a year): it lies between its neighbours.
     """
     pvlib = require_pvlib()
-    sun = pvlib.solarposition.get_solarposition(
-        weather.times, weather.latitude, weather.longitude, weather.altitude
-    )
+    place = (weather.latitude, weather.longitude, weather.altitude)
+    sun = pvlib.solarposition.get_solarposition(weather.times, *place)
     beyond = pvlib.irradiance.get_extra_radiation(weather.times.day_of_year.to_numpy())
     height = sun["apparent_elevation"].to_numpy()
     missed = (height > SURELY_DAY) & (weather.beam + weather.diffuse == 0)
@@ -185,7 +184,7 @@ def synthetic_weather(
 
     clearness, index = clouds(local, season, for_clouds)
     beam, diffuse = irradiance(times, *place, index)
-    hour = local.hour.to_numpy() + local.minute.to_numpy() / 60
+    hour = hour_of_day(local)
     # A day's clearness is reached at noon and passes smoothly into the next day's.
     noon = np.flatnonzero(local.hour == 12)
     clear = np.interp(np.arange(len(local)), noon, clearness[noon])
@@ -224,15 +223,23 @@ def irradiance(
     if not len(day):
         return beam, diffuse
     zenith, day_of_year = 90.0 - height[day], times.day_of_year.to_numpy()[day]
-    airmass = pvlib.atmosphere.get_absolute_airmass(
-        pvlib.atmosphere.get_relative_airmass(zenith), pvlib.atmosphere.alt2pres(altitude)
-    )
     beyond = pvlib.irradiance.get_extra_radiation(day_of_year)
-    clear = pvlib.clearsky.ineichen(zenith, airmass, TURBIDITY, altitude, beyond)
+    clear = pvlib.clearsky.ineichen(zenith, airmass(zenith, altitude), TURBIDITY, altitude, beyond)
     whole = index[day] * clear["ghi"]
     diffuse[day] = np.clip(pvlib.irradiance.erbs(whole, zenith, day_of_year)["dhi"], 0.0, whole)
     beam[day] = whole - diffuse[day]
     return beam, diffuse
+
+
+def airmass(zenith: np.ndarray, altitude: float) -> np.ndarray:
+    """Return how much air the light of a sun at these zenith angles passes, on the way to an altitude."""
+    air = require_pvlib().atmosphere
+    relative = air.get_relative_airmass(zenith)
+    return np.asarray(air.get_absolute_airmass(relative, air.alt2pres(altitude)))
+
+
+def hour_of_day(times: pd.DatetimeIndex) -> np.ndarray:
+    return np.asarray(times.hour + times.minute / 60)
 
 
 def autoregressive(memory: float, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import time, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -306,13 +306,6 @@ class Column:
         return (self.name,)
 
 
-class Encoded(NamedTuple):
-    """Features of some rows, NaN where a cell is missing; and how often a category was not known."""
-
-    x: np.ndarray  # [rows, features]
-    unseen: Mapping[str, int]
-
-
 @dataclass(frozen=True)
 class Schema:
     """The columns of a table and what the training rows said of them."""
@@ -339,9 +332,10 @@ class Schema:
         """Name the features that have their scale already: zeros and ones, sines and cosines."""
         return tuple(name for c in self.columns if c.kind != "number" for name in c.features)
 
-    def encode(self, chunk: Chunk) -> Encoded:
-        """Return the features of rows, in whatever order their columns stand."""
-        parts, unseen = [], {}
+    def encode(self, chunk: Chunk) -> tuple[np.ndarray, dict[str, int]]:
+        """Return features [rows, features], NaN where a cell is missing; and how often which column holds
+        a category that was not known. The chunk's columns may stand in any order."""
+        parts, unseen = [np.zeros((len(chunk.frame), 0))], {}
         for column in self.columns:
             cells = cells_of(chunk, column.name)
             if column.kind == "category":
@@ -351,8 +345,7 @@ class Schema:
             else:
                 part = _quantities(chunk, column, cells)
             parts.append(part)
-        x = np.concatenate(parts, axis=1) if parts else np.zeros((len(chunk.frame), 0))
-        return Encoded(x, unseen)
+        return np.concatenate(parts, axis=1), unseen
 
     def _one_hot(self, chunk: Chunk, column: Column, cells: pd.Series) -> tuple[np.ndarray, int]:
         words = read_texts(cells)
@@ -392,13 +385,11 @@ class Schema:
 
     @staticmethod
     def from_json(text: str) -> Schema:
-        record = json.loads(text)
-        columns = tuple(
-            Column(c["name"], c["kind"], tuple(c["categories"]), tuple(c["cycles"]), c["median"])
-            for c in record.pop("columns")
-        )
-        classes = record.pop("classes")
-        return Schema(columns, classes=None if classes is None else tuple(classes), **record)
+        def with_tuples(entry: dict[str, Any]) -> dict[str, Any]:
+            return {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+
+        record = json.loads(text, object_hook=with_tuples)
+        return Schema(tuple(Column(**column) for column in record.pop("columns")), **record)
 
 
 def place(chunk: Chunk, row: int) -> str:

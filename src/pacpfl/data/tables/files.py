@@ -13,14 +13,15 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from pacpfl.errors import InputError, imported, reason
+from pacpfl.errors import InputError, explained, imported, reason
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 DELIMITERS = (",", ";", "\t", "|")
@@ -36,6 +37,9 @@ class Chunk(NamedTuple):
     decimal: str
     first: int
     frame: pd.DataFrame
+
+    def only(self, chosen: np.ndarray) -> Chunk:
+        return self._replace(frame=self.frame[chosen].reset_index(drop=True))
 
 
 @dataclass(frozen=True)
@@ -171,21 +175,18 @@ def normalized(name: str) -> str:
 
 def _dialect(text: str) -> tuple[str, list[list[str]]]:
     """Choose the delimiter that gives the most columns, and in most rows as many as in the header."""
-    best: tuple[tuple[float, int], str, list[list[str]]] | None = None
+    found: dict[str, list[list[str]]] = {}
     for delimiter in DELIMITERS:
-        try:
-            rows = [r for r in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if r]
-        except csv.Error:
-            continue
-        if not rows:
-            continue
-        agree = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
-        score = (agree if len(rows[0]) > 1 else 0.0, len(rows[0]))
-        if best is None or score > best[0]:
-            best = score, delimiter, rows
-    if best is None:
-        return ",", [[text.splitlines()[0].strip()]]
-    return best[1], best[2]
+        with suppress(csv.Error):
+            lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            found[delimiter] = [row for row in lines if row]
+
+    def score(delimiter: str) -> tuple[float, int]:
+        widths = np.array([len(row) for row in found[delimiter]])
+        return (float(np.mean(widths == widths[0])) if widths[0] > 1 else 0.0, int(widths[0]))
+
+    best = max(filter(found.get, found), key=score, default="")
+    return (best, found[best]) if best else (",", [[text.splitlines()[0].strip()]])
 
 
 def _decimal(rows: list[list[str]], delimiter: str) -> str:
@@ -196,16 +197,15 @@ def _decimal(rows: list[list[str]], delimiter: str) -> str:
     """
     cells = [cell.strip() for row in rows for cell in row]
     commas = [cell for cell in cells if _COMMA.match(cell)]
-    if delimiter == "," and all(len(cell.partition(",")[2]) == 3 for cell in commas):
-        return "."
-    return "," if commas else "."
+    thousands = delimiter == "," and all(len(cell.partition(",")[2]) == 3 for cell in commas)
+    return "," if commas and not thousands else "."
 
 
 def _checked_header(names: list[str], origin: str) -> tuple[str, ...]:
     header = tuple(normalized(name) for name in names)
-    for number, name in enumerate(header, 1):
-        if not name:
-            raise InputError(f"{origin} has no name for column {number}; give it one or remove it.")
+    if "" in header:
+        number = header.index("") + 1
+        raise InputError(f"{origin} has no name for column {number}; give it one or remove it.")
     for name, count in Counter(header).items():
         if count > 1:
             raise InputError(f"{origin} has {count} columns called {name!r}; rename all but one.")
@@ -222,16 +222,9 @@ def _is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-@contextmanager
-def opening(path: Path) -> Iterator[None]:
+def opening(path: Path) -> AbstractContextManager[None]:
     """Turn what the system says about a file or folder into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or path
-        raise InputError(
-            f"{where} cannot be read ({reason(error)}); check its permissions."
-        ) from error
+    return explained(f"{path} cannot be read", "check its permissions", OSError)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -54,45 +55,29 @@ def guess(source: Path, target: str | None = None, client: str | None = None) ->
     if not shared:
         raise InputError(_nothing_shared(tables))
     _check_named(tables, shared, target, client)
-    evidence = _look(tables, shared)
     if client is None and len(tables) == 1:
         client = guess_client(tables[0], target)
         words.append(f"Column {client!r} names the client.")
     if target is None:
         refuse_hidden_target(tables, shared)
-    target, why = (target, "as you said") if target else guess_target(evidence, client)
-    words.append(f"The target is {target!r}: {why}.")
-    rows = _rows(tables, client or "")
-    return _settle(source, evidence, rows, target, client or "", words)
-
-
-def _look(tables: Sequence[Table], shared: Sequence[str]) -> dict[str, Evidence]:
-    """Collect the evidence of all shared columns."""
     evidence = {name: Evidence(name) for name in shared}
+    rows: Counter[str] = Counter()  # of each client
     for table in tables:
         for chunk in table.chunks():
+            rows.update(clients_of(chunk, table, client or "").tolist())
             for seen in evidence.values():
                 seen.add(chunk)
-    return evidence
-
-
-def _rows(tables: Sequence[Table], client: str) -> Counter[str]:
-    """Count the rows of each client, now that it is known whose they are."""
-    rows: Counter[str] = Counter()
-    for table in tables:
-        for chunk in table.chunks():
-            rows.update(clients_of(chunk, table, client).tolist())
-    return rows
+    target, why = (target, "as you said") if target else guess_target(evidence, client)
+    words.append(f"The target is {target!r}: {why}.")
+    return _settle(source, evidence, rows, target, client or "", words)
 
 
 def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
     odd = sorted({name for table in tables for name in table.columns} - set(shared))
-    if not odd:
-        return []
-    where = next(t for t in tables if any(n not in t.columns for n in odd))
-    lacking = next(n for n in odd if n not in where.columns)
+    gaps = ((Path(t.origin).name, name) for t in tables for name in odd if name not in t.columns)
     return [
-        f"Not in every file, so not used: {_listed(odd)} ({Path(where.origin).name} has no {lacking})."
+        f"Not in every file, so not used: {_listed(odd)} ({file} has no {lacking})."
+        for file, lacking in islice(gaps, 1)
     ]
 
 
@@ -209,7 +194,7 @@ def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[
         if column.name in used:
             kind_for_learning(column)  # raises where rows disagree
     if not used:
-        why = "".join(f" ({name!r}: {reason})" for name, reason in list(ignored.items())[:1])
+        why = "".join(f" ({name!r}: {reason})" for name, reason in islice(ignored.items(), 1))
         raise InputError(f"{source} has no column to learn {target!r} from{why}; add one.")
     words.append(f"Learning from {len(used)} columns: {_listed(used)}.")
     words += [f"Not used: {name!r}, {reason}." for name, reason in ignored.items()]

@@ -264,12 +264,8 @@ def _split_by(part: Chunk, settings: TableSettings) -> np.ndarray:
     if np.isnan(found).any():
         moments = read_times(cells)
         found = np.where(moments.isna(), np.nan, moments.astype("int64"))
-    refuse(
-        part,
-        cells,
-        np.isnan(found),
-        "which is not a number or a date such as 2024-05-31; correct it",
-    )
+    fault = "which is not a number or a date such as 2024-05-31; correct it"
+    refuse(part, cells, np.isnan(found), fault)
     return found
 
 
@@ -344,25 +340,20 @@ class _Reading:
         unseen: Counter[str] = Counter()
         for chunk, rows in self._chunks():
             if used[rows].any():
-                some = chunk._replace(frame=chunk.frame[used[rows]].reset_index(drop=True))
-                encoded, at = schema.encode(some), places[rows][used[rows]]
-                unseen.update(encoded.unseen)
-                x[at], y[at] = encoded.x, schema.targets(some)
+                some, at = chunk.only(used[rows]), places[rows][used[rows]]
+                x[at], unknown = schema.encode(some)
+                y[at] = schema.targets(some)
+                unseen.update(unknown)
                 release(x)
         if self.settings.missing == "impute":
             schema = _with_medians(schema, x[: sizes[:clients].sum()])
             for block in row_blocks(len(x)):
                 x[block] = schema.impute(x[block])
             release(x)
-        notices = [
-            f"Column {name!r}: {count} cells outside the training rows hold categories that those have "
-            "not."
-            for name, count in unseen.items()
-        ]
         ends = np.cumsum(sizes)[:-1]
         pairs = zip(np.split(x, ends), np.split(y, ends), strict=True)
         parts = [Samples(*pair) if len(pair[1]) else None for pair in pairs]
-        return self._federation(schema, parts), schema, notices
+        return self._federation(schema, parts), schema, _unseen_notices(unseen)
 
     def _federation(self, schema: Schema, parts: Sequence[Samples | None]) -> Federation:
         """Hand out the samples of every group, part and client."""
@@ -396,6 +387,12 @@ class _Reading:
             raise InputError(
                 f"{self.tables[-1].origin} or another table lost rows while being read; start again."
             )
+
+
+def _unseen_notices(unseen: Mapping[str, int]) -> list[str]:
+    return [
+        f"Column {n!r}: {c} cells hold categories not seen in training." for n, c in unseen.items()
+    ]
 
 
 def _with_medians(schema: Schema, x: np.ndarray) -> Schema:
@@ -442,13 +439,10 @@ def read_rows(
     client
         Whose rows, where the table holds those of several.
     """
-    tables = open_tables(source)
-    if len(tables) > 1:
-        raise InputError(f"{source} holds {len(tables)} tables; give the file of one client.")
-    table = tables[0]
-    require_columns(
-        table, (*([schema.target] if targets else []), *(c.name for c in schema.columns))
-    )
+    table, *others = open_tables(source)
+    if others:
+        raise InputError(f"{source} holds {1 + len(others)} tables; give the file of one client.")
+    require_columns(table, ([schema.target] if targets else []) + [c.name for c in schema.columns])
     has_names = bool(schema.client) and schema.client in table.columns
     xs, ys, unseen, dropped = [], [], Counter[str](), 0
     owners: dict[str, None] = {}
@@ -457,14 +451,13 @@ def read_rows(
             own = clients_of(chunk, table, schema.client)
             owners |= dict.fromkeys(own.tolist())
             if client is not None:
-                frame = chunk.frame[own == normalized(client)].reset_index(drop=True)
-                chunk = chunk._replace(frame=frame)
-                if not len(frame):
+                chunk = chunk.only(own == normalized(client))
+                if not len(chunk.frame):
                     continue
-        encoded = schema.encode(chunk)
-        unseen.update(encoded.unseen)
+        x, unknown = schema.encode(chunk)
+        unseen.update(unknown)
         y = schema.targets(chunk) if targets else np.zeros(len(chunk.frame))
-        x, complete = _complete(chunk, schema, encoded.x, y, targets)
+        x, complete = _complete(chunk, schema, x, y, targets)
         dropped += int((~complete).sum())
         xs.append(x[complete])
         ys.append(y[complete])
@@ -475,9 +468,7 @@ def read_rows(
     if not sum(map(len, xs)):
         who = f" of client {client!r}" if client is not None else " that is complete"
         raise InputError(f"{table.origin} has no row{who}; check the file and the name.")
-    notices = [
-        f"Column {n!r}: {c} cells hold categories not seen in training." for n, c in unseen.items()
-    ]
+    notices = _unseen_notices(unseen)
     notices += [f"{dropped} rows with missing cells were dropped."] if dropped else []
     name = client or (next(iter(owners)) if len(owners) == 1 else table.name)
     return Rows(name, np.concatenate(xs), np.concatenate(ys) if targets else None, tuple(notices))
