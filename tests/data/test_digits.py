@@ -51,7 +51,6 @@ def test_without_turn_and_slant_nothing_changes(images: Images) -> None:
     same = hands(images, 30, degrees=0, slant=0)
     np.testing.assert_array_equal(same.images, images.images)
     np.testing.assert_array_equal(same.labels, images.labels)
-    assert same.writer is not None
     assert set(np.bincount(same.writer).tolist()) == {59, 60}
 
 
@@ -60,7 +59,6 @@ def test_each_writer_has_one_hand_and_it_differs(images: Images) -> None:
     bar = np.zeros((90, 15, 15), np.uint8)
     bar[:, 2:13, 7] = 200
     found = hands(Images("bars", bar, np.zeros(90, int), 2), 9, degrees=15, slant=0, seed=1)
-    assert found.writer is not None
     row, column = np.mgrid[:15, :15] - 7
     weight = found.images.astype(float)
     angles = np.rad2deg((weight * row * column).sum((1, 2)) / (weight * row**2).sum((1, 2)))
@@ -73,20 +71,15 @@ def test_each_writer_has_one_hand_and_it_differs(images: Images) -> None:
 def test_the_federation(images: Images) -> None:
     found = digits(seed=5)
     assert (len(found.existing), len(found.new)) == (20, 10)
-    assert all(
-        c.test is not None and (len(c.train), len(c.test)) == (20, 30)
-        for c in (*found.existing, *found.new)
-    )
-    assert found.classes == 10
-    assert found.shape == (8, 8)
-    assert len(found.features) == 64
+    assert {(len(c.train), len(c.test)) for c in (*found.existing, *found.new)} == {(20, 30)}
+    assert (found.classes, found.shape, len(found.features)) == (10, (8, 8), 64)
     assert found.existing[0].train.x.dtype == np.float32
 
 
 def test_all_samples_are_dealt_out_once() -> None:
     found = digits(12, 4, samples=None, degrees=0, slant=0)
     clients = (*found.existing, *found.new)
-    x = np.concatenate([part.x for c in clients for part in (c.train, c.test) if part is not None])
+    x = np.concatenate([part.x for c in clients for part in (c.train, c.test)])
     expected = np.rint(BUNCH.data * (255 / 16)).astype(int)
     assert sorted(map(tuple, np.rint(x * 255).astype(int))) == sorted(map(tuple, expected))
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 from refusals import refused
+from serving import serving
 
 from pacpfl.data.download import SOURCES, download, fetch, unpack
 from pacpfl.data.image_files import load_images
@@ -32,43 +31,31 @@ class Site:
         self.asked: list[dict[str, str]] = []
         self.url = ""
 
-
-class Handler(BaseHTTPRequestHandler):
-    site: Site
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        site = self.site
-        site.asked.append(dict(self.headers.items()))
-        how = site.script.pop(0) if site.script else "well"
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        self.asked.append(dict(handler.headers.items()))
+        how = self.script.pop(0) if self.script else "well"
         if how.isdigit():
-            self.send_error(int(how))
+            handler.send_error(int(how))
         elif how != "hang up":
-            self.answer(how)
-        self.close_connection = True
+            self.send(handler, how)
 
-    def answer(self, how: str) -> None:
-        site, start = self.site, 0
-        wanted = self.headers.get("Range")
-        if wanted and how != "no range" and self.headers.get("If-Range") in (None, site.tag):
+    def send(self, handler: BaseHTTPRequestHandler, how: str) -> None:
+        start, whole, wanted = 0, len(self.body), handler.headers.get("Range")
+        if wanted and how != "no range" and handler.headers.get("If-Range") in (None, self.tag):
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        if start >= len(site.body):
-            return self.send_error(416)
-        rest = site.body[start:]
-        self.send_response(206 if start else 200)
+        if start >= whole:
+            return handler.send_error(416)
+        rest = self.body[start:]
+        handler.send_response(206 if start else 200)
         if start:
             first = start + 1 if how == "other part" else start
-            self.send_header(
-                "Content-Range", f"bytes {first}-{len(site.body) - 1}/{len(site.body)}"
-            )
+            handler.send_header("Content-Range", f"bytes {first}-{whole - 1}/{whole}")
         if how != "no length":
-            self.send_header("Content-Length", str(len(rest)))
-        if site.tag:
-            self.send_header("ETag", site.tag)
-        self.end_headers()
-        self.wfile.write(rest[: len(rest) // 2] if how == "cut" else rest)
+            handler.send_header("Content-Length", str(len(rest)))
+        if self.tag:
+            handler.send_header("ETag", self.tag)
+        handler.end_headers()
+        handler.wfile.write(rest[: len(rest) // 2] if how == "cut" else rest)
         return None
 
 
@@ -77,14 +64,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     site = Site()
-    handler = type("SiteHandler", (Handler,), {"site": site})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        site.url = f"http://127.0.0.1:{server.server_address[1]}/set.bin"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with serving(site.answer) as address:
+        site.url = f"{address}/set.bin"
         yield site
-        server.shutdown()
-        thread.join()
 
 
 def ranges(site: Site) -> list[str | None]:
@@ -107,8 +89,7 @@ def test_a_wrong_checksum_leaves_nothing(site: Site, tmp_path: Path, kind: str) 
     path, wrong = tmp_path / "set.bin", "0" * len(right)
     words = f"its {kind} is {right} and not {wrong}"
     refused(lambda: fetch(site.url, path, f"{kind}:{wrong}", wait=0), words)
-    assert list(tmp_path.iterdir()) == []
-    assert len(site.asked) == 1
+    assert list(tmp_path.iterdir()) == [] and len(site.asked) == 1
     fetch(site.url, path, f"{kind}:{right.upper()}")
 
 
@@ -194,13 +175,13 @@ def test_a_busy_server_is_asked_again(site: Site, tmp_path: Path, failure: str) 
 def test_a_file_that_is_not_there_is_asked_for_once(
     site: Site, tmp_path: Path, failure: str
 ) -> None:
-    site.script = [failure] * 9
-    refused(
-        lambda: fetch(site.url, tmp_path / "set.bin", SHA256, wait=0),
-        f"the server answered {failure}",
-    )
+    """And what stood in its place stays until the right one comes."""
+    path, site.script = tmp_path / "set.bin", [failure]
+    path.write_bytes(b"old")
+    refused(lambda: fetch(site.url, path, SHA256, wait=0), f"the server answered {failure}")
     assert len(site.asked) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"old"
+    assert fetch(site.url, path, SHA256).read_bytes() == BODY
 
 
 def test_a_server_that_stays_broken(
@@ -214,8 +195,8 @@ def test_a_server_that_stays_broken(
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        url = f"http://127.0.0.1:{server.server_address[1]}/set.bin"
+    with serving(print) as address:
+        url = f"{address}/set.bin"
     refused(lambda: fetch(url, tmp_path / "set.bin", tries=2, wait=0), r"in 2 tries .*refused")
 
 
@@ -227,21 +208,9 @@ def test_a_file_that_is_there_is_kept(site: Site, tmp_path: Path) -> None:
     assert site.asked == []
 
 
-def test_a_wrong_file_is_replaced_only_by_the_right_one(site: Site, tmp_path: Path) -> None:
-    path = tmp_path / "set.bin"
-    path.write_bytes(b"old")
-    site.script = ["404"]
-    refused(lambda: fetch(site.url, path, SHA256), "404")
-    assert path.read_bytes() == b"old"
-    assert fetch(site.url, path, SHA256).read_bytes() == BODY
-
-
-@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "set.bin"])
-def test_only_the_web(url: str, tmp_path: Path) -> None:
-    refused(lambda: fetch(url, tmp_path / "set.bin"), "is no web address")
-
-
-def test_a_folder_that_cannot_be(site: Site, tmp_path: Path) -> None:
+def test_only_the_web_and_only_into_a_folder(site: Site, tmp_path: Path) -> None:
+    for url in ("file:///etc/hostname", "ftp://127.0.0.1/x", "set.bin"):
+        refused(lambda url=url: fetch(url, tmp_path / "set.bin"), "is no web address")
     (tmp_path / "taken").write_text("a file")
     refused(lambda: fetch(site.url, tmp_path / "taken" / "set.bin", SHA256), "could not be written")
 
@@ -304,22 +273,18 @@ def test_from_the_archive_to_images(
 
 
 def test_a_single_file(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SOURCES, "femnist", SOURCES["femnist"]._replace(url=site.url))
+    for name in ("femnist", "emnist-matlab"):
+        monkeypatch.setitem(SOURCES, name, SOURCES[name]._replace(url=site.url))
     assert download("femnist", tmp_path) == tmp_path / "femnist.parquet"
     site.body = archive(tmp_path / "origin.zip", **{"matlab/emnist-byclass.mat": b"x"}).read_bytes()
-    monkeypatch.setitem(SOURCES, "emnist-matlab", SOURCES["emnist-matlab"]._replace(url=site.url))
     assert download("emnist-matlab", tmp_path) == tmp_path / "emnist-matlab" / "emnist-byclass.mat"
-
-
-def test_an_unknown_set(tmp_path: Path) -> None:
     refused(lambda: download("mnist", tmp_path), "choose one of emnist")
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES))
-def test_the_table_of_sources(name: str) -> None:
-    source = SOURCES[name]
-    assert source.url.startswith("https://")
-    assert (source.unpack is not None) == source.url.endswith(".zip")
-    if source.checksum is not None:
-        kind, digest = source.checksum.split(":")
-        assert len(bytes.fromhex(digest)) == hashlib.new(kind).digest_size
+def test_the_table_of_sources() -> None:
+    for source in SOURCES.values():
+        assert source.url.startswith("https://")
+        assert (source.unpack is not None) == source.url.endswith(".zip")
+        if source.checksum is not None:
+            kind, digest = source.checksum.split(":")
+            assert len(bytes.fromhex(digest)) == hashlib.new(kind).digest_size

@@ -22,7 +22,6 @@ from pacpfl.data.images import Images
 
 
 def writers_of(images: Images) -> list[Any]:
-    assert images.writer is not None
     return images.writer.tolist()
 
 

@@ -105,21 +105,7 @@ def load_images(path: Path | str, classes: int | None = None) -> Images:
 
 
 def _read(path: Path, keep: int) -> Arrays:
-    kind: str | None = path.suffix
-    if path.is_dir():
-        what = f"The folder {path} holds no images"
-        kind = next((kind for kind in (".parquet", ".json") if femnist_files(path, kind)), None)
-        if any(_IMAGES.fullmatch(file.name) for file in path.iterdir()):
-            kind = "idx"
-    else:
-        what = f"{path} is of no format"
-        if _IMAGES.fullmatch(path.name):
-            kind = "idx"
-        elif kind not in _KINDS.values():
-            with open(path, "rb") as file:
-                start = file.read(64).lstrip()
-            kind = next((kind for begin, kind in _KINDS.items() if start.startswith(begin)), None)
-    match kind:
+    match kind := _kind(path):
         case ".npz":
             return read_npz(path)
         case ".mat":
@@ -128,7 +114,21 @@ def _read(path: Path, keep: int) -> Arrays:
             return read_femnist(path, kind, keep)
         case "idx":
             return read_idx(path)
+    what = f"The folder {path} holds no images" if path.is_dir() else f"{path} is of no format"
     raise InputError(f"{what} that can be read; give {FORMATS}.")
+
+
+def _kind(path: Path) -> str:
+    """Tell the format of a file by its name or else its first bytes, that of a folder by its files."""
+    if any(_IMAGES.fullmatch(file.name) for file in (path.iterdir() if path.is_dir() else [path])):
+        return "idx"
+    if path.is_dir():
+        return next((kind for kind in (".parquet", ".json") if femnist_files(path, kind)), "")
+    if path.suffix in _KINDS.values():
+        return path.suffix
+    with open(path, "rb") as file:
+        start = file.read(64).lstrip()
+    return next((kind for begin, kind in _KINDS.items() if start.startswith(begin)), "")
 
 
 def to_bytes(pixels: np.ndarray, origin: str) -> np.ndarray:
@@ -164,13 +164,12 @@ def read_npz(path: Path) -> Arrays:
     for name in names[:2]:
         if name not in found:
             raise InputError(f"{path} holds no array called {name!r}; save it with {example}.")
-    classes = found.get("classes")
+    classes, writer = found.get("classes"), found.get("writer")
     if classes is not None and (classes.size != 1 or classes.dtype.kind not in "iu"):
         raise InputError(f"{path}: 'classes' must be one whole number; save it as such.")
-    count = None if classes is None else int(classes.item())
-    writer = found.get("writer")
     if writer is not None and "writer_names" in found:
         writer = _named(writer, found["writer_names"], path)
+    count = None if classes is None else int(classes.item())
     return Arrays(to_bytes(found["images"], str(path)), found["labels"], writer, count)
 
 
@@ -201,15 +200,17 @@ def read_idx(path: Path) -> Arrays:
         found = ((_IMAGES.fullmatch(p.name), p) for p in sorted(path.iterdir(), reverse=True))
         pairs = {match["stem"]: file for match, file in found if match}
         files = [pairs[stem] for stem in sorted(pairs)]
-    splits = sorted({match["split"] if (match := _SPLIT.match(f.name)) else "" for f in files})
-    if len(splits) > 1:
+    split, *others = sorted(
+        {match["split"] if (match := _SPLIT.match(f.name)) else "" for f in files}
+    )
+    if others:
+        sets = ", ".join(name or "MNIST" for name in (split, *others))
         raise InputError(
-            f"{path} holds several sets ({', '.join(split or 'MNIST' for split in splits)}); give a "
-            "folder with one of them, or one file of images."
+            f"{path} holds several sets ({sets}); give a folder with one of them, or one file of images."
         )
-    classes, first = SPLITS.get(splits[0], (None, 0))
+    classes, first = SPLITS.get(split, (None, 0))
     images, labels = _joined(path, [_read_pair(file) for file in files])
-    images = np.ascontiguousarray(images.transpose(0, 2, 1)) if splits[0] else images
+    images = np.ascontiguousarray(images.transpose(0, 2, 1)) if split else images
     return Arrays(images, labels.astype(np.int64) - first, None, classes)
 
 

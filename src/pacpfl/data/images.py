@@ -88,13 +88,12 @@ def samples(images: Images, rows: np.ndarray) -> Samples:
 
 def federation(images: Images, existing: Sequence[Part], new: Sequence[Part] = ()) -> Federation:
     """Make a client of every part of a partition."""
-    old, joining = (
-        tuple(
-            Client(p.name, samples(images, p.train), None, samples(images, p.test)) for p in parts
-        )
-        for parts in (existing, new)
-    )
-    pixels = tuple(f"pixel {number}" for number in range(images.shape[0] * images.shape[1]))
+
+    def client(part: Part) -> Client:
+        return Client(part.name, samples(images, part.train), None, samples(images, part.test))
+
+    old, joining = (tuple(map(client, parts)) for parts in (existing, new))
+    pixels = tuple(f"pixel {number}" for number in range(images.images[0].size))
     return Federation(images.name, old, joining, pixels, "label", images.classes, images.shape)
 
 
@@ -110,11 +109,9 @@ def by_writer(
     """Make one client per writer, chosen by `seed` among those with enough samples.
 
     Each writer's samples are put in an order by `seed`; the test part is `test_fraction` of them, and the
-    training part is the first `samples` of the rest (None: all of it). The order does not depend on
-    `samples`: FEMNIST (20) and FEMNIST (all) have the same test images, and the 20 are among all. A writer
-    with fewer than `least` (or `samples`, if that is more) for training is left out; up to `least` the
-    choice of writers is the same too. More new clients change neither the existing ones nor those that
-    were new before.
+    training part is the first `samples` of the rest (None: all of it): FEMNIST (20) and FEMNIST (all) have
+    the same test images, and the 20 are among all. A writer with fewer than `least` (or `samples`, if that
+    is more) for training is left out. More new clients change none of the others.
     """
     _check_arguments(clients, new_clients, test_fraction)
     for name, value in (("samples", samples), ("least", least)):

@@ -38,11 +38,8 @@ def _check_client(federation: Federation, client: Client) -> None:
             f"Client {client.name!r} has one training sample, and one cannot be standardised or "
             "checked; give it a second or leave it out."
         )
-    for part, samples in (
-        ("training", client.train),
-        ("later", client.later),
-        ("test", client.test),
-    ):
+    parts = {"training": client.train, "later": client.later, "test": client.test}
+    for part, samples in parts.items():
         if samples is not None:
             _check_samples(federation, client.name, part, samples)
     if federation.shape is not None or federation.constants:
@@ -179,35 +176,25 @@ def standardize(federation: Federation, how: str) -> Federation:
 
 
 def _scaled(clients: Sequence[Client], scalers: dict[str, Scaler]) -> tuple[Client, ...]:
-    own = [scalers[client.name] for client in clients]
-    parts = (
-        _scaled_part([getattr(client, part) for client in clients], own)
-        for part in ("train", "later", "test")
-    )
-    return tuple(
-        replace(client, train=train, later=later, test=test)
-        for client, train, later, test in zip(clients, *parts, strict=True)
-    )
+    for part in ("train", "later", "test"):
+        holders = {c.name: getattr(c, part) for c in clients if getattr(c, part) is not None}
+        scaled: dict[str, Any] = _scaled_part(holders, scalers)
+        clients = [replace(c, **{part: scaled[c.name]}) if c.name in scaled else c for c in clients]
+    return tuple(clients)
 
 
-def _scaled_part(
-    parts: Sequence[Samples | None], scalers: Sequence[Scaler]
-) -> list[Samples | None]:
+def _scaled_part(parts: dict[str, Samples], scalers: dict[str, Scaler]) -> dict[str, Samples]:
     """Scale them; those on disk into one array there, so that they stay neighbours."""
-    there = [part for part in parts if part is not None]
-    if not there or not isinstance(there[0].x, np.memmap):
-        return [p if p is None else scale(p) for p, scale in zip(parts, scalers, strict=True)]
-    room, ends = Room(0), np.cumsum([0 if part is None else len(part) for part in parts])
-    x = room.array((ends[-1], there[0].x.shape[1]), np.float32, 1)
-    y = room.array((ends[-1],), np.float32, 1)
-    found: list[Samples | None] = []
-    for part, scale, end in zip(parts, scalers, ends, strict=True):
-        if part is None:
-            found.append(None)
-            continue
-        scaled, place = scale(part), slice(end - len(part), end)
+    if not any(isinstance(part.x, np.memmap) for part in parts.values()):
+        return {name: scalers[name](part) for name, part in parts.items()}
+    room, rows = Room(0), sum(map(len, parts.values()))
+    x = room.array((rows, next(iter(parts.values())).x.shape[1]), np.float32, 1)
+    y = room.array((rows,), np.float32, 1)
+    found, start = {}, 0
+    for name, part in parts.items():
+        scaled, place = scalers[name](part), slice(start, start + len(part))
         x[place], y[place] = scaled.x, scaled.y
-        found.append(Samples(x[place], y[place]))
+        found[name], start = Samples(x[place], y[place]), place.stop
         release(part.x)
         release(x)
     return found

@@ -49,7 +49,7 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     head, begin, rest = f"\n{text}".partition("\ntime,")
     if not begin:
         raise InputError(f"{path} has no line that begins with 'time,'; {AGAIN}.")
-    latitude, longitude, altitude = _place(path, head)
+    place = _place(path, head)
     header, *lines = re.split(r"\n\s*\n", rest, maxsplit=1)[0].splitlines()
     names = ["time", *(name.strip() for name in header.split(","))]
     first = head.count("\n") + 2  # number of the first row's line, as editors count
@@ -65,7 +65,7 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     table = pd.DataFrame(rows, columns=names)
     stamps = pd.to_datetime(table["time"], format=TIME_FORMAT, utc=True, errors="coerce")
     faults = [("time", np.flatnonzero(stamps.isna()), "no time such as 20180601:1210")]
-    values: dict[str, np.ndarray] = {}
+    values: dict[str, Any] = {}
     for name, _, ours in COLUMNS:
         if name not in names:
             refuse(-1, f": column {name!r} is missing")
@@ -76,7 +76,7 @@ def parse_pvgis(text: str, path: Path) -> Weather:
         if len(wrong):
             refuse(wrong[0], f", column {name!r}: {table[name][wrong[0]].strip()!r} is {words}")
     times = pd.DatetimeIndex(stamps)
-    weather = Weather(str(path), latitude, longitude, altitude, times, **values)
+    weather = Weather(str(path), *place, times, **values)
     if _covered_years(times) is None:
         raise InputError(
             f"{path} goes from {times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} and not through "
@@ -85,15 +85,14 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     return weather
 
 
-def _place(path: Path, head: str) -> tuple[float, ...]:
+def _place(path: Path, head: str) -> tuple[float, float, float]:
     """Read latitude, longitude and altitude above the table, where the slope must be 0."""
-    above = dict(re.findall(r"^(\w+).*?:\s*(\S*)", head, re.MULTILINE))
+    above = {"Slope": "0", **dict(re.findall(r"^(\w+).*?:\s*(\S*)", head, re.MULTILINE))}
     with explained(f"{path} does not say where it is for", AGAIN, ValueError, KeyError):
-        place = tuple(float(above[name]) for name in PLACE)
-        slope = float(above.get("Slope", 0))
+        latitude, longitude, altitude, slope = (float(above[name]) for name in (*PLACE, "Slope"))
     if slope != 0:
         raise InputError(f"{path}: the plane has a slope of {slope:g} degrees; {AGAIN}.")
-    return place
+    return latitude, longitude, altitude
 
 
 def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
@@ -128,10 +127,9 @@ def fetch_pvgis(
     service (429, or 500 and above) is asked `attempts` times in all, `wait` seconds after the first time
     and twice as long after each further one.
     """
-    name = f"pvgis_{latitude:.4f}_{longitude:.4f}_{years[0]}_{years[1]}.csv"
     if folder is None:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pacpfl"
-    path = folder / name
+    path = folder / f"pvgis_{latitude:.4f}_{longitude:.4f}_{years[0]}_{years[1]}.csv"
     if path.exists():
         what = f"The weather kept in {path} cannot be used"
         with explained(what, "delete the file and it is fetched again", InputError):
@@ -141,10 +139,8 @@ def fetch_pvgis(
     table, about = _asked(latitude, longitude, years, attempts, wait, timeout=timeout, **where)
     broken = (AttributeError, KeyError, TypeError, ValueError, InputError)
     with explained("The answer of PVGIS is incomplete", WAY_OUT, *broken):
-        place = about["inputs"]["location"]
-        latitude, longitude, altitude = (
-            float(place[name]) for name in ("latitude", "longitude", "elevation")
-        )
+        location = about["inputs"]["location"]
+        latitude, longitude, altitude = (float(location[name.lower()]) for name in PLACE)
         values = {ours: table[theirs].to_numpy(dtype=float) for _, theirs, ours in COLUMNS}
         times = pd.DatetimeIndex(table.index)
         weather = Weather("The answer of PVGIS", latitude, longitude, altitude, times, **values)
@@ -197,15 +193,11 @@ def _asked(
 
 def as_csv(weather: Weather) -> str:
     """Write the weather in PVGIS's own CSV format; `read_pvgis_csv` gives the same numbers back."""
-    lines = [
-        f"Latitude (decimal degrees):\t{weather.latitude!r}",
-        f"Longitude (decimal degrees):\t{weather.longitude!r}",
-        f"Elevation (m):\t{weather.altitude!r}",
-        "Slope: 0 deg.",
-        ",".join(["time", *(name for name, _, _ in COLUMNS)]),
-    ]
-    columns = [getattr(weather, ours).tolist() for _, _, ours in COLUMNS]
-    texts = weather.times.strftime(TIME_FORMAT)
-    for text, *values in zip(texts, *columns, strict=True):
-        lines.append(",".join([text, *map(repr, values)]))
-    return "\n".join(lines) + "\n"
+    head = (
+        f"Latitude (decimal degrees):\t{weather.latitude!r}\n"
+        f"Longitude (decimal degrees):\t{weather.longitude!r}\n"
+        f"Elevation (m):\t{weather.altitude!r}\nSlope: 0 deg.\n"
+    )
+    values = {theirs: getattr(weather, ours) for theirs, _, ours in COLUMNS}
+    table = pd.DataFrame({"time": weather.times.strftime(TIME_FORMAT), **values})
+    return head + table.to_csv(index=False, lineterminator="\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,13 +41,13 @@ def read_site_folder(path: Path) -> Federation:
         )
         width, classes, shape = store.features, None, None
     else:
-        files = sorted(path.glob("*.npz"))
-        if not files:
+        read = [_read(file) for file in sorted(path.glob("*.npz"))]
+        if not read:
             raise InputError(
                 f"{path} holds neither .npz files nor a client store; put one .npz with x and y for each "
                 "client there."
             )
-        clients, forms = zip(*map(_read, files), strict=True)
+        clients, forms = zip(*read, strict=True)
         if len(set(forms)) > 1:
             raise InputError(
                 f"The clients in {path} differ in their number of features, classes or shape; give all "
@@ -59,17 +60,13 @@ def read_site_folder(path: Path) -> Federation:
 
 def write_client_file(folder: Path, client: Client, federation: Federation) -> Path:
     """Write one client's samples, as `read_site_folder` reads them."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {"classes": federation.classes, "shape": federation.shape}
     for part, suffix in PARTS.items():
-        samples: Samples | None = getattr(client, part)
-        if samples is not None:
+        if (samples := getattr(client, part)) is not None:
             arrays |= {f"x{suffix}": samples.x, f"y{suffix}": samples.y}
-    for name in ("classes", "shape"):
-        if getattr(federation, name) is not None:
-            arrays[name] = np.array(getattr(federation, name))
     path = folder / f"{client.name}.npz"
     with files.replacing(path) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
     return path
 
 

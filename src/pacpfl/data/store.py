@@ -44,14 +44,12 @@ class ClientStore:
     def gather(self, chosen: np.ndarray, dtype: np.dtype | type) -> Data:
         """Return the chosen clients' samples, padded to the longest client of the whole store."""
         shape = (len(chosen), self.longest)
-        x = np.zeros((*shape, self.features), dtype)
-        y = np.zeros(shape, dtype)
+        x, y = np.zeros((*shape, self.features), dtype), np.zeros(shape, dtype)
         mask = np.zeros(shape, bool)
         for row, client in enumerate(chosen):
-            start, end = int(self.offsets[client]), int(self.offsets[client + 1])
-            x[row, : end - start] = self.x[start:end]
-            y[row, : end - start] = self.y[start:end]
-            mask[row, : end - start] = True
+            own = slice(int(self.offsets[client]), int(self.offsets[client + 1]))
+            there = row, slice(own.stop - own.start)
+            x[there], y[there], mask[there] = self.x[own], self.y[own], True
         return Data(x, y, mask)  # type: ignore[arg-type]
 
 

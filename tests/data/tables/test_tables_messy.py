@@ -42,35 +42,32 @@ def load(source: Any, **more: Any) -> Tables:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("text", "words"),
     [
-        ("c.csv", b"", ("c.csv is empty",)),
-        ("c.csv", b"\xef\xbb\xbf\n", ("c.csv is empty",)),
-        ("c.csv", b"x,colour,y\n", ("c.csv has a header and no rows",)),
-        ("c.csv", b"x,y\n1,2\n", ("c.csv has no column 'colour'",)),
-        ("c.csv", b"x,color,y\n1,red,2\n", ("c.csv has no column 'colour'", "it has 'color'")),
-        ("c.csv", b"x,colour,z,y\n1,red,5,2\n", ("c.csv has a column 'z'", "tables.ignore")),
-        ("c.csv", b"x,colour,x,y\n1,red,5,2\n", ("c.csv has 2 columns called 'x'",)),
-        ("c.csv", b"x,,y\n1,red,2\n", ("c.csv has no name for column 2",)),
-        ("c.csv", b"x,colour,y\n1,red,2\nabc,red,3\n", ("row 2", "'x' holds 'abc'")),
-        ("c.csv", b"x,colour,y\n1,red,2\n2,red,oops\n", ("row 2", "'y' holds 'oops'")),
-        ("c.csv", b"x,colour,y\n1,red,2\n,red,3\n", ("row 2: column 'x' is missing",)),
-        ("c.csv", b"x,colour,y\n1,red,2\nNaN,red,3\n", ("row 2: column 'x' is missing",)),
-        ("c.csv", b"x,colour,y\n1,red,2\n2,red,\n", ("row 2: column 'y' is missing",)),
-        ("c.csv", b"x,colour,y\n1,red,2\ninf,red,3\n", ("row 2", "'x' holds 'inf'")),
-        ("c.csv", b"x,colour,y\n1,red,2,9\n2,red,3,9\n", ("c.csv", "more cells than its first")),
-        ("c.csv", b"x,colour,y\n1,red,2\n1,red,2\n1,red,2,9\n", ("c.csv", "line 4")),
-        ("c.csv", b'x,colour,y\n1,"red,2\n', ("c.csv cannot be read",)),
-        ("c.csv", b"x,colour,y\n1,r\xe9d,2\n", ("c.csv is not in UTF-8",)),
-        ("c.csv", "x,colour,y\n1,red,2\n".encode("utf-16"), ("c.csv is not a text file in UTF-8",)),
-        ("a.parquet", b"PAR1 no", ("a.parquet cannot be read",)),
+        (b"", "is empty"),
+        (b"\xef\xbb\xbf\n", "is empty"),
+        (b"x,colour,y\n", "has a header and no rows"),
+        (b"x,y\n1,2\n", "has no column 'colour'"),
+        (b"x,color,y\n1,red,2\n", "has no column 'colour' .*it has 'color'"),
+        (b"x,colour,z,y\n1,red,5,2\n", "has a column 'z'.* tables.ignore"),
+        (b"x,colour,x,y\n1,red,5,2\n", "has 2 columns called 'x'"),
+        (b"x,,y\n1,red,2\n", "has no name for column 2"),
+        (b"x,colour,y\n1,red,2\nabc,red,3\n", "row 2: column 'x' holds 'abc'"),
+        (b"x,colour,y\n1,red,2\n2,red,oops\n", "row 2: column 'y' holds 'oops'"),
+        (b"x,colour,y\n1,red,2\n,red,3\n", "row 2: column 'x' is missing"),
+        (b"x,colour,y\n1,red,2\nNaN,red,3\n", "row 2: column 'x' is missing"),
+        (b"x,colour,y\n1,red,2\n2,red,\n", "row 2: column 'y' is missing"),
+        (b"x,colour,y\n1,red,2\ninf,red,3\n", "row 2: column 'x' holds 'inf'"),
+        (b"x,colour,y\n1,red,2,9\n2,red,3,9\n", "more cells than its first"),
+        (b"x,colour,y\n1,red,2\n1,red,2\n1,red,2,9\n", "line 4"),
+        (b'x,colour,y\n1,"red,2\n', "cannot be read"),
+        (b"x,colour,y\n1,r\xe9d,2\n", "is not in UTF-8"),
+        ("x,colour,y\n1,red,2\n".encode("utf-16"), "is not a text file in UTF-8"),
     ],
 )
-def test_one_sentence_names_the_file_and_the_place(
-    name: str, text: bytes, words: tuple[str, ...], folder: Path
-) -> None:
-    (folder / name).write_bytes(text)
-    refused(lambda: load(folder), *words)
+def test_one_sentence_names_the_file_and_the_place(text: bytes, words: str, folder: Path) -> None:
+    (folder / "c.csv").write_bytes(text)
+    refused(lambda: load(folder), r"c\.csv", words)
 
 
 def test_two_files_of_one_client_are_refused(folder: Path) -> None:
@@ -140,14 +137,13 @@ def test_settings_that_do_not_fit_the_tables(
     refused(lambda: load(folder, **more), words)
 
 
-def test_without_pyarrow_parquet_says_what_to_install(
+def test_broken_parquet_and_none_without_pyarrow(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "c.parquet").write_bytes(b"PAR1")
+    (folder / "c.parquet").write_bytes(b"PAR1 no")
+    refused(lambda: load(folder), r"c\.parquet cannot be read")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    refused(
-        lambda: load(folder), r"c\.parquet is Parquet", r"run `pip install 'pacpfl\[tables\]'`\.$"
-    )
+    refused(lambda: load(folder), r"c\.parquet is Parquet", r"pip install 'pacpfl\[tables\]'")
 
 
 def test_what_is_no_table(folder: Path, tmp_path: Path) -> None:
@@ -196,16 +192,12 @@ def test_whatever_stands_in_a_file_ends_well_or_in_a_sentence(
         return
     for client in found.federation.existing:
         for part in (client.train, client.test):
-            assert part is not None
-            assert np.isfinite(part.x).all()
-            assert np.isfinite(part.y).all()
+            assert np.isfinite(part.x).all() and np.isfinite(part.y).all()
 
 
 @given(content=st.one_of(st.binary(max_size=80), st.text(max_size=80).map(str.encode)))
 @MANY
 def test_whatever_bytes_a_file_holds_no_other_error_comes_out(content: bytes, folder: Path) -> None:
-    from pacpfl.cli.own import propose
-
     (folder / "c.csv").write_bytes(content)
     try:
         found = propose(folder)

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,16 +25,12 @@ SETTINGS = TableSettings(target="y", client="who", for_later=0.1, new=("c3",), m
 
 @pytest.fixture
 def table() -> pd.DataFrame:
-    random = np.random.default_rng(0)
-    rows = 600
-    return pd.DataFrame(
-        {
-            "who": [f"c{n}" for n in random.integers(0, 5, rows)],
-            "a": np.where(random.uniform(size=rows) < 0.1, np.nan, random.normal(7, 3, rows)),
-            "b": random.choice(["u", "v"], rows),
-            "y": random.normal(size=rows),
-        }
-    )
+    random, rows = np.random.default_rng(0), 600
+    columns: dict[str, Any] = {"who": [f"c{n}" for n in random.integers(0, 5, rows)]}
+    gaps = random.uniform(size=rows) < 0.1
+    columns["a"] = np.where(gaps, np.nan, random.normal(7, 3, rows))
+    columns |= {"b": random.choice(["u", "v"], rows), "y": random.normal(size=rows)}
+    return pd.DataFrame(columns)
 
 
 @pytest.mark.parametrize("how", ["none", "global", "client"])
@@ -108,16 +105,9 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         frame = pd.DataFrame(random.normal(size=(rows, 20)).round(4)).add_prefix("f")
         frame["who"], frame["y"] = random.integers(0, 50, rows), random.normal(size=rows).round(3)
         frame.to_parquet(tmp_path / f"{name}.parquet")
-    arguments = [
-        sys.executable,
-        "-c",
-        PROBE,
-        *(str(tmp_path / f"{n}.parquet") for n in ("few", "many")),
-    ]
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=patience(120), check=True
-    )
-    rows, bytes_, grown = map(int, done.stdout.split())
+    command = [sys.executable, "-c", PROBE, tmp_path / "few.parquet", tmp_path / "many.parquet"]
+    found = subprocess.check_output(command, timeout=patience(120))
+    rows, bytes_, grown = map(int, found.split())
     assert rows == 48_000
     assert bytes_ == rows * 20 * 4
     # Held at once they would be 9.6 MB in double and 4.8 MB in single precision, beside the table's 10.

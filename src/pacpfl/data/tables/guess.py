@@ -203,12 +203,12 @@ def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[
 
 def _large_enough(source: Path, rows: Mapping[str, int], words: list[str]) -> dict[str, int]:
     """Return the numbers of rows of the clients that have enough, and name the others."""
-    small = [name for name, count in rows.items() if count < 2 * LEAST]
-    if small:
+    large = {name: count for name, count in rows.items() if count >= 2 * LEAST}
+    if small := [name for name in rows if name not in large]:
         words.append(f"Left out, having fewer than {2 * LEAST} rows: {_listed(small)}.")
-    if len(small) == len(rows):
+    if not large:
         raise InputError(f"No client of {source} has {2 * LEAST} rows; give each client more.")
-    return {name: count for name, count in rows.items() if name not in small}
+    return large
 
 
 def _useless(evidence: Evidence) -> str:
