@@ -31,7 +31,7 @@ bounds hyper likelihoods linalg metrics predictive priors privacy svgd tiles war
 data secagg
 methods personal
 engine
-build certify client config defaults folder run tune
+build certify client config defaults folder race run tune
 sites
 cli estimators report __main__ __init__
 """
