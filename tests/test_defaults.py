@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from pacpfl import PACPFLClassifier, PACPFLRegressor
-from pacpfl.cli.own import propose, reasons
+from pacpfl import race as racing
+from pacpfl.cli import own
+from pacpfl.cli.own import Request, propose, reasons
 from pacpfl.client import ClientModel, shared_of_run
+from pacpfl.config import Config
 from pacpfl.data.tables.read import load_own
 from pacpfl.defaults import COMPILING, defaults, expected_seconds, scaling
-from pacpfl.run import run
+from pacpfl.run import Watcher, run
 from pacpfl.types import Form, Samples
 
 FEW_ROUNDS = {"rounds": 3}
@@ -112,6 +116,57 @@ def table(name: str) -> pd.DataFrame:
     return frame
 
 
+def training_rows(config: Config) -> Any:
+    """What an estimator is given: its class, rows, targets and groups; and the clients."""
+    found = load_own(config.tables, config.seed)
+    clients, schema = found.federation.existing, found.schema
+    x = pd.DataFrame(np.concatenate([c.train.x for c in clients]), columns=schema.features)
+    x = x.astype(dict.fromkeys(schema.unscaled, bool))
+    y = np.concatenate([client.train.y for client in clients])
+    groups = np.repeat([c.name for c in clients], [len(c.train) for c in clients])
+    kind = PACPFLRegressor if schema.classes is None else PACPFLClassifier
+    return kind, x, y, groups, clients
+
+
+class Reached(Exception):
+    """The training is reached."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_command_line_and_estimators_run_the_same_race(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both choose the same settings; what is given stays; and a run that goes on does not race again."""
+
+    def reach(*arguments: Any, **more: Any) -> None:
+        raise Reached
+
+    path = tmp_path / "table.csv"
+    table(name).to_csv(path, index=False)
+    monkeypatch.setattr(racing, "LEGS", {25: 2, 50: 1})
+    config = propose(path).config
+    assert own.race(Request(config, frozenset({"train.rounds"})), tmp_path, Watcher()) == (
+        config,
+        {},
+    )
+    chosen, about = own.race(Request(config, frozenset({"train.tau"})), tmp_path, Watcher())
+    assert chosen.train.tau == config.train.tau
+    assert about["race"]["candidates"] == len(about["race"]["table"]) > 3
+    kind, x, y, groups, _ = training_rows(config)
+    monkeypatch.setattr(kind, "_train", reach)
+    estimator = kind(random_state=0, tau=config.train.tau)
+    with pytest.raises(Reached):
+        estimator.fit(x, y, groups)
+    for section in ("train", "prior", "network", "bnn", "posterior", "personal"):
+        assert getattr(estimator.config_, section) == getattr(chosen, section)
+    assert estimator.standardize_ == chosen.data.standardize
+    monkeypatch.setattr(racing, "choose", reach)
+    again, _ = own.race(Request(config, frozenset({"train.tau"})), tmp_path, Watcher())
+    assert again == chosen
+    with pytest.raises(Reached):  # other keys are given: another race
+        own.race(Request(config, frozenset()), tmp_path, Watcher())
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_command_line_and_estimators_give_a_table_the_same_model(name: str, tmp_path: Path) -> None:
     """The same configuration, and from the same training rows the same model to the bit."""
@@ -122,14 +177,7 @@ def test_command_line_and_estimators_give_a_table_the_same_model(name: str, tmp_
     config = replace(config, train=quick, run=replace(config.run, methods=("pacpfl",)))
     run(config, tmp_path / "run")
     shared = shared_of_run(tmp_path / "run")
-    found = load_own(config.tables, config.seed)
-    clients = found.federation.existing
-    schema = found.schema
-    x = pd.DataFrame(np.concatenate([c.train.x for c in clients]), columns=schema.features)
-    x = x.astype(dict.fromkeys(schema.unscaled, bool))
-    y = np.concatenate([client.train.y for client in clients])
-    groups = np.repeat([c.name for c in clients], [len(c.train) for c in clients])
-    kind = PACPFLRegressor if schema.classes is None else PACPFLClassifier
+    kind, x, y, groups, clients = training_rows(config)
     estimator = kind(random_state=0, **FEW_ROUNDS).fit(x, y, groups)
 
     for section in ("train", "prior", "network", "bnn", "posterior", "personal"):

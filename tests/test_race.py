@@ -17,6 +17,7 @@ from pacpfl.data.prepare import fit_scaler
 from pacpfl.defaults import defaults
 from pacpfl.methods.registry import build_pacpfl
 from pacpfl.race import FOLDS, LEGS, Entrant, Race, choose, make_field
+from pacpfl.report import sentences
 from pacpfl.types import Form, Samples
 
 SMALL = {
@@ -200,6 +201,28 @@ def test_a_race_finds_what_suits_and_leaves_what_is_fixed() -> None:
     assert all("train.hyper_std" not in row["changes"] for row in found.table)
     again = choose(base, parts, form, fixed=("train.hyper_std", "prior.mean", "prior.kernel"))
     assert again == found
+
+
+def test_people_are_told_what_was_chosen_and_by_how_much() -> None:
+    parts = lines(clients=4, rows=10)
+    field = make_field(parts, form_of(parts), None, 0)
+    worth = -1.0 * field.asked
+    runner, entrants = judged(field, worth[None], worth[None] + 0.25 * field.asked)
+    entrants[0].changes = {}
+    facts = runner.outcome().facts(runner.base)
+    assert facts["changes"] == {"train.rounds": 25, "train.schedule": "constant"}
+    words = sentences.race(facts)
+    assert "2 candidates" in words and "train.rounds = 25" in words
+    assert words.index("0.750 (existing") < words.index("1.000 (existing")
+    assert [text for _, text in sentences.candidates(facts["table"])] == [
+        "0.750 (existing clients) and 0.750 (new clients) after 25 rounds, trained",
+        "1.000 (existing clients) and 1.000 (new clients) after 25 rounds",
+    ]
+    runner, _ = judged(field, worth[None], worth[None] - 0.25 * field.asked)
+    assert "none predicts held-out rows better" in sentences.race(
+        runner.outcome().facts(runner.base)
+    )
+    assert sentences.race({}) == ""
 
 
 def test_few_rows_have_no_race() -> None:

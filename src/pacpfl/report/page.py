@@ -127,10 +127,13 @@ def moment(value: object) -> str:
 def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return everything run.json says, in blocks of name and value."""
     own = {key: run.record.get(key, {}) for key in ("clients", "versions")}
-    rest = {k: v for k, v in run.record.items() if k not in (*own, "methods")}
+    rest = {k: v for k, v in run.record.items() if k not in (*own, "methods", "race")}
     blocks = [("Run", rest), *((key.capitalize(), entry) for key, entry in own.items() if entry)]
     blocks += [(run.titles[name], entry) for name, entry in run.methods.items()]
-    return [(title, _pairs(entry)) for title, entry in blocks]
+    shown = [(title, _pairs(entry)) for title, entry in blocks]
+    if table := run.record.get("race", {}).get("table"):
+        shown.append(("Race of settings", sentences.candidates(table)))
+    return shown
 
 
 def _pairs(entry: Facts, prefix: str = "") -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
 CALIBRATED_WITHIN = 0.05  # coverage, or confidence less accuracy, this close counts as calibrated
 ONE_PARTICLE = 0.95  # weight from which a client relies on a single particle
 NAMED_CLIENTS = 6
+CANDIDATES = 8  # of a race that the page shows, beside the default
 TOGETHER = f"at the {percent(LEVEL)} level for all {{}} clients together"
 CHECKED = (
     "whether the run is complete and private, whether its particles collapsed, whether training steps "
@@ -62,7 +63,11 @@ def summary(run: Run, judged: list[Judgement]) -> dict[str, list[str]]:
     """Answer four questions, each in some sentences: what was learned, how good, how sure, for whom."""
     entry = run.methods[run.main]
     answers = {
-        "What was learned": [participants(run), diversity(entry), skipped(entry), privacy(entry)],
+        "What was learned": [
+            participants(run),
+            race(run.record.get("race", {})),
+            *(fact(entry) for fact in (diversity, skipped, privacy)),
+        ],
         "How good it is": [winner(run, group) for group in run.groups],
         "How sure it is": [calibration(run), unreliable_clients(run, judged)],
         "Whom it helps": whom_it_helps(run, judged),
@@ -140,6 +145,18 @@ def race(facts: Facts) -> str:
         f"({changes}). Their negative log density is {_scores(chosen)}; with the settings for a "
         f"federation of this size it is {_scores(default)}."
     )
+
+
+def candidates(table: list[Facts]) -> list[tuple[str, str]]:
+    """Return the best candidates of a race, and the default: what each changes, and how it did."""
+    rows = table[:CANDIDATES] + [row for row in table[CANDIDATES:] if row["default"]]
+    shown = []
+    for row in rows:
+        changes = ", ".join(f"{key} = {value}" for key, value in row["changes"].items())
+        trained = ", trained" if row["chosen"] else ""
+        words = f"{_scores(row)} after {row['rounds']} rounds{trained}"
+        shown.append((changes or "settings for a federation of this size", words))
+    return shown
 
 
 def _scores(row: Facts) -> str:
