@@ -166,7 +166,7 @@ def test_the_default_is_left_only_beyond_the_noise() -> None:
     assert runner.outcome().config == runner.base
     runner, entrants = judged(field, worth[None], worth[None] + 0.3 * field.asked)
     chosen = runner.outcome()
-    assert chosen.config.train.rounds == 25 and chosen.config.seed == entrants[1].config.seed
+    assert chosen.config.train.rounds == 31 and chosen.config.seed == entrants[1].config.seed
     assert [row["chosen"] for row in chosen.table] == [True, False]
     runner, _ = judged(field, worth[None] * np.nan, worth[None])  # a default that diverged
     assert runner.outcome().config.seed == 1
@@ -210,9 +210,9 @@ def test_people_are_told_what_was_chosen_and_by_how_much() -> None:
     runner, entrants = judged(field, worth[None], worth[None] + 0.25 * field.asked)
     entrants[0].changes = {}
     facts = runner.outcome().facts(runner.base)
-    assert facts["changes"] == {"train.rounds": 25, "train.schedule": "constant"}
+    assert facts["changes"] == {"train.rounds": 31, "train.schedule": "cooldown"}
     words = sentences.race(facts)
-    assert "2 candidates" in words and "train.rounds = 25" in words
+    assert "2 candidates" in words and "train.rounds = 31" in words
     assert words.index("0.750 (existing") < words.index("1.000 (existing")
     assert [text for _, text in sentences.candidates(facts["table"])] == [
         "0.750 (existing clients) and 0.750 (new clients) after 25 rounds, trained",

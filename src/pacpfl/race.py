@@ -10,7 +10,8 @@ which is what a model is used for. What is asked lies at the end of a client's r
 where they come in the order of time the model has to look ahead, and otherwise their order tells nothing.
 (Tables of classes are often sorted by them, so there rows are drawn.) After each leg the worst go home, and
 once the best ones' settings are varied. How many rounds suit a candidate is judged with it, since training
-for longer is often worse. The default is left only for what is better beyond the noise between clients.
+for longer is often worse. The default is left only for what is better beyond twice the standard error
+between clients.
 
 Candidates of one family of priors differ in numbers alone (tau, hyper-prior, rate), which are arguments of
 one compiled program; its folds are played side by side, dealt to all devices.
@@ -52,6 +53,7 @@ LEGS = {25: 1, 50: 2, 100: 2, 200: 3, 400: 3, 800: 1}  # rounds -> one in so man
 VARIED = 50  # rounds after which the settings of the best are varied
 REFERENCE = 400  # rounds that the default plays in any case
 
+SURE = 2.0  # standard errors by which a candidate is better than the default, at least
 TOLERANCE = 0.02  # nats by which more rounds may be worse and still be taken
 
 Values = Mapping[str, object]
@@ -405,7 +407,8 @@ class Race:
         reference = default.worth[max(default.worth)]
         rounds = self.best(first)[1]
         gain, error = self.gain(first.worth[rounds], reference)
-        chosen = default if np.isfinite(reference).all() and not gain > error else first
+        sure = not np.isfinite(reference).all() or gain > SURE * error
+        chosen = first if sure else default
         table = []
         for entrant in ranked:
             score, after = self.best(entrant)
@@ -414,9 +417,12 @@ class Race:
             table.append(facts | {"chosen": entrant is chosen, "default": entrant is default})
         if chosen is default:
             return Outcome(self.base, tuple(table))
+        # The rounds that were judged, at a constant rate as in the race, and a fifth in which it falls.
         training: Values = {
-            "train.rounds": rounds, "train.schedule": "constant", "train.batch": self.field.batch
-        }  # fmt: skip
+            "train.rounds": rounds * 5 // 4,
+            "train.schedule": "cooldown",
+            "train.batch": self.field.batch,
+        }
         kept = {name: value for name, value in training.items() if name not in self.fixed}
         return Outcome(updated(chosen.config, kept, "the race"), tuple(table))
 

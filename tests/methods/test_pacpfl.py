@@ -16,7 +16,7 @@ from scipy import stats
 from benchmarks.problem import Sizes, make_problem, reference_round, svgd_direction
 from pacpfl import hyper, svgd
 from pacpfl.methods.base import mini_batch
-from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update
+from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, build_optimizer
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
 
@@ -279,3 +279,16 @@ def test_function_kernel_compares_predictions_at_the_references() -> None:
     np.testing.assert_allclose(found.particles, state.particles + 0.01 * step, rtol=1e-10)
     rbf = update_server(METHOD, state, updates, ALL, KEY)
     assert np.abs(found.particles - rbf.particles).max() > 1e-6
+
+
+def test_a_schedule_cools_down_in_its_last_fifth() -> None:
+    """With plain SGD and a gradient of 1 the steps are the rates themselves."""
+    settings = TrainSettings(
+        rounds=10, learning_rate=0.5, optimizer="sgd", schedule="cooldown", particles=1
+    )
+    optimizer, place, steps = build_optimizer(settings), jnp.zeros(1), []
+    memory = optimizer.init(place)
+    for _ in range(11):
+        change, memory = optimizer.update(jnp.ones(1), memory)
+        steps.append(-float(change[0]))
+    np.testing.assert_allclose(steps, [0.5] * 9 + [0.25, 0.0], atol=1e-7)

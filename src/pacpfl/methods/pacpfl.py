@@ -24,6 +24,7 @@ Where this departs from the printed algorithm, and why:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -87,7 +88,9 @@ class TrainSettings(Settings):
     )
     learning_rate: float = key(1e-2, "eta: its step size", above=0)
     schedule: str = key(
-        "cosine", "of the step size over the rounds", choices=("constant", "cosine", "exponential")
+        "cosine",
+        "of the step size over the rounds; cooldown is constant and falls to 0 in the last fifth",
+        choices=("constant", "cosine", "exponential", "cooldown"),
     )
 
     def problems(self) -> Iterator[str]:
@@ -105,6 +108,9 @@ def build_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
         "constant": optax.constant_schedule(rate),
         "cosine": optax.cosine_decay_schedule(rate, rounds),
         "exponential": optax.exponential_decay(rate, rounds, 0.01),
+        "cooldown": optax.linear_schedule(
+            rate, 0.0, math.ceil(rounds / 5), rounds - math.ceil(rounds / 5)
+        ),
     }[settings.schedule]
     return getattr(optax, settings.optimizer)(schedule)
 
