@@ -1,6 +1,6 @@
 """What a batch stands for: its own evidence m/b times, or ln Z at temperature m/b as Algorithm 2 prints it.
 
-    python scripts/batches.py [--rows 250 1000 4000] [--seeds 3]
+    python scripts/batches.py [--rows 250 1000 4000] [--seeds 2]
 
 Twelve sites share a function of three features, with a line of their own; the noise grows with the third
 feature. Rounds see 64 rows of each site. Every site is then conditioned on 500 of its rows, and measured
@@ -66,7 +66,7 @@ def measure(rule: str, rows: int, seed: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[250, 1000, 4000])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     asked = parser.parse_args()
     runtime.configure()
     lines = [

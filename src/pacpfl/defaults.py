@@ -12,6 +12,8 @@ import numpy as np
 
 from pacpfl.config import Config, updated
 from pacpfl.engine.runtime import usable_cores
+from pacpfl.race import BATCH as BATCH_OF_RACE
+from pacpfl.race import CLIENTS, TOGETHER
 from pacpfl.types import Form, Samples
 
 MANY_CLIENTS = 10  # from which networks in the prior have something to learn from
@@ -27,6 +29,8 @@ PATIENCE = 60.0  # seconds for a GP fitted to every client alone, which is only 
 # Rows, and microseconds of one particle of one client in one round on two cores (make bench).
 MEASURED = ((10, 12.0), (150, 193.0), (610, 4680.0))
 COMPILING = 25.0  # seconds before the first round and for the report
+RACE_COMPILING = 20.0  # seconds for the programs of a race
+RACE_ROUNDS = 10_000  # of all its candidates, in all folds
 
 # What a federation of numbers decides, and how: with networks a wide hyper-prior lets the noise collapse.
 DECIDED = (
@@ -144,7 +148,19 @@ def expected_seconds(config: Config, form: Form) -> float:
         each = 1e-6 * _microseconds(rows) * config.prior.members
     round_ = max(5e-4, clients * train.particles * each * 2 / usable_cores())
     alone = alone_seconds(config, form) if "vanilla" in config.run.methods else 0.0
-    return COMPILING + train.rounds * round_ + alone
+    return COMPILING + race_seconds(config, form) + train.rounds * round_ + alone
+
+
+def race_seconds(config: Config, form: Form) -> float:
+    """Estimate the time of a race of settings: its programs, and the rounds of its candidates."""
+    assert form.sizes
+    tables = config.data.name == "tables" and config.tables.race
+    if not tables or config.privacy.mode != "none":
+        return 0.0
+    rows = min(max(form.sizes), BATCH_OF_RACE)
+    clients = min(form.clients, CLIENTS, TOGETHER // rows)
+    rounds = RACE_ROUNDS * clients * config.train.particles * 2 / usable_cores()
+    return RACE_COMPILING + rounds * 1e-6 * _microseconds(rows)
 
 
 def alone_seconds(config: Config, form: Form) -> float:
