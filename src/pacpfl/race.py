@@ -42,7 +42,7 @@ from pacpfl.methods.registry import build_pacpfl
 from pacpfl.types import Data, Form, Probabilities, Samples
 
 FOLDS = 4
-CLIENTS = 40  # that take part in the race, at most,
+CLIENTS = 32  # that take part in the race, at most,
 TOGETHER = 1280  # and so that a round sees at most so many rows of all
 ROWS = 512  # of each, at most
 BATCH = 64  # rows of a client that a round sees, at most
