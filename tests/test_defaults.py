@@ -144,6 +144,7 @@ def test_command_line_and_estimators_run_the_same_race(
     path = tmp_path / "table.csv"
     table(name).to_csv(path, index=False)
     monkeypatch.setattr(racing, "LEGS", {25: 2, 50: 1})
+    monkeypatch.setattr(racing, "CLASS_LEGS", {25: 2, 50: 1})
     config = propose(path).config
     assert own.race(Request(config, frozenset({"train.rounds"})), tmp_path, Watcher()) == (
         config,

@@ -49,12 +49,14 @@ BATCH = 64  # rows of a client that a round sees, at most
 KNOWN, ASKED = 96, 48  # rows that a client is conditioned on, and asked for, at most
 GIVEN = (0.7, 1 / 3)  # shares of an existing and of a new client's rows that it is given
 LEAST = 6  # rows to judge by in a fold, below which there is no race
-LEGS = {25: 1, 50: 2, 100: 2, 200: 3, 400: 3, 800: 1}  # rounds -> one in so many goes on
-VARIED = 50  # rounds after which the settings of the best are varied
+# Rounds after which candidates are judged: of so many one goes on. After the second leg the settings of
+# the best are varied. A network's first rounds, which only wake it up, are not judged.
+LEGS = {25: 1, 50: 2, 100: 2, 200: 3, 400: 3, 800: 1}
+CLASS_LEGS = {100: 1, 200: 2, 400: 2, 800: 1}
 REFERENCE = 400  # rounds that the default plays in any case
 
 SURE = 2.0  # standard errors by which a candidate is better than the default, at least
-TOLERANCE = 0.02  # nats by which more rounds may be worse and still be taken
+TOLERANCE = 0.02  # nats by which more rounds, or a larger tau, may be worse and still be taken
 
 Values = Mapping[str, object]
 
@@ -320,6 +322,7 @@ class Race:
         self.keys = jax.random.split(jax.random.key(base.seed), FOLDS)
         self._folds: dict[str, Fold] = {}
         parts = {"existing": ~field.new, "new": field.new}
+        self.legs = LEGS if field.form.classes is None else CLASS_LEGS
         self.groups = {name: here for name, here in parts.items() if field.asked[here].sum()}
 
     def enter(self, candidates: Iterable[Values]) -> list[Entrant]:
@@ -392,7 +395,7 @@ class Race:
         """Return who plays the next leg: the best of those whom more rounds have not made worse; the
         default in any case until REFERENCE."""
         ranked = sorted(running, key=self.best)
-        ahead = ranked[: max(2, len(ranked) // LEGS[rounds])]
+        ahead = ranked[: max(2, len(ranked) // self.legs[rounds])]
         kept = [e for e in ahead if self.best(e)[1] == rounds]
         default = self.entrants[0]
         finite = math.isfinite(self.best(default)[0])
@@ -400,10 +403,22 @@ class Race:
             kept.append(default)
         return kept
 
+    def _boldest(self, ranked: Sequence[Entrant]) -> Entrant:
+        """Return the best candidate with the largest tau that does as well, but for TOLERANCE: a fold has
+        fewer rows than the federation, and needs to hold back more."""
+
+        def others(entrant: Entrant) -> Values:
+            return {key: value for key, value in entrant.changes.items() if key != "train.tau"}
+
+        best = self.best(ranked[0])[0]
+        alike = [e for e in ranked if others(e) == others(ranked[0])]
+        alike = [e for e in alike if self.best(e)[0] <= best + TOLERANCE] or [ranked[0]]
+        return max(alike, key=lambda e: e.config.train.tau or 0.0)
+
     def outcome(self) -> Outcome:
         """Return the best candidate's configuration; the default's, unless that is clearly worse."""
         ranked = sorted(self.entrants, key=self.best)
-        first, default = ranked[0], self.entrants[0]
+        first, default = self._boldest(ranked), self.entrants[0]
         reference = default.worth[max(default.worth)]
         rounds = self.best(first)[1]
         gain, error = self.gain(first.worth[rounds], reference)
@@ -464,15 +479,15 @@ def _played(race: Race, progress: Callable[[int, int, str], None]) -> Outcome:
     field = race.field
     running = race.enter([{}, *candidates(field)])
     total, done = 5 * len(running), 0
-    for rounds in LEGS:
+    for rounds in race.legs:
         for entrant in running:
             race.play(entrant, rounds)
             done += 1
             progress(done, max(total, done), f"{len(running)} candidates, {rounds} rounds")
-        if rounds == VARIED:
+        if rounds == tuple(race.legs)[1]:
             leaders = sorted(running, key=race.best)[:2]
             for entrant in race.enter(v for one in leaders for v in variations(one, field)):
-                for leg in (leg for leg in LEGS if leg <= rounds):
+                for leg in tuple(race.legs)[:2]:
                     race.play(entrant, leg)
                 running.append(entrant)
         running = race.survivors(running, rounds)
