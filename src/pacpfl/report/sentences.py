@@ -142,8 +142,8 @@ def race(facts: Facts) -> str:
     changes = ", ".join(f"{key} = {value}" for key, value in facts["changes"].items())
     return (
         f"{count} raced for the settings, and the one that predicts held-out rows best is trained "
-        f"({changes}). Their negative log density is {_scores(chosen)}; with the settings for a "
-        f"federation of this size it is {_scores(default)}."
+        f"({changes}). The negative log density of a held-out row is {_scores(chosen)}; with the settings "
+        f"for a federation of this size it is {_scores(default)}."
     )
 
 
