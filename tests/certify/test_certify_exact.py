@@ -24,9 +24,9 @@ from pacpfl.certify.average import certify_average
 from pacpfl.certify.clients import (
     NATS,
     ClientCertificate,
+    Posteriors,
     beta_grid,
     certify_clients,
-    tightest,
 )
 from pacpfl.certify.gaussian_processes import TEMPERATURES, Loss, build_loss, family
 from pacpfl.config import Config, RunSettings
@@ -125,18 +125,20 @@ def test_one_decomposition_gives_the_textbook_posterior_at_every_temperature() -
 def test_the_tightest_posterior_cannot_be_improved() -> None:
     rng = np.random.default_rng(4)
     prior, risk, kl = rng.dirichlet(np.ones(3)), rng.uniform(0, 1, (5, 3)), rng.gamma(2, 2, (5, 3))
-    best = tightest(prior, risk, kl, np.array([3.0, 20.0]))
-    for i, beta in enumerate((3.0, 20.0)):
+    posteriors = Posteriors(prior[None], risk, kl)
+    betas = np.array([3.0, 20.0])
+    for beta, choice in zip(betas, posteriors.tightest(betas), strict=True):
 
         def value(logits: np.ndarray, t: int, beta: float = beta) -> float:
             q = softmax(logits)
             return float(q @ (beta * risk[t] + kl[t]) + stats.entropy(q, prior))
 
         found = min(minimize(value, np.zeros(3), args=(t,)).fun for t in range(5))
-        assert -best.log_evidence[i] == pytest.approx(found, abs=1e-4)
-        t, q = best.place[i], best.weights[i]
-        assert best.risk[i] == pytest.approx(q @ risk[t])
-        assert value(np.log(q), int(t)) == pytest.approx(found, abs=1e-4)
+        assert -choice.log_evidence == pytest.approx(found, abs=1e-4)
+        t, q = choice.row, choice.weights
+        assert posteriors.risk_of(choice) == pytest.approx(q @ risk[t])
+        assert posteriors.divergence(choice) == pytest.approx(q @ kl[t] + stats.entropy(q, prior))
+        assert value(np.log(q), t) == pytest.approx(found, abs=1e-4)
 
 
 def test_a_certificate_worked_from_scratch(

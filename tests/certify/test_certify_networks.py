@@ -31,7 +31,6 @@ from pacpfl.certify.clients import (
 from pacpfl.certify.networks import (
     Gaussian,
     build_class_loss,
-    choose,
     drawn_risks,
     family,
     fit,
@@ -262,7 +261,7 @@ def test_the_chosen_posterior_is_the_best_of_all_tried() -> None:
     client = make_client("a", 25, 1)
     privacy = Privacy("assumed", "a test", 0.3, "sample")
     bounds = ClientBounds(client, "existing", ZERO_ONE.range, privacy, DELTA)
-    found = choose(bounds, Posteriors(np.ones((3, 1)), risk, kl))
+    found = bounds.smallest(Posteriors(np.ones((3, 1)), risk, kl).tightest(bounds.betas))
 
     def bound(row: int, q: np.ndarray) -> float:
         nats = q @ kl[row] + stats.entropy(q, np.full(3, 1 / 3))
@@ -294,10 +293,10 @@ def again(trained: Trained, few_draws: None) -> Again:
     found = search(FAMILY, ZERO_ONE, trained.particles, data, rows, (keys[0], keys[1]), own)
     assumed = Privacy("assumed", "Q*", 4 * 0.05 * math.log(2))
     privacies = [assumed] * 2 + [Privacy("independent", "")] * (len(everyone) - 2)
-    choices = [
-        choose(ClientBounds(client, "", ZERO_ONE.range, privacy, DELTA), found.of(i))
-        for i, (client, privacy) in enumerate(zip(everyone, privacies, strict=True))
-    ]
+    choices = []
+    for i, (client, privacy) in enumerate(zip(everyone, privacies, strict=True)):
+        bounds = ClientBounds(client, "", ZERO_ONE.range, privacy, DELTA)
+        choices.append(bounds.smallest(found.of(i).tightest(bounds.betas)))
     return Again(own, choices, found.posteriors)
 
 
@@ -434,10 +433,10 @@ def test_bounds_hold_for_clients_yet_to_come() -> None:
 def test_a_pair_of_prior_and_client_is_above_its_log_evidence(trained: Trained) -> None:
     """On average L^ + KL / beta is above -ln Z / beta, which is a sum over a fine grid, and below
     the risk of the prior; a dear posterior is not taken."""
-    pairs = networks.pairs(trained, ZERO_ONE)
+    pairs = family(trained, ZERO_ONE)
     rng = np.random.default_rng(8)
     betas = np.array([0.5, 30.0])
-    found = [pairs.judge(PHI[1], 0, betas, rng) for _ in range(60)]
+    found = [pairs.judge_pair(PHI[1], 0, betas, rng) for _ in range(60)]
     values, risks = (np.array(part) for part in zip(*found, strict=True))
     assert np.all((values >= risks) & (values <= pairs.largest))
     client = trained.federation.existing[0]
@@ -461,9 +460,9 @@ def test_the_dearest_posteriors_are_not_taken(trained: Trained) -> None:
     """Draws need a bound on their values, so that KL / beta is at most half of b - a, though a
     prior that is wrong nearly everywhere would have it otherwise."""
     wrong = np.array([3.0, -0.6, math.log(1.5), math.log(0.5)])
-    pairs = networks.pairs(trained, ZERO_ONE)
+    pairs = family(trained, ZERO_ONE)
     betas = np.linspace(1.0, 20.0, 60)
-    values, risks = pairs.judge(wrong, 0, betas, np.random.default_rng(1))
+    values, risks = pairs.judge_pair(wrong, 0, betas, np.random.default_rng(1))
     cost = values - risks
     assert np.all(cost <= 0.5 + 1e-9) and np.any(cost > 0.4) and pairs.largest == 1.5
     prior = networks.PAIR_TEMPERATURES[0]

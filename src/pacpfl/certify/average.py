@@ -14,33 +14,20 @@ over networks, the risk of drawn ones stands for L^, whose expectation it is.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pacpfl.bounds import Condition, ServerPremises, new_client_bound, particle_cloud_kl
-from pacpfl.bounds.conditions import Bound
+from pacpfl.bounds import Condition, ServerPremises, particle_cloud_kl
 from pacpfl.bounds.losses import monte_carlo_upper
-from pacpfl.certify.certificate import (
-    CHOICES_INDEPENDENT,
-    CLIENTS_INDEPENDENT,
-    MONTE_CARLO_SHARE,
-    SAMPLES_INDEPENDENT,
-    Certificate,
-    certify_federation,
-)
+from pacpfl.certify.certificate import MONTE_CARLO_SHARE, Certificate, certify_federation
 from pacpfl.certify.clients import Family, beta_grid, scaling_condition
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 PILOT_DRAWS = 24
 # Each lambda is the best one for that many nats of divergence and confidence together.
 NEWCOMER_NATS = (10.0, 100.0, 1000.0, 10000.0)
-NEW_LIKE_EXISTING = Condition(
-    "new clients like the existing ones",
-    "assumed",
-    "clients and their sample sizes are taken as draws from one distribution",
-    "world",
-)
 
 
 @dataclass(frozen=True)
@@ -55,89 +42,13 @@ class AverageCertificates:
     standard_error: float
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What was drawn under the hyper-posterior, for each beta: E ln Z from below, and risks."""
-
-    family: Family
-    betas: np.ndarray
-    log_evidences: np.ndarray  # [beta, clients]
-    risks: np.ndarray  # [beta]
-    kl: float  # of the hyper-posterior, at most
-    cloud: Condition
-    for_draws: float  # the part of delta that pays for them
-    for_bounds: float
-
-    def premises(self, beta: float, choices: int, lambda_: float = math.inf) -> ServerPremises:
-        """Return the premises of one of so many bounds: each fails with an equal part of delta."""
-        loss, clients = self.family.loss, self.family.trained.federation.existing
-        return ServerPremises(
-            betas=[beta] * len(clients),
-            samples=[len(client.train) for client in clients],
-            a=loss.a,
-            b=loss.b,
-            delta=self.for_bounds / choices,
-            later=[0 if client.later is None else len(client.later) for client in clients],
-            lambda_=lambda_,
-            upsilon=self.family.trained.config.train.upsilon,
-        )
-
-    def federation(self) -> tuple[int, Certificate]:
-        """Return the tightest server-level bound, and the place of its beta."""
-        count = len(self.betas)
-        rest = {"draws": self.for_draws, "choice of beta": self.for_bounds * (1 - 1 / count)}
-        found = [
-            certify_federation(
-                self.family.loss, log_evidence, self.kl, float(risk),
-                self.premises(float(beta), count), self.cloud, other_failures=rest,
-            )
-            for beta, log_evidence, risk in zip(
-                self.betas, self.log_evidences, self.risks, strict=True
-            )
-        ]  # fmt: skip
-        best = int(np.argmin([certificate.bound for certificate in found]))
-        return best, found[best]
-
-    def newcomers(self) -> Certificate:
-        """Return the tightest new-client bound."""
-        loss, form = self.family.loss, self.family.trained.federation.form
-        weight = form.later + self.family.trained.config.train.upsilon
-        options: list[tuple[Bound, int]] = []
-        choices = len(self.betas) * len(NEWCOMER_NATS)
-        for place, beta in enumerate(self.betas):
-            for nats in NEWCOMER_NATS:
-                lambda_ = weight * math.sqrt(8 * form.clients * nats) / loss.width
-                premises = self.premises(float(beta), choices, lambda_)
-                options.append(
-                    (new_client_bound(self.log_evidences[place], self.kl, premises), place)
-                )
-        bound, place = min(options, key=lambda option: option[0].value)
-        return Certificate(
-            subject="clients yet to come",
-            loss=loss,
-            posterior="Gibbs posteriors, average over new clients",
-            empirical_risk=float(self.risks[place]),
-            bound=bound.value,
-            terms=bound.terms,
-            delta=self.for_bounds + self.for_draws,
-            delta_split={"bound": self.for_bounds, "draws": self.for_draws},
-            beta=float(self.betas[place]),
-            betas=tuple(map(float, self.betas)),
-            conditions=(
-                self.cloud,
-                NEW_LIKE_EXISTING,
-                SAMPLES_INDEPENDENT,
-                CLIENTS_INDEPENDENT,
-                CHOICES_INDEPENDENT,
-            ),
-        )
-
-
 def certify_average(family: Family, delta: float) -> AverageCertificates:
     """Return server-level and new-client bounds for the particles with noise."""
-    trained, loss, pairs = family.trained, family.loss, family.pairs
-    sizes = [len(client.train) for client in trained.federation.existing]
-    betas = beta_grid(len(sizes) / sum(1 / m for m in sizes), loss.width)
+    trained, loss = family.trained, family.loss
+    clients, upsilon = trained.federation.existing, trained.config.train.upsilon
+    n, sizes = len(clients), [len(client.train) for client in clients]
+    later = [0 if client.later is None else len(client.later) for client in clients]
+    betas = beta_grid(n / sum(1 / m for m in sizes), loss.width)
     prior = trained.method.hyper_prior(trained.dtype)
     mean, std = (np.asarray(a, np.float64) for a in prior)
     particles = np.asarray(trained.particles, np.float64)
@@ -147,35 +58,55 @@ def certify_average(family: Family, delta: float) -> AverageCertificates:
     guesses = []
     for c, kl in zip(BANDWIDTHS, divergences, strict=True):
         values, _ = _draw(family, betas, c * std, PILOT_DRAWS, pilot)
-        guesses.append(np.min(values.mean(0) + kl / (len(sizes) * betas)))
+        guesses.append(np.min(values.mean(0) + kl / (n * betas)))
     choice = int(np.argmin(guesses))
     bandwidth, kl = BANDWIDTHS[choice], divergences[choice]
-    values, risks = _draw(family, betas, bandwidth * std, pairs.draws, final)
+    values, risks = _draw(family, betas, bandwidth * std, family.pairs, final)
     for_draws = MONTE_CARLO_SHARE * delta
+    for_bounds = delta - for_draws
     # -ln Z / beta itself never leaves [a, b].
     uppers = [
-        min(loss.b, monte_carlo_upper(v, loss.a, pairs.largest, for_draws / len(betas)))
+        min(loss.b, monte_carlo_upper(v, loss.a, family.largest, for_draws / len(betas)))
         for v in values.T
     ]
-    log_evidences = np.repeat(-(betas * uppers)[:, None], len(sizes), axis=1)
     cloud = Condition(
         "hyper-posterior with a finite divergence",
         "holds",
         f"priors are the {len(particles)} particles with noise of {bandwidth:g} times the "
         f"hyper-prior's std added, not the bare particles; KL at most {kl:.4g} by convexity",
     )
-    means = np.array([risk.mean() for risk in risks.T])
-    drawn = Drawn(family, betas, log_evidences, means, kl, cloud, for_draws, delta - for_draws)
-    best, federation = drawn.federation()
+
+    def tightest(lambdas: Sequence[float], newcomers: bool) -> tuple[Certificate, int]:
+        """Return the best of bounds that each fail with an equal part of delta, and its beta's place."""
+        share = for_bounds / (len(betas) * len(lambdas))
+        failures = {"draws": for_draws, "choice of beta": for_bounds - share}
+        options = []
+        for place, beta in enumerate(map(float, betas)):
+            logs, risk = np.full(n, -beta * uppers[place]), float(risks[:, place].mean())
+            for lambda_ in lambdas:
+                given = ServerPremises(
+                    [beta] * n, sizes, loss.a, loss.b, share, later, lambda_, upsilon
+                )
+                found = certify_federation(
+                    loss, logs, kl, risk, given, cloud, newcomers=newcomers, other_failures=failures
+                )
+                options.append((found, place))
+        return min(options, key=lambda option: option[0].bound)
+
+    federation, best = tightest([math.inf], newcomers=False)
+    weight = (trained.federation.form.later + upsilon) / loss.width
+    lambdas = [weight * math.sqrt(8 * n * nats) for nats in NEWCOMER_NATS]
+    newcomers, _ = tightest(lambdas, newcomers=True)
+    split = {"bound": for_bounds, "draws": for_draws}
     # What is said of clients yet to come, too, rests on the existing ones' samples.
     scaling = scaling_condition(trained.config, "existing")
     return AverageCertificates(
         federation=federation.under(scaling),
-        newcomers=drawn.newcomers().under(scaling),
+        newcomers=replace(newcomers, delta_split=split).under(scaling),
         bandwidth=bandwidth,
         kl=kl,
         mean=float(values[:, best].mean()),
-        standard_error=float(values[:, best].std(ddof=1) / math.sqrt(pairs.draws)),
+        standard_error=float(values[:, best].std(ddof=1) / math.sqrt(family.pairs)),
     )
 
 
@@ -189,6 +120,6 @@ def _draw(
     for _ in range(count):
         client = int(rng.integers(len(clients)))
         phi = particles[rng.integers(len(particles))] + std * rng.standard_normal(std.size)
-        found.append(family.pairs.judge(phi, client, betas, rng))
+        found.append(family.judge_pair(phi, client, betas, rng))
     values, risks = zip(*found, strict=True)
     return np.array(values), np.array(risks)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pacpfl.bounds import (
-    Bound,
     ClientPremises,
     Condition,
     ServerPremises,
     client_bound,
+    new_client_bound,
     non_vacuous_loss,
     non_vacuous_privacy,
     server_bound,
@@ -58,14 +58,6 @@ class Privacy:
             )
         if self.standing == "independent" and self.epsilon != 0:
             raise InputError("A prior that is independent of the data has epsilon = 0.")
-
-    def premises(
-        self, loss: LossRange, beta: float, m: int, delta: float, later: int, choices: int
-    ) -> ClientPremises:
-        """Return the premises of a client's bound for the best of so many betas."""
-        return ClientPremises(
-            beta, m, loss.a, loss.b, delta, later, self.epsilon, self.unit, choices
-        )
 
     def condition(self) -> Condition:
         if self.standing == "independent":
@@ -106,13 +98,19 @@ class Certificate:
     loss: LossRange
     posterior: str
     empirical_risk: float
-    bound: float
-    terms: Mapping[str, float]
-    delta: float
-    delta_split: Mapping[str, float]
+    terms: Mapping[str, float]  # of the bound
+    delta_split: Mapping[str, float]  # what may fail, and how probably at most
     beta: float
     betas: tuple[float, ...]
     conditions: tuple[Condition, ...]
+
+    @property
+    def bound(self) -> float:
+        return float(sum(self.terms.values()))
+
+    @property
+    def delta(self) -> float:
+        return sum(self.delta_split.values())
 
     @property
     def vacuous(self) -> bool:
@@ -120,42 +118,46 @@ class Certificate:
         return self.bound >= self.loss.b
 
     @property
+    def _premises(self) -> set[str]:
+        return {condition.status for condition in self.conditions if condition.kind == "premise"}
+
+    @property
     def proved(self) -> bool:
         """Every premise that can be checked holds."""
-        return all(c.status == "holds" for c in self.conditions if c.kind == "premise")
+        return self._premises <= {"holds"}
 
     @property
     def verdict(self) -> Verdict:
         """Say in a word what the certificate is worth; the rest is in its conditions."""
-        premises = [c.status for c in self.conditions if c.kind == "premise"]
-        if "does not hold" in premises:
+        if "does not hold" in self._premises:
             return "not valid"
         if self.vacuous:
             return "no statement"
-        return "assumed" if "assumed" in premises else "proved"
+        return "proved" if self.proved else "assumed"
 
     def under(self, *more: Condition | None) -> Certificate:
         """Return the certificate with more conditions, those that there are."""
         return replace(self, conditions=(*self.conditions, *filter(None, more)))
 
 
-SAMPLES_INDEPENDENT = Condition(
+def _world(name: str, taken: str) -> Condition:
+    return Condition(name, "assumed", taken, "world")
+
+
+SAMPLES_INDEPENDENT = _world(
     "independent samples",
-    "assumed",
     "a client's samples are taken as independent draws of what it will meet later",
-    "world",
 )
-CLIENTS_INDEPENDENT = Condition(
-    "independent clients",
-    "assumed",
-    "the clients' data are taken as independent of one another",
-    "world",
+CLIENTS_INDEPENDENT = _world(
+    "independent clients", "the clients' data are taken as independent of one another"
 )
-CHOICES_INDEPENDENT = Condition(
+NEW_LIKE_EXISTING = _world(
+    "new clients like the existing ones",
+    "clients and their sample sizes are taken as draws from one distribution",
+)
+CHOICES_INDEPENDENT = _world(
     "choices made without these samples",
-    "assumed",
     "loss, clipping, betas, hyper-prior and tau are taken as fixed before the samples were seen",
-    "world",
 )
 
 
@@ -179,41 +181,32 @@ def certify_client(
     probability(delta)
     if not candidates:
         raise InputError(f"There is no candidate for {subject}: give at least one beta.")
-    drawn = sum(1 for candidate in candidates if not candidate.exact)
+    drawn, choices = sum(not candidate.exact for candidate in candidates), len(candidates)
     for_draws = MONTE_CARLO_SHARE * delta if drawn else 0.0
-    for_bound = delta - for_draws
-    bounds: list[Bound] = []
-    for candidate in candidates:
-        given = privacy.premises(loss, candidate.beta, m, for_bound, later, len(candidates))
-        terms = dict(client_bound(candidate.mean_risk, candidate.kl, given).terms)
+    split = {"bound": delta - for_draws} | ({"draws": for_draws} if drawn else {})
+
+    def certify(candidate: Candidate) -> Certificate:
+        risk, beta = candidate.mean_risk, candidate.beta
+        given = ClientPremises(
+            beta, m, loss.a, loss.b, split["bound"], later, privacy.epsilon, privacy.unit, choices
+        )
+        terms = dict(client_bound(risk, candidate.kl, given).terms)
         if not candidate.exact:
             upper = monte_carlo_upper(candidate.risk, loss.a, loss.b, for_draws / drawn)
-            terms["draws"] = upper - candidate.mean_risk
-        bounds.append(Bound(terms))
-    best = int(np.argmin([bound.value for bound in bounds]))
-    chosen, bound = candidates[best], bounds[best]
-    conditions = (
-        _bounded(loss),
-        privacy.condition(),
-        _paid_choice(len(candidates)),
-        SAMPLES_INDEPENDENT,
-        CHOICES_INDEPENDENT,
-        non_vacuous_loss(chosen.beta, m + later, loss.a, loss.b),
-        non_vacuous_privacy(privacy.epsilon, chosen.beta, m, loss.a, loss.b),
-    )
-    return Certificate(
-        subject=subject,
-        loss=loss,
-        posterior=posterior,
-        empirical_risk=chosen.mean_risk,
-        bound=bound.value,
-        terms=bound.terms,
-        delta=delta,
-        delta_split={"bound": for_bound} | ({"draws": for_draws} if drawn else {}),
-        beta=chosen.beta,
-        betas=tuple(candidate.beta for candidate in candidates),
-        conditions=conditions,
-    )
+            terms["draws"] = upper - risk
+        conditions = (
+            _bounded(loss),
+            privacy.condition(),
+            _paid_choice(choices),
+            SAMPLES_INDEPENDENT,
+            CHOICES_INDEPENDENT,
+            non_vacuous_loss(beta, m + later, loss.a, loss.b),
+            non_vacuous_privacy(privacy.epsilon, beta, m, loss.a, loss.b),
+        )
+        betas = tuple(candidate.beta for candidate in candidates)
+        return Certificate(subject, loss, posterior, risk, terms, split, beta, betas, conditions)
+
+    return min(map(certify, candidates), key=lambda certificate: certificate.bound)
 
 
 def certify_federation(
@@ -224,10 +217,12 @@ def certify_federation(
     given: ServerPremises,
     hyper_posterior: Condition,
     *,
+    newcomers: bool = False,
     other_failures: Mapping[str, float] | None = None,
 ) -> Certificate:
     """Return the server-level bound as a certificate for the clients' average risk, weighted by beta.
 
+    With `newcomers` it is the new-client bound, for the average over clients yet to come.
     `log_evidence` and `kl` must be exact or bounds on the safe side (ln Z from below, KL from
     above); the probabilities by which such bounds may fail stand in `other_failures`, name by
     name, and are added to `given.delta`. `hyper_posterior` says which hyper-posterior they
@@ -242,28 +237,28 @@ def certify_federation(
         name: probability(value, f"the failure probability of {name}")
         for name, value in (other_failures or {}).items()
     }
-    delta = probability(sum(split.values()), "the sum of all failure probabilities")
+    probability(sum(split.values()), "the sum of all failure probabilities")
     checked_risk(empirical_risk, loss.a, loss.b, "The federation's empirical risk")
-    bound = server_bound(log_evidence, kl, given)
-    conditions = (
-        _bounded(loss),
-        hyper_posterior,
-        SAMPLES_INDEPENDENT,
-        CLIENTS_INDEPENDENT,
-        CHOICES_INDEPENDENT,
-    )
+    bound = (new_client_bound if newcomers else server_bound)(log_evidence, kl, given)
+    new = (NEW_LIKE_EXISTING,) if newcomers else ()
     return Certificate(
-        subject="federation",
+        subject="clients yet to come" if newcomers else "federation",
         loss=loss,
-        posterior="Gibbs posteriors, average, weighted by beta",
+        posterior="Gibbs posteriors, average"
+        + (" over new clients" if newcomers else ", weighted by beta"),
         empirical_risk=empirical_risk,
-        bound=bound.value,
         terms=bound.terms,
-        delta=delta,
         delta_split=split,
         beta=float(np.mean(given.betas)),
-        betas=tuple(float(beta) for beta in given.betas),
-        conditions=conditions,
+        betas=tuple(map(float, given.betas)),
+        conditions=(
+            _bounded(loss),
+            hyper_posterior,
+            *new,
+            SAMPLES_INDEPENDENT,
+            CLIENTS_INDEPENDENT,
+            CHOICES_INDEPENDENT,
+        ),
     )
 
 
@@ -274,7 +269,7 @@ def _bounded(loss: LossRange) -> Condition:
 
 
 def _paid_choice(choices: int) -> Condition:
-    if choices == 1:
-        return Condition("choice of beta paid for", "holds", "one beta, and nothing to choose")
     reason = f"the best of {choices} betas, at the price of ln({choices}) more in the confidence"
+    if choices == 1:
+        reason = "one beta, and nothing to choose"
     return Condition("choice of beta paid for", "holds", reason)

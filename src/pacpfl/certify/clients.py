@@ -18,14 +18,15 @@ import numpy as np
 from scipy.special import logsumexp
 
 from pacpfl.bounds import (
+    ClientPremises,
     Condition,
+    gibbs_client_bound,
     mixture_kl,
     participation,
     participation_margin,
     sampling_epsilon,
 )
 from pacpfl.bounds.client import Unit
-from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.bounds.losses import LossRange
 from pacpfl.certify.certificate import Candidate, Certificate, Privacy, certify_client
 from pacpfl.config import Config
@@ -68,6 +69,14 @@ class ClientCertificate:
     networks_test_risk: float | None = None  # of networks in use that cannot be certified
 
 
+class Choice(NamedTuple):
+    """A posterior of a client: a row of its `Posteriors`, and weights of the components."""
+
+    row: int
+    weights: np.ndarray
+    log_evidence: float = math.nan  # -beta L^(Q) - KL(Q || P), a lower bound on ln Z_beta
+
+
 class Posteriors(NamedTuple):
     """A client's posteriors from some priors: rows are powers of the likelihood, columns components."""
 
@@ -75,60 +84,50 @@ class Posteriors(NamedTuple):
     risk: np.ndarray  # [rows, k * members] average loss on the client's samples
     kl: np.ndarray  # [rows, k * members] divergence from the component
 
+    @property
+    def prior(self) -> np.ndarray:
+        """Return the weights of all components, [k * members]: priors have equal chances."""
+        return (self.weights / len(self.weights)).ravel()
+
+    def tightest(self, betas: np.ndarray) -> list[Choice]:
+        r"""Return the row and the weights with the smallest bound, for each beta.
+
+        For one row, $\sum_c q_c (\beta R_c + \mathrm{KL}_c) + \mathrm{KL}(q \| p)$ is smallest for
+        $q_c \propto p_c e^{-\beta R_c - \mathrm{KL}_c}$, and is then
+        $-\ln \sum_c p_c e^{-\beta R_c - \mathrm{KL}_c}$. Since
+        $\ln Z_\beta \ge -\beta \hat L(Q) - \mathrm{KL}(Q \| P)$ for every Q, this is also a proved lower
+        bound on ln Z.
+        """
+        scores = np.log(self.prior) - betas[:, None, None] * self.risk - self.kl  # [beta, row, c]
+        totals = logsumexp(scores, axis=-1)
+        return [
+            Choice(int(row), np.exp(score[row] - total[row]), float(total[row]))
+            for row, score, total in zip(totals.argmax(1), scores, totals, strict=True)
+        ]
+
     def evidences(self, beta: float, largest: float) -> np.ndarray:
         """Return ln Z_beta of a bounded loss for each prior, from below; never less than -beta b."""
         k, betas = len(self.weights), np.array([beta])
-        each = zip(self.weights, np.split(self.risk, k, 1), np.split(self.kl, k, 1), strict=True)
-        found = [tightest(w, risk, kl, betas).log_evidence[0] for w, risk, kl in each]
-        return np.maximum(found, -beta * largest)
+        parts = np.split(self.weights, k), np.split(self.risk, k, 1), np.split(self.kl, k, 1)
+        each = (Posteriors(*part).tightest(betas)[0] for part in zip(*parts, strict=True))
+        return np.maximum([choice.log_evidence for choice in each], -beta * largest)
 
+    def risk_of(self, choice: Choice) -> float:
+        return float(choice.weights @ self.risk[choice.row])
 
-class Tightest(NamedTuple):
-    """For each beta: the best temperature's index, the mixture weights there, and what they give."""
-
-    place: np.ndarray  # [beta]
-    weights: np.ndarray  # [beta, c]
-    risk: np.ndarray  # [beta]
-    log_evidence: np.ndarray  # [beta] max over t and q of -beta L^(Q) - KL(Q || P)
-
-
-def tightest(
-    prior_weights: np.ndarray, risk: np.ndarray, kl: np.ndarray, betas: np.ndarray
-) -> Tightest:
-    r"""Return the posterior among all temperatures and mixture weights with the smallest bound.
-
-    For fixed t, $\sum_c q_c (\beta R_c + \mathrm{KL}_c) + \mathrm{KL}(q \| p)$ is smallest for
-    $q_c \propto p_c e^{-\beta R_c - \mathrm{KL}_c}$, and is then
-    $-\ln \sum_c p_c e^{-\beta R_c - \mathrm{KL}_c}$. Since
-    $\ln Z_\beta \ge -\beta \hat L(Q) - \mathrm{KL}(Q \| P)$ for every Q, this is also a proved lower
-    bound on ln Z. `risk` and `kl` are [t, c].
-    """
-    scores = np.log(prior_weights) - np.asarray(betas)[:, None, None] * risk - kl  # [beta, t, c]
-    totals = logsumexp(scores, axis=-1)
-    place = np.argmax(totals, axis=-1)
-    rows = np.arange(len(place))
-    floor = totals[rows, place]
-    weights = np.exp(scores[rows, place] - floor[:, None])
-    return Tightest(place, weights, np.sum(weights * risk[place], -1), floor)
-
-
-class Choice(NamedTuple):
-    """A posterior of a client: a row of its `Posteriors`, and weights of the components."""
-
-    row: int  # -1: that of the model in use
-    weights: np.ndarray
+    def divergence(self, choice: Choice) -> float:
+        # A sum of parts that are not negative; rounding must not make it so.
+        return max(0.0, float(mixture_kl(choice.weights, self.prior, self.kl[choice.row])))
 
 
 class Models(NamedTuple):
     """One client's models, and what they risk: a number where it is exact, else independent draws."""
 
-    shared: Posteriors  # from the particles
+    shared: Posteriors  # from the particles; the last row is that of the model in use
     alone: Posteriors  # from priors that are drawn from the hyper-prior
     best: Sequence[Choice]  # for each beta
-    risks: Sequence[float | np.ndarray]  # of these
     used: Choice
-    used_kl: np.ndarray  # of its components
-    used_risk: float | np.ndarray
+    risk: Callable[[Choice], float | np.ndarray]
     test_risk: Callable[[Choice], float | None]
     networks_test_risk: float | None = None  # of networks in use, where these cannot be certified
 
@@ -156,42 +155,53 @@ class ClientBounds:
     def betas(self) -> np.ndarray:
         return beta_grid(self.samples, self.loss.width)
 
+    def premises(self, beta: float, delta: float) -> ClientPremises:
+        """Return the premises of the bound at one beta of the grid."""
+        return ClientPremises(
+            beta, len(self.client.train), self.loss.a, self.loss.b, delta, self.later,
+            self.privacy.epsilon, self.privacy.unit, len(self.betas),
+        )  # fmt: skip
+
+    def smallest(self, choices: Sequence[Choice]) -> Choice:
+        """Return the one of the choices, for each beta, whose bound is the smallest."""
+
+        def bound(pair: tuple[float, Choice]) -> float:
+            beta, choice = pair
+            log_evidence = max(choice.log_evidence, -beta * self.loss.b)
+            return gibbs_client_bound(log_evidence, self.premises(beta, self.delta)).value
+
+        return min(zip(self.betas, choices, strict=True), key=bound)[1]
+
     def certify(
-        self, risks: Sequence[float | np.ndarray], kls: Sequence[float], posterior: str
-    ) -> Certificate:
-        """Return the certificate of posteriors, one for each beta: risks (or draws) and divergences."""
+        self, models: Models, choices: Sequence[Choice], posterior: str
+    ) -> tuple[Certificate, list[Candidate]]:
+        """Return the certificate of posteriors, one for each beta, and what it was chosen from."""
         candidates = [
-            Candidate(float(beta), risk, kl)
-            for beta, risk, kl in zip(self.betas, risks, kls, strict=True)
+            Candidate(float(beta), models.risk(choice), models.shared.divergence(choice))
+            for beta, choice in zip(self.betas, choices, strict=True)
         ]
-        return certify_client(
+        certificate = certify_client(
             self.client.name, self.loss, candidates, m=len(self.client.train), later=self.later,
             privacy=self.privacy, delta=self.delta, posterior=posterior,
         )  # fmt: skip
+        return certificate, candidates
 
-    def tolerated(self, share: float, risk: np.ndarray, kl: np.ndarray) -> float:
+    def tolerated(self, best: Certificate, candidates: Sequence[Candidate]) -> float:
         """Return the nats left for the privacy cost before the bound reaches b, at the best beta."""
         betas, loss = self.betas, self.loss
-        left = betas * (loss.b - risk) - kl - math.log(len(betas) / share)
+        # Draws are paid for: their mean is not yet an upper bound.
+        risks = np.array([one.mean_risk for one in candidates]) + best.terms.get("draws", 0.0)
+        spent = np.array([one.kl for one in candidates]) - math.log(best.delta_split["bound"])
+        left = betas * (loss.b - risks) - spent - math.log(len(betas))
         return max(0.0, float(np.max(left - betas**2 * loss.width**2 / (8 * self.samples))))
 
 
-class Pairs(NamedTuple):
-    """How pairs of a prior and a client (its place) are judged at several betas.
-
-    `judge` returns -ln Z / beta from above, at most `largest`, and the empirical risk of the posterior
-    that gives it.
-    """
-
-    judge: Callable[
-        [np.ndarray, int, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
-    ]
-    largest: float
-    draws: int
-
-
 class Family(NamedTuple):
-    """What one family of models says of a run; what follows from it is the same for all."""
+    """What one family of models says of a run; what follows from it is the same for all.
+
+    For the averages `judge_pair` takes a prior, a client (its place) and betas. It returns -ln Z / beta
+    from above, at most `largest`, and the empirical risk of the posterior that gives it.
+    """
 
     trained: Trained
     loss: LossRange  # that is bounded
@@ -200,7 +210,11 @@ class Family(NamedTuple):
     temperatures: Sequence[float]  # powers of the likelihood, one for each row of posteriors
     blocks: Sequence[np.ndarray]  # places of clients that are judged together; the last may repeat
     judge: Callable[[np.ndarray, Sequence[ClientBounds]], Sequence[Models]]
-    pairs: Pairs  # for the averages
+    judge_pair: Callable[
+        [np.ndarray, int, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]
+    ]
+    largest: float
+    pairs: int  # how many are drawn
     remark: Condition | None = None  # what has to be known of every certificate of a client
 
 
@@ -224,7 +238,6 @@ def certify_clients(
     progress
         Called with the names of clients whose turn it is.
     """
-    probability(delta)
     trained, everyone = family.trained, members(family.trained.federation)
     found: list[ClientCertificate] = []
     for places in family.blocks:
@@ -242,28 +255,12 @@ def certify_clients(
 
 def _certify(bounds: ClientBounds, models: Models, family: Family) -> ClientCertificate:
     """Certify one client: the best of its posteriors, and the model in use."""
-    count, shared = len(bounds.betas), models.shared
-    prior = (shared.weights / len(shared.weights)).ravel()
-
-    def cost(choice: Choice) -> float:
-        each = models.used_kl if choice.row < 0 else shared.kl[choice.row]
-        # A sum of parts that are not negative; rounding must not make it so.
-        return max(0.0, float(mixture_kl(choice.weights, prior, each)))
-
-    kls = list(map(cost, models.best))
-    best = bounds.certify(models.risks, kls, family.titles[0])
-    place, share = best.betas.index(best.beta), best.delta_split["bound"]
-    choice = models.best[place]
-    used_kl = cost(models.used)
-    in_use = bounds.certify([models.used_risk] * count, [used_kl] * count, family.titles[1])
-    # Draws are paid for: their mean is not yet an upper bound.
-    exact = "draws" not in best.terms
-    above = np.array(models.risks) if exact else best.terms["empirical"] + best.terms["draws"]
-    given = bounds.privacy.premises(
-        bounds.loss, best.beta, len(bounds.client.train), share, bounds.later, count
-    )
-    after, before = (part.evidences(best.beta, bounds.loss.b) for part in (shared, models.alone))
-    constraint = (float(after.mean()), float(before.mean()), given)
+    best, candidates = bounds.certify(models, models.best, family.titles[0])
+    in_use, (used, *_) = bounds.certify(models, [models.used] * len(candidates), family.titles[1])
+    place = best.betas.index(best.beta)
+    choice, given = models.best[place], bounds.premises(best.beta, best.delta_split["bound"])
+    after, before = (part.evidences(best.beta, bounds.loss.b) for part in models[:2])
+    constraint = float(after.mean()), float(before.mean()), given
     remarks = family.remark, scaling_condition(family.trained.config, bounds.group)
     return ClientCertificate(
         client=bounds.client.name,
@@ -273,12 +270,12 @@ def _certify(bounds: ClientBounds, models: Models, family: Family) -> ClientCert
         privacy=bounds.privacy,
         certificate=best.under(*remarks),
         temperature=float(family.temperatures[choice.row]),
-        kl=kls[place],
+        kl=candidates[place].kl,
         test_risk=models.test_risk(choice),
         in_use=in_use.under(*remarks),
-        in_use_kl=used_kl,
+        in_use_kl=used.kl,
         in_use_test_risk=models.test_risk(models.used),
-        tolerated_epsilon=bounds.tolerated(share, np.asarray(above), np.array(kls)),
+        tolerated_epsilon=bounds.tolerated(best, candidates),
         participation=participation(*constraint),
         margin=participation_margin(*constraint),
         margin_error=float(before.std(ddof=1) / math.sqrt(len(before)) / best.beta),
@@ -359,7 +356,6 @@ def privacy_of(
             "independent", "the client took no part in the training that made the particles"
         )
     if epsilon is not None:
-        not_negative(epsilon, "epsilon")
         change = "all of this client's data" if unit == "client" else "one of its samples"
         reason = (
             f"given by hand: true if the training was that private towards a change of {change}, "

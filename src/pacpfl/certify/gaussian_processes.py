@@ -37,11 +37,9 @@ from pacpfl.certify.clients import (
     ClientBounds,
     Family,
     Models,
-    Pairs,
     Posteriors,
     gather,
     stores,
-    tightest,
 )
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
@@ -52,7 +50,7 @@ from pacpfl.priors.gp import GPPrior
 from pacpfl.run import Trained
 from pacpfl.types import Data
 
-TEMPERATURES = 2.0 ** np.arange(-7, 2)
+TEMPERATURES = tuple(2.0**power for power in range(-7, 2))
 MOST_DRAWS = 600  # of pairs for the averages
 DRAWS_ALONE = 8  # priors drawn from the hyper-prior, to tell what a client could do alone
 LOWEST_NLL = -1.0  # the lower clip of the negative log-likelihood: nobody is rewarded beyond it
@@ -125,7 +123,7 @@ def decompose(
     return Spectrum(np.maximum(values, 0.0), vectors, mean, residual, noise_std)
 
 
-def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
+def divergence(spectrum: Spectrum, temperatures: Sequence[float]) -> np.ndarray:
     """Return KL(posterior process || prior process), [t, c]."""
     v = _noise(temperatures)
     values = spectrum.values
@@ -134,7 +132,7 @@ def divergence(spectrum: Spectrum, temperatures: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(0.5 * parts.sum(-1), 0.0))
 
 
-def at_samples(spectrum: Spectrum, temperatures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def at_samples(spectrum: Spectrum, temperatures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance of h at the client's own samples, [t, c, m]."""
     v, std = _noise(temperatures), spectrum.noise_std
     shrunk = spectrum.values / (spectrum.values + v)
@@ -144,7 +142,7 @@ def at_samples(spectrum: Spectrum, temperatures: np.ndarray) -> tuple[np.ndarray
 
 
 def at_inputs(
-    spectrum: Spectrum, inputs: Inputs, temperatures: np.ndarray
+    spectrum: Spectrum, inputs: Inputs, temperatures: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and variance of h at other inputs, [t, c, inputs]."""
     total = spectrum.values + _noise(temperatures)
@@ -154,14 +152,7 @@ def at_inputs(
     return mean, np.maximum(inputs.variance - explained, 0.0)
 
 
-def risks(
-    loss: Loss, moments: tuple[np.ndarray, np.ndarray], y: np.ndarray, noise_std: np.ndarray
-) -> np.ndarray:
-    """Return E_h of the average loss over the samples, [t, c]."""
-    return np.asarray(loss.expected(*moments, y, noise_std).mean(-1))
-
-
-def _noise(temperatures: np.ndarray) -> np.ndarray:
+def _noise(temperatures: Sequence[float]) -> np.ndarray:
     """Return the variance of the tempered noise in units of the noise, before two more axes."""
     return 1 / np.asarray(temperatures)[:, None, None]
 
@@ -174,15 +165,6 @@ def base_of(prior: Prior) -> GPPrior:
             'Gaussian processes (prior.warp = "none") or Bayesian networks.'
         )
     return prior.gaussian
-
-
-def spectrum_of(
-    prior: Prior, particles: jax.Array, data: Data, y: np.ndarray
-) -> tuple[np.ndarray, Spectrum]:
-    """Return the prior weights [k, members] within each particle; and k * members components."""
-    weights, own = inputs_of(prior, particles, data)
-    spectrum = decompose(own.cross, own.mean, y, own.noise_std)
-    return weights / weights.sum(1, keepdims=True), spectrum
 
 
 def inputs_of(
@@ -236,13 +218,30 @@ def least_noise(prior: Prior, particles: jax.Array) -> np.ndarray:
     return np.asarray(jax.vmap(base.least_noise)(members), np.float64)
 
 
+def posteriors(
+    loss: Loss,
+    prior: Prior,
+    particles: jax.Array,
+    data: Data,
+    y: np.ndarray,
+    temperatures: Sequence[float],
+) -> tuple[Spectrum, Posteriors]:
+    """Return the components' spectra, and what their posteriors risk and cost at each temperature."""
+    weights, own = inputs_of(prior, particles, data)
+    spectrum = decompose(own.cross, own.mean, y, own.noise_std)
+    risk = loss.expected(*at_samples(spectrum, temperatures), y, own.noise_std).mean(-1)
+    weights = weights / weights.sum(1, keepdims=True)
+    return spectrum, Posteriors(weights, risk, divergence(spectrum, temperatures))
+
+
 def family(trained: Trained, loss: Loss) -> Family:
     """Return what a run of Gaussian processes says: nothing is drawn but priors, all risks are exact."""
-    method, particles = trained.method, trained.particles
+    method, particles, clients = trained.method, trained.particles, trained.federation.existing
     prior, run = method.prior, method.settings.temperature
-    personal, tests = stores(trained)
+    (personal, tests), shared = stores(trained), from_clients(clients)
     key = Keys.of(trained.config.seed).certificates()
     alone = hyper.sample(key, method.hyper_prior(trained.dtype), DRAWS_ALONE)
+    powers = (*TEMPERATURES, run)
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
         """Judge one client's models; that in use has the run's temperature and weights."""
@@ -250,70 +249,45 @@ def family(trained: Trained, loss: Loss) -> Family:
         client, y, data = one.client, one.client.personal.y, single(personal, place, trained.dtype)
         in_use = weights_in_use(prior, method.mixture_weights, particles, data, run)
         used = np.asarray(in_use, np.float64)
-        used = used / used.sum()
-        inner, spectrum = spectrum_of(prior, particles, data, y)
-        shared = posteriors(loss, inner, spectrum, y, TEMPERATURES)
-        own = posteriors(loss, inner, spectrum, y, np.array([run]))
-        best = tightest((inner / len(inner)).ravel(), shared.risk, shared.kl, one.betas)
+        spectrum, own = posteriors(loss, prior, particles, data, y, powers)
+        _, others = posteriors(loss, prior, alone, data, y, TEMPERATURES)
 
         def test_risk(choice: Choice) -> float | None:
             if client.test is None:
                 return None
-            power = run if choice.row < 0 else TEMPERATURES[choice.row]
             _, inputs = inputs_of(prior, particles, data, single(tests, place, trained.dtype))
-            moments = at_inputs(spectrum, inputs, np.array([power]))
-            return float(choice.weights @ risks(loss, moments, client.test.y, inputs.noise_std)[0])
+            moments = at_inputs(spectrum, inputs, [powers[choice.row]])
+            each = loss.expected(*moments, client.test.y, inputs.noise_std)[0].mean(-1)
+            return float(choice.weights @ each)
 
-        models = Models(
-            shared,
-            posteriors(loss, *spectrum_of(prior, alone, data, y), y, TEMPERATURES),
-            [Choice(int(row), each) for row, each in zip(best.place, best.weights, strict=True)],
-            list(map(float, best.risk)),
-            Choice(-1, used),
-            own.kl[0],
-            float(used @ own.risk[0]),
-            test_risk,
-        )
-        return [models]
+        choice = Choice(-1, used / used.sum())
+        return [Models(own, others, own.tightest(one.betas), choice, own.risk_of, test_risk)]
+
+    def judge_pair(
+        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        y, data = clients[place].train.y, single(shared, place, trained.dtype)
+        particle = jnp.asarray(phi[None], trained.dtype)
+        _, own = posteriors(loss, prior, particle, data, y, TEMPERATURES)
+        best = own.tightest(betas)
+        logs = np.array([choice.log_evidence for choice in best])
+        # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
+        values = np.clip(-logs / betas, loss.range.a, loss.range.b)
+        return values, np.array(list(map(own.risk_of, best)))
 
     return Family(
         trained,
         loss.range,
         (loss.training_width(least_noise(prior, particles)), "the bounded loss"),
         ("tempered posterior", "model in use"),
-        tuple(map(float, TEMPERATURES)),
+        powers,
         list(np.arange(personal.clients)[:, None]),
         judge,
-        pairs(trained, loss),
+        judge_pair,
+        loss.range.b,
+        int(np.clip(5e9 / shared.longest**3, 64, MOST_DRAWS)),
     )
-
-
-def posteriors(
-    loss: Loss, inner: np.ndarray, spectrum: Spectrum, y: np.ndarray, temperatures: np.ndarray
-) -> Posteriors:
-    """Return what each component's posterior risks and costs at each temperature."""
-    risk = risks(loss, at_samples(spectrum, temperatures), y, spectrum.noise_std)
-    return Posteriors(inner, risk, divergence(spectrum, temperatures))
 
 
 def single(store: ClientStore, place: int, dtype: type) -> Data:
     return jax.tree.map(lambda a: a[0], gather(store, np.array([place]), dtype))
-
-
-def pairs(trained: Trained, loss: Loss) -> Pairs:
-    """Return how pairs of a prior and a client are judged: nothing but the pairs themselves is drawn."""
-    clients = trained.federation.existing
-    store = from_clients(clients)
-
-    def judge(
-        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        y, data = clients[place].train.y, single(store, place, trained.dtype)
-        particle = jnp.asarray(phi[None], trained.dtype)
-        inner, spectrum = spectrum_of(trained.method.prior, particle, data, y)
-        _, risk, kl = posteriors(loss, inner, spectrum, y, TEMPERATURES)
-        best = tightest(inner[0], risk, kl, betas)
-        # Clipping to [a, b] keeps it a bound: ln Z never leaves [-beta b, -beta a].
-        return np.clip(-best.log_evidence / betas, loss.range.a, loss.range.b), best.risk
-
-    return Pairs(judge, loss.range.b, int(np.clip(5e9 / store.longest**3, 64, MOST_DRAWS)))

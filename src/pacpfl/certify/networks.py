@@ -19,7 +19,7 @@ fixed, and new draws (DRAWS) give its risk on the client's samples, with the upp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +31,6 @@ from jaxtyping import Array, Float
 
 from pacpfl import hyper
 from pacpfl.bounds import Condition
-from pacpfl.bounds.client import privacy_cost
 from pacpfl.bounds.divergences import diagonal_gaussian_kl
 from pacpfl.bounds.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.certify.clients import (
@@ -39,11 +38,9 @@ from pacpfl.certify.clients import (
     ClientBounds,
     Family,
     Models,
-    Pairs,
     Posteriors,
     gather,
     stores,
-    tightest,
 )
 from pacpfl.data.store import from_clients
 from pacpfl.engine.keys import Keys
@@ -55,7 +52,14 @@ from pacpfl.priors.networks import Headed, affine, body_size, by_rows
 from pacpfl.run import Trained
 from pacpfl.types import Data
 
-CLASS_LOSSES = ("zero-one", "brier", "clipped-nll")
+# Of the outputs of networks, and of the labels as vectors with a single one; before the clip.
+CLASS_LOSSES: dict[str, Callable[[Array, Array], Array]] = {
+    "zero-one": lambda outputs, right: outputs.argmax(-1) != right.argmax(-1),
+    "brier": lambda outputs, right: ((jnp.exp(jax.nn.log_softmax(outputs)) - right) ** 2).sum(-1),
+    "clipped-nll": lambda outputs, right: (
+        -jnp.where(right > 0, jax.nn.log_softmax(outputs), 0).sum(-1)
+    ),
+}
 # How `certify` looks for posteriors. The theorem holds for whatever it finds; more steps, or more
 # networks in each, only find better ones.
 STEPS, STEP_SIZE, NETWORKS = 150, 0.1, 4
@@ -84,16 +88,8 @@ class ClassLoss:
         self, outputs: Float[Array, "*m classes"], y: Float[Array, "*m"]
     ) -> Float[Array, "*m"]:
         """Sample by sample. A network whose outputs are not finite has the largest loss."""
-        labels = y.astype(jnp.int32)
-        if self.kind == "zero-one":
-            values = (jnp.argmax(outputs, -1) != labels).astype(outputs.dtype)
-        else:
-            log_probabilities = jax.nn.log_softmax(outputs)
-            right = jax.nn.one_hot(labels, self.classes, dtype=outputs.dtype)
-            if self.kind == "brier":
-                values = jnp.sum((jnp.exp(log_probabilities) - right) ** 2, -1)
-            else:
-                values = -jnp.sum(jnp.where(right > 0, log_probabilities, 0), -1)
+        right = jax.nn.one_hot(y.astype(jnp.int32), self.classes, dtype=outputs.dtype)
+        values = CLASS_LOSSES[self.kind](outputs, right).astype(outputs.dtype)
         finite = jnp.isfinite(outputs).all(-1)
         return jnp.where(finite, jnp.clip(values, self.range.a, self.range.b), self.range.b)
 
@@ -118,12 +114,11 @@ def build_class_loss(kind: str, limit: float | None, classes: int) -> ClassLoss:
             f"--loss is {kind!r}, but for a run that predicts classes it is one of "
             f"{', '.join(CLASS_LOSSES)}."
         )
-    if kind == "clipped-nll":
-        largest = math.log(classes) if limit is None else limit
-        return ClassLoss(kind, clipped_nll_range(0.0, largest), classes)
-    if limit is not None:
+    if kind != "clipped-nll" and limit is not None:
         raise InputError(f"--limit is for --loss clipped-nll; {kind} has no clip, leave it out.")
-    return ClassLoss(kind, BRIER if kind == "brier" else ZERO_ONE, classes)
+    ranges = {"zero-one": ZERO_ONE, "brier": BRIER}
+    clipped = clipped_nll_range(0.0, math.log(classes) if limit is None else limit)
+    return ClassLoss(kind, ranges.get(kind, clipped), classes)
 
 
 class Gaussian(NamedTuple):
@@ -229,9 +224,8 @@ class Found(NamedTuple):
 
     def of(self, client: int) -> Posteriors:
         """Return one client's part: each prior is a component of its own."""
-        return Posteriors(
-            np.ones((self.kl.shape[1], 1)), self.risk[..., client], self.kl[..., client]
-        )
+        weights = np.ones((self.kl.shape[1], 1))
+        return Posteriors(weights, self.risk[..., client], self.kl[..., client])
 
 
 def search(
@@ -308,33 +302,59 @@ def family(trained: Trained, loss: ClassLoss) -> Family:
     fits, pilots, draws, others = jax.random.split(Keys.of(trained.config.seed).certificates(), 4)
     alone = hyper.sample(others, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
     personal, tests = stores(trained)
+    existing, shared = len(trained.federation.existing), from_clients(trained.federation.existing)
+    dearest = LARGEST_SHARE * loss.range.width
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
         parts = gather(personal, places, trained.dtype), gather(tests, places, trained.dtype)
-        used = _used(trained, loss, parts, places)
-        weights = np.asarray(used.weights, np.float64)
-        weights = weights / weights.sum(1, keepdims=True)
+        # Evaluation's keys: by a client's place within its group.
+        within = jnp.asarray(np.where(places < existing, places, places - existing))
+        keys = jax.vmap(Keys.of(trained.config.seed).personal)(within)
+        used = in_use(trained.method, loss, trained.state, *parts, keys)
         rows = powers if used.gaussian is None else TEMPERATURES
         here = search(fitted, loss, particles, parts[0], rows, (fits, pilots), used.gaussian)
         there = search(fitted, loss, alone, parts[0], rows, (fits, pilots))
-        best = [choose(one, here.of(i)) for i, one in enumerate(bounds)]
-        last = [Choice(-1, row) for row in weights]
+        found = [here.of(i) for i in range(len(places))]
+        best = [
+            one.smallest(each.tightest(one.betas)) for one, each in zip(bounds, found, strict=True)
+        ]
+        weights = np.asarray(used.weights, np.float64)
+        last = [Choice(-1, row / row.sum()) for row in weights]
         risks, on_tests = _draw(fitted, loss, particles, here, (best, last), parts, draws)
 
         def models(i: int, one: ClientBounds) -> Models:
             tested = one.client.test is not None and len(one.client.test) > 0
-
-            def test_risk(choice: Choice) -> float | None:
-                return float(on_tests[int(choice.row < 0), i]) if tested else None
-
-            count = len(one.betas)
             return Models(
-                here.of(i), there.of(i), [best[i]] * count, [risks[:, 0, i]] * count, last[i],
-                here.kl[-1, :, i], risks[:, 1, i], test_risk,
+                found[i],
+                there.of(i),
+                [best[i]] * len(one.betas),
+                last[i],
+                lambda choice: risks[:, int(choice.row < 0), i],
+                lambda choice: float(on_tests[int(choice.row < 0), i]) if tested else None,
                 float(used.test_risk[i]) if tested and not same else None,
-            )  # fmt: skip
+            )
 
         return [models(i, one) for i, one in enumerate(bounds)]
+
+    def judge_pair(
+        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Judge by draws: some choose the temperature at each beta, others give the risk.
+
+        The mean of these is L^ on average, so that a pair's value is right on average.
+        """
+        data = gather(shared, np.array([place]), trained.dtype)
+        particle = jnp.asarray(phi, trained.dtype)
+        keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), 1 + 2 * NETWORKS_PER_PAIR)
+        temperatures = jnp.asarray(PAIR_TEMPERATURES, trained.dtype)
+        posterior = fit(fitted, particle, data, temperatures, keys[0])
+        (drawn,) = drawn_risks(fitted, loss, particle, posterior, (data,), keys[1:])
+        halves = np.asarray(drawn, np.float64)[..., 0].reshape(2, NETWORKS_PER_PAIR, -1)
+        pilot, judged = halves.mean(1)
+        cost = posterior.divergence()[:, 0] / betas[:, None]  # [beta, temperature]
+        best = np.argmin(np.where(cost <= dearest, pilot + cost, np.inf), axis=1)
+        risk = np.clip(judged[best], loss.range.a, loss.range.b)
+        return risk + cost[np.arange(len(betas)), best], risk
 
     own_title = "model in use" if same else "variational posterior at the run's temperature"
     # It is not needed for a certificate to be valid, but to be known.
@@ -354,7 +374,9 @@ def family(trained: Trained, loss: ClassLoss) -> Family:
         powers,
         _blocks(personal.clients, prior),
         judge,
-        pairs(trained, loss),
+        judge_pair,
+        loss.range.b + dearest,
+        MOST_NETWORK_PAIRS,
         None if same else other,
     )
 
@@ -366,14 +388,6 @@ def _blocks(clients: int, prior: BNNPrior) -> list[np.ndarray]:
     block = math.ceil(clients / math.ceil(clients / most))
     starts = range(0, clients, block)
     return [np.minimum(np.arange(start, start + block), clients - 1) for start in starts]
-
-
-def _used(trained: Trained, loss: ClassLoss, parts: tuple[Data, Data], places: np.ndarray) -> InUse:
-    """Return the run's own models, with the keys that evaluation gives the clients of a group."""
-    existing = len(trained.federation.existing)
-    within = np.where(places < existing, places, places - existing)
-    keys = jax.vmap(Keys.of(trained.config.seed).personal)(jnp.asarray(within))
-    return in_use(trained.method, loss, trained.state, *parts, keys)
 
 
 def _draw(
@@ -399,46 +413,3 @@ def _draw(
         own += weights[:, :, j] * on_own
         test += weights[:, :, j] * on_test.mean(0)
     return np.clip(own, loss.range.a, loss.range.b), test
-
-
-def choose(bounds: ClientBounds, pilot: Posteriors) -> Choice:
-    """Return the posterior with the smallest bound, as far as the pilot's draws can tell."""
-    betas, k, privacy = bounds.betas, len(pilot.weights), bounds.privacy
-    best = tightest(np.full(k, 1 / k), pilot.risk, pilot.kl, betas)
-    m = len(bounds.client.train)
-    cost = privacy_cost(privacy.epsilon, m, bounds.delta, unit=privacy.unit)
-    nats = cost + math.log(len(betas) / bounds.delta) - best.log_evidence
-    deviation = betas * bounds.loss.width**2 / (8 * bounds.samples)
-    place = int(np.argmin(nats / betas + deviation))
-    return Choice(int(best.place[place]), best.weights[place] / best.weights[place].sum())
-
-
-def pairs(trained: Trained, loss: ClassLoss) -> Pairs:
-    """Return how pairs of a prior and a client are judged, by draws.
-
-    Some drawn networks choose the posterior's temperature at each beta, others then give its risk;
-    their mean is L^ on average, so that a pair's value is right on average.
-    """
-    prior = trained.method.prior.bayesian
-    assert prior is not None
-    family = variational(prior)
-    store = from_clients(trained.federation.existing)
-    powers = jnp.asarray(PAIR_TEMPERATURES, trained.dtype)
-    largest = LARGEST_SHARE * loss.range.width
-
-    def judge(
-        phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        data = gather(store, np.array([place]), trained.dtype)
-        particle = jnp.asarray(phi, trained.dtype)
-        keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), 1 + 2 * NETWORKS_PER_PAIR)
-        posterior = fit(family, particle, data, powers, keys[0])
-        (drawn,) = drawn_risks(family, loss, particle, posterior, (data,), keys[1:])
-        halves = np.asarray(drawn, np.float64)[..., 0].reshape(2, NETWORKS_PER_PAIR, -1)
-        pilot, judged = halves.mean(1)
-        cost = posterior.divergence()[:, 0] / betas[:, None]  # [beta, temperature]
-        best = np.argmin(np.where(cost <= largest, pilot + cost, np.inf), axis=1)
-        risk = np.clip(judged[best], loss.range.a, loss.range.b)
-        return risk + cost[np.arange(len(betas)), best], risk
-
-    return Pairs(judge, loss.range.b + largest, MOST_NETWORK_PAIRS)
