@@ -7,7 +7,6 @@ and density ratios are written out, so that the theorems are tested against some
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import softmax
 from scipy.stats import beta as beta_distribution
+from scipy.stats import multinomial
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ def data_sets(outcomes: int, size: int) -> np.ndarray:
 
 def data_set_probability(counts: np.ndarray, distribution: np.ndarray) -> np.ndarray:
     """Multinomial probability of count vectors, [*, K] -> [*]."""
-    factorials = np.array([math.factorial(c) for c in range(int(counts.max(initial=0)) + 1)])
-    ways = math.factorial(int(counts[0].sum())) / np.prod(factorials[counts], axis=-1)
-    return ways * np.prod(distribution**counts, axis=-1)
+    return np.asarray(multinomial.pmf(counts, counts[0].sum(), distribution))
 
 
 def evidence(world: World, counts: np.ndarray, beta: float) -> np.ndarray:

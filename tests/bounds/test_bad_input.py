@@ -16,12 +16,12 @@ from pacpfl import bounds
 from pacpfl.bounds import ClientPremises, ServerPremises, losses
 
 NAN, INF = math.nan, math.inf
-CLIENT = ClientPremises(2.0, 10, 0.0, 1.0, 0.05)
-SERVER = ServerPremises((2.0, 2.0), (10, 8), 0.0, 1.0, 0.05, lambda_=5.0)
+C, S = (2.0, 10, 0.0, 1.0, 0.05), ((2.0, 2.0), (10, 8), 0.0, 1.0, 0.05)
+CLIENT, SERVER = ClientPremises(*C), ServerPremises(*S, lambda_=5.0)
 NO_LAMBDA = dataclasses.replace(SERVER, lambda_=INF)
 BETAS = dataclasses.replace(SERVER, betas=(1.0, 2.0))
 BUDGET = {"delta": [0.0, 1.0, -0.1, NAN], "a": [1.0, 2.0, NAN], "b": [INF, NAN]}
-LOGS = [-0.5, -0.5]
+LOGS, EVEN, ONES = [-0.5, -0.5], [0.5, 0.5], [1.0, 1.0]
 
 
 def case(call: Callable[..., object], *fine: Any, **wrong: list[Any]) -> Any:
@@ -32,59 +32,22 @@ def case(call: Callable[..., object], *fine: Any, **wrong: list[Any]) -> Any:
 @pytest.mark.parametrize(
     ("call", "fine", "wrong"),
     [
-        case(ClientPremises, 2.0, 10, 0.0, 1.0, 0.05, **BUDGET, m=[0, -3, 2.5, NAN]),
-        case(ClientPremises, 2.0, 10, 0.0, 1.0, 0.05, beta=[0.0, -1.0, NAN, INF], unit=["house"]),
-        case(
-            ClientPremises,
-            2.0,
-            10,
-            0.0,
-            1.0,
-            0.05,
-            later=[-1],
-            epsilon=[-0.1, NAN, INF],
-            choices=[0],
-        ),
-        case(ServerPremises, (2.0, 2.0), (10, 8), 0.0, 1.0, 0.05, **BUDGET, later=[(1,), (1, -1)]),
-        case(ServerPremises, (2.0, 2.0), (10, 8), 0.0, 1.0, 0.05, samples=[(), (10, 0), (10,)]),
-        case(ServerPremises, (2.0,), (10,), 0.0, 1.0, 0.05, betas=[(-1.0,), (NAN,), (0.0,)]),
-        case(
-            ServerPremises,
-            (2.0,),
-            (10,),
-            0.0,
-            1.0,
-            0.05,
-            lambda_=[0.0, -2.0, NAN],
-            upsilon=[0.0, NAN],
-        ),
-        case(
-            bounds.client_bound,
-            0.5,
-            0.1,
-            CLIENT,
-            empirical_risk=[NAN, 1.1, -0.1],
-            kl=[-0.1, NAN, INF],
-        ),
+        case(ClientPremises, *C, **BUDGET, m=[0, -3, 2.5, NAN]),
+        case(ClientPremises, *C, beta=[0.0, -1.0, NAN, INF], unit=["house"]),
+        case(ClientPremises, *C, later=[-1], epsilon=[-0.1, NAN, INF], choices=[0]),
+        case(ServerPremises, *S, **BUDGET, later=[(1,), (1, -1)]),
+        case(ServerPremises, *S, samples=[(), (10, 0), (10,)]),
+        case(ServerPremises, *S, betas=[(-1.0, 2.0), (NAN, 2.0), (0.0, 2.0), (2.0,)]),
+        case(ServerPremises, *S, lambda_=[0.0, -2.0, NAN], upsilon=[0.0, NAN]),
+        case(bounds.client_bound, 0.5, 0.1, CLIENT, empirical_risk=[NAN, 1.1, -0.1]),
+        case(bounds.client_bound, 0.5, 0.1, CLIENT, kl=[-0.1, NAN, INF]),
         case(bounds.gibbs_client_bound, -0.5, CLIENT, log_evidence=[0.1, -2.5, NAN, -INF]),
         case(bounds.privacy_cost, 1.0, 10, 0.05, epsilon=[-1.0], m=[0], delta=[1.5]),
-        case(
-            bounds.sampling_epsilon,
-            [1.0],
-            0.5,
-            1.0,
-            [5],
-            tau=[0.0],
-            width=[-1.0],
-            samples=[[0]],
-            draws=[0],
-        ),
-        case(
-            bounds.server_bound, LOGS, 0.1, SERVER, log_evidence=[[-0.5, NAN], [-0.5], [-0.5, 1.0]]
-        ),
-        case(
-            bounds.server_bound, LOGS, 0.1, SERVER, kl=[-0.1, NAN], weights=[[0.5, 0.6], [0.0, 1.0]]
-        ),
+        case(bounds.sampling_epsilon, [1.0], 0.5, 1.0, [5], tau=[0.0], width=[-1.0]),
+        case(bounds.sampling_epsilon, [1.0], 0.5, 1.0, [5], samples=[[0]], draws=[0]),
+        case(bounds.server_bound, LOGS, 0.1, SERVER, log_evidence=[[-0.5, NAN], [-0.5], [-0.5, 1]]),
+        case(bounds.server_bound, LOGS, 0.1, SERVER, kl=[-0.1, NAN]),
+        case(bounds.server_bound, LOGS, 0.1, SERVER, weights=[[0.5, 0.6], [0.0, 1.0]]),
         case(bounds.server_bound, LOGS, 0.1, SERVER, printed=["both"]),
         case(bounds.server_bound, LOGS, 0.1, NO_LAMBDA, printed=["theorem", "proof"]),
         case(bounds.optimal_server_bound, -0.5, SERVER, log_partition=[NAN, 1.0]),
@@ -94,34 +57,27 @@ def case(call: Callable[..., object], *fine: Any, **wrong: list[Any]) -> Any:
         case(bounds.lambda_from_tau, 0.5, [1.0], 1, tau=[1.2, 0.0]),
         case(bounds.later_range, 1.0, 5, 1, 0.0, 1.0, 2, beta=[0.0], m=[0]),
         case(bounds.later_factor, 1, 1, m=[0], later=[-1]),
-        case(
-            bounds.optimal_hyper_posterior, [0.0], [[-1.0]], 0.5, log_evidence=[[[NAN]]], tau=[NAN]
-        ),
+        case(bounds.optimal_hyper_posterior, [0.0], [[-1.0]], 0.5, tau=[NAN]),
+        case(bounds.optimal_hyper_posterior, [0.0], [[-1.0]], 0.5, log_evidence=[[[NAN]]]),
         case(bounds.non_vacuous_loss, 1.0, 5, 0.0, 1.0, samples=[0]),
         case(bounds.non_vacuous_privacy, 1.0, 1.0, 5, 0.0, 1.0, epsilon=[-1.0]),
         case(bounds.lambda_condition, 1.0, 1, 0.1, lambda_=[NAN]),
         case(bounds.beta_condition, 1.0, 4, beta=[NAN]),
         case(bounds.consistency, 0.5, 1.0, 1.0, beta_power=[NAN], n_2_power=[1.5]),
         case(bounds.participation_margin, -0.5, -1.0, CLIENT, evidence_after=[NAN, 1.0]),
-        case(
-            bounds.diagonal_gaussian_kl, [0.0], [1.0], [0.0], [1.0], mean_q=[[NAN]], std_q=[[0.0]]
-        ),
+        case(bounds.diagonal_gaussian_kl, *[[1.0]] * 4, mean_q=[[NAN]], std_q=[[0.0]]),
         case(bounds.gaussian_kl, [0.0], [[1.0]], [0.0], [[1.0]], covariance_q=[[[-1.0]], [[NAN]]]),
         case(bounds.gaussian_process_kl, [[1.0]], [0.0], 1.0, residual=[[NAN], [0.0, 1.0]]),
-        case(
-            bounds.gaussian_process_kl, [[1.0]], [0.0], 1.0, noise_variance=[0.0], temperature=[0.0]
-        ),
-        case(bounds.mixture_kl, [0.5, 0.5], [0.5, 0.5], [1.0, 1.0], weights_q=[[0.5, 0.6]]),
-        case(bounds.mixture_kl, [0.5, 0.5], [0.5, 0.5], [1.0, 1.0], weights_p=[[1.0, 0.0]]),
-        case(bounds.mixture_kl, [0.5, 0.5], [0.5, 0.5], [1.0, 1.0], kls=[[1.0, -1.0]]),
+        case(bounds.gaussian_process_kl, [[1.0]], [0.0], 1.0, noise_variance=[0.0]),
+        case(bounds.gaussian_process_kl, [[1.0]], [0.0], 1.0, temperature=[0.0]),
+        case(bounds.mixture_kl, EVEN, EVEN, ONES, weights_q=[[0.5, 0.6]], weights_p=[[1.0, 0.0]]),
+        case(bounds.mixture_kl, EVEN, EVEN, ONES, kls=[[1.0, -1.0]]),
         case(bounds.mixture_log_evidence, [0.5, 0.5], LOGS, log_evidences=[[NAN, 1.0]]),
-        case(
-            bounds.particle_cloud_kl, [[0.0]], 1.0, 0.0, 1.0, particles=[[[NAN]]], bandwidth=[0.0]
-        ),
+        case(bounds.particle_cloud_kl, [[0.0]], 1.0, 0.0, 1.0, particles=[[[NAN]]]),
+        case(bounds.particle_cloud_kl, [[0.0]], 1.0, 0.0, 1.0, bandwidth=[0.0]),
         case(bounds.optimal_hyper_kl, 0.5, [-4.0], -2.5, log_partition=[-1.0, NAN]),
-        case(
-            bounds.log_partition, LOGS, 0.05, log_terms=[[0.0, NAN], [0.0]], alpha=[1.0], groups=[3]
-        ),
+        case(bounds.log_partition, LOGS, 0.05, log_terms=[[0.0, NAN], [0.0]]),
+        case(bounds.log_partition, LOGS, 0.05, alpha=[1.0], groups=[3]),
         case(losses.clipped_squared_error, [1.0], [1.0], 1.0, target=[[NAN]], limit=[0.0]),
         case(losses.clipped_nll, [0.0], 0.0, 1.0, log_density=[[NAN]], a=[1.0]),
         case(losses.brier, [[0.5, 0.5]], [0], probabilities=[[[0.5, 0.6]]], labels=[[2]]),

@@ -8,63 +8,48 @@ import numpy as np
 import pytest
 from finite_world import divergence, draw, log_evidences, minimiser, optimum, random_world
 
-from pacpfl.bounds import (
-    ClientPremises,
-    ServerPremises,
-    beta_condition,
-    client_bound,
-    consistency,
-    gibbs_client_bound,
-    lagrangian,
-    lambda_condition,
-    new_client_bound,
-    non_vacuous_loss,
-    non_vacuous_privacy,
-    participation,
-    participation_margin,
-    privacy_cost,
-    sampling_epsilon,
-    tau_from_lambda,
-)
+from pacpfl import bounds
 
 
 def test_without_the_loss_condition_every_bound_is_vacuous() -> None:
-    fails = non_vacuous_loss(10.0, 10, 0.0, 8.0)
+    fails = bounds.non_vacuous_loss(10.0, 10, 0.0, 8.0)
     assert fails.status == "does not hold" and "8" in fails.reason and fails.kind == "use"
-    assert client_bound(0.0, 0.0, ClientPremises(10.0, 10, 0.0, 8.0, 0.9)).value >= 8.0
-    assert non_vacuous_loss(10.0, 10, 0.0, 7.9).status == "holds"
+    assert (
+        bounds.client_bound(0.0, 0.0, bounds.ClientPremises(10.0, 10, 0.0, 8.0, 0.9)).value >= 8.0
+    )
+    assert bounds.non_vacuous_loss(10.0, 10, 0.0, 7.9).status == "holds"
 
 
 def test_the_printed_loss_condition_is_for_beta_equal_to_m_only() -> None:
     """b - a = 20 > 8, and yet a bound below b, because beta is far below m."""
-    given = ClientPremises(2.0, 1000, 0.0, 20.0, 0.05)
-    assert client_bound(0.0, 0.0, given).value < 20.0
-    assert non_vacuous_loss(2.0, 1000, 0.0, 20.0).status == "holds"
+    given = bounds.ClientPremises(2.0, 1000, 0.0, 20.0, 0.05)
+    assert bounds.client_bound(0.0, 0.0, given).value < 20.0
+    assert bounds.non_vacuous_loss(2.0, 1000, 0.0, 20.0).status == "holds"
 
 
 def test_the_privacy_condition_belongs_to_the_printed_cost() -> None:
     m, beta, width = 50, 50.0, 1.0
     epsilon = 1.01 * math.sqrt(2 * width)
-    fails = non_vacuous_privacy(epsilon, beta, m, 0.0, width)
+    fails = bounds.non_vacuous_privacy(epsilon, beta, m, 0.0, width)
     assert fails.status == "does not hold" and "1.414" in fails.reason
-    given = ClientPremises(beta, m, 0.0, width, 0.05, epsilon=epsilon)
-    assert client_bound(0.0, 0.0, given, printed=True).terms["privacy"] > width
-    assert non_vacuous_privacy(0.5, beta, m, 0.0, width).status == "holds"
+    given = bounds.ClientPremises(beta, m, 0.0, width, 0.05, epsilon=epsilon)
+    assert bounds.client_bound(0.0, 0.0, given, printed=True).terms["privacy"] > width
+    assert bounds.non_vacuous_privacy(0.5, beta, m, 0.0, width).status == "holds"
     # The same epsilon for the client's whole data is far from vacuous.
-    whole = ClientPremises(beta, m, 0.0, width, 0.05, epsilon=epsilon, unit="client")
-    assert client_bound(0.0, 0.0, whole).value < 0.5
+    whole = bounds.ClientPremises(beta, m, 0.0, width, 0.05, epsilon=epsilon, unit="client")
+    assert bounds.client_bound(0.0, 0.0, whole).value < 0.5
 
 
 def test_the_conditions_on_lambda_and_beta_explain_themselves() -> None:
-    assert lambda_condition(3.0, 2, 0.5).status == "holds"
-    fails = lambda_condition(2.5, 2, 0.5)
+    assert bounds.lambda_condition(3.0, 2, 0.5).status == "holds"
+    fails = bounds.lambda_condition(2.5, 2, 0.5)
     assert fails.status == "does not hold" and "2.5" in fails.reason
-    assert beta_condition(0.25, 4).status == "holds"
-    assert beta_condition(0.2, 4).status == "does not hold"
+    assert bounds.beta_condition(0.25, 4).status == "holds"
+    assert bounds.beta_condition(0.2, 4).status == "does not hold"
 
 
 def statuses(*powers: float | None, printed: bool = False) -> list[bool]:
-    return [c.status == "holds" for c in consistency(*powers, printed=printed)]  # type: ignore[arg-type]
+    return [c.status == "holds" for c in bounds.consistency(*powers, printed=printed)]  # type: ignore[arg-type]
 
 
 def test_consistency_of_the_usual_rules() -> None:
@@ -78,12 +63,12 @@ def test_consistency_of_the_usual_rules() -> None:
 
 def gap(m: int, beta: float) -> float:
     """Of the client-level bound, for a posterior that stays at KL = 1 from the prior."""
-    return client_bound(0.0, 1.0, ClientPremises(beta, m, 0.0, 1.0, 0.05)).value
+    return bounds.client_bound(0.0, 1.0, bounds.ClientPremises(beta, m, 0.0, 1.0, 0.05)).value
 
 
 def new_client_gap(n: int, lambda_: float) -> float:
-    given = ServerPremises((2.0,) * n, (10**9,) * n, 0.0, 1.0, 0.05, (1,) * n, lambda_)
-    bound = new_client_bound(np.full(n, 0.0), 1.0, given)
+    given = bounds.ServerPremises((2.0,) * n, (10**9,) * n, 0.0, 1.0, 0.05, (1,) * n, lambda_)
+    bound = bounds.new_client_bound(np.full(n, 0.0), 1.0, given)
     return bound.value - bound.terms["empirical"]
 
 
@@ -104,19 +89,20 @@ def test_the_margin_is_the_difference_of_two_expected_bounds(seed: int) -> None:
     world = random_world(rng, 1, (6,), (5.0,))
     logs = log_evidences(world, draw(world, rng, 1))[0, 0]
     q = rng.dirichlet(np.ones(4))
-    taking_part = ClientPremises(5.0, 6, 0.0, 1.0, 0.1, epsilon=0.4)
-    alone = ClientPremises(5.0, 6, 0.0, 1.0, 0.1)
+    taking_part = bounds.ClientPremises(5.0, 6, 0.0, 1.0, 0.1, epsilon=0.4)
+    alone = bounds.ClientPremises(5.0, 6, 0.0, 1.0, 0.1)
     with_others = sum(
-        w * gibbs_client_bound(float(z), taking_part).value for w, z in zip(q, logs, strict=True)
+        w * bounds.gibbs_client_bound(float(z), taking_part).value
+        for w, z in zip(q, logs, strict=True)
     )
     without = sum(
-        w * gibbs_client_bound(float(z), alone).value
+        w * bounds.gibbs_client_bound(float(z), alone).value
         for w, z in zip(world.hyper_prior, logs, strict=True)
     )
     after, before = float(q @ logs), float(world.hyper_prior @ logs)
-    margin = participation_margin(after, before, taking_part)
+    margin = bounds.participation_margin(after, before, taking_part)
     assert margin == pytest.approx(without - with_others, abs=1e-12)
-    words = participation(after, before, taking_part)
+    words = bounds.participation(after, before, taking_part)
     assert (words.status == "holds") == (margin >= 0)
     assert f"{margin:.4g}" in words.reason
 
@@ -129,10 +115,12 @@ def test_a_larger_tau_does_not_always_help_to_meet_the_constraint() -> None:
     margins = []
     for tau in (0.001, 0.02, 1.0):
         weights = world.hyper_prior * np.exp(tau * logs[0, 0])
-        epsilon = float(sampling_epsilon([30.0], tau, 1.0, [6])[0])
-        given = ClientPremises(30.0, 6, 0.0, 1.0, 0.1, epsilon=epsilon)
+        epsilon = float(bounds.sampling_epsilon([30.0], tau, 1.0, [6])[0])
+        given = bounds.ClientPremises(30.0, 6, 0.0, 1.0, 0.1, epsilon=epsilon)
         after = float(weights / weights.sum() @ logs[0, 0])
-        margins.append(participation_margin(after, float(world.hyper_prior @ logs[0, 0]), given))
+        margins.append(
+            bounds.participation_margin(after, float(world.hyper_prior @ logs[0, 0]), given)
+        )
     assert margins[2] < margins[0] and margins[2] < margins[1]
 
 
@@ -143,12 +131,12 @@ def test_the_lagrange_function_has_the_optimal_hyper_posterior_as_maximiser(seed
     world = random_world(rng, 3, (3, 2, 5), betas, priors=5)
     counts = draw(world, rng, 1)
     logs = log_evidences(world, counts)[0]
-    tau = tau_from_lambda(20.0, betas, 1)
-    costs = [privacy_cost(0.2, m, 0.1) for m in world.samples]
+    tau = bounds.tau_from_lambda(20.0, betas, 1)
+    costs = [bounds.privacy_cost(0.2, m, 0.1) for m in world.samples]
     best = optimum(world, counts, tau)[0][0]
 
     def value(q: np.ndarray) -> float:
-        return lagrangian(q, world.hyper_prior, logs, costs, tau)
+        return bounds.lagrangian(q, world.hyper_prior, logs, costs, tau)
 
     by_hand = tau * np.sum(logs @ best - costs - logs @ world.hyper_prior) - divergence(
         best, world.hyper_prior

@@ -6,17 +6,9 @@ import dataclasses
 import itertools
 import math
 
+import finite_world as finite
 import numpy as np
 import pytest
-from finite_world import (
-    World,
-    data_set_probability,
-    data_sets,
-    evidence,
-    gibbs,
-    random_world,
-    risks,
-)
 from hypothesis import given as generate
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -30,11 +22,11 @@ def test_the_inequality_behind_later_samples_exactly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m, later = int(rng.integers(1, 5)), int(rng.integers(0, 6))
     beta = float(np.exp(rng.uniform(-1, 3)))
-    world = random_world(rng, 1, (m,), (beta,), priors=3, hypotheses=4)
-    sets = data_sets(3, m)
-    chances = data_set_probability(sets, world.data[0])
-    exponent = beta * risks(world, sets[:, None], (later,))[:, 0] + np.log(
-        evidence(world, sets, beta)
+    world = finite.random_world(rng, 1, (m,), (beta,), priors=3, hypotheses=4)
+    sets = finite.data_sets(3, m)
+    chances = finite.data_set_probability(sets, world.data[0])
+    exponent = beta * finite.risks(world, sets[:, None], (later,))[:, 0] + np.log(
+        finite.evidence(world, sets, beta)
     )
     left = np.log(chances @ np.exp(exponent))
     assert np.all(left <= later_factor(m, later) * beta**2 / (8 * m))
@@ -103,9 +95,9 @@ def test_later_range_is_kept_and_nearly_attained(
     odds = math.exp(-change) * math.exp(beta * (b - a))
     prior = np.array([[odds / (1 + odds), 1 / (1 + odds)]])
     losses, data = np.array([[b, a], [a, b]]), np.array([[1e-6, 1 - 1e-6]])
-    world = World(np.ones(1), prior, losses, data, (m,), (beta,), a, b)
-    first = gibbs(world, np.array([m, 0]), beta) @ world.true_risks[0]
-    both = gibbs(world, np.array([m, later]), beta) @ world.true_risks[0]
+    world = finite.World(np.ones(1), prior, losses, data, (m,), (beta,), a, b)
+    first = finite.gibbs(world, np.array([m, 0]), beta) @ world.true_risks[0]
+    both = finite.gibbs(world, np.array([m, later]), beta) @ world.true_risks[0]
     moved = abs(float((both - first)[0]))
     assert moved <= later_range(beta, m, later, a, b, 1)
     assert moved >= 0.99 * later_range(beta, m, later, a, b, 1)
@@ -120,10 +112,12 @@ def test_the_paper_s_second_step_does_not_hold() -> None:
     width, lambda_2 = 0.1, 1.01
     prior, losses = np.array([[0.999, 0.001]]), width * np.array([[1.0, 1.0], [0.0, 1.0]])
     data = np.array([[0.7, 0.3]])
-    world = World(np.ones(1), prior, losses, data, (1,), (10.0 / width,), 0.0, width)
-    sets = data_sets(2, 1)
-    chances = data_set_probability(sets, world.data[0])
-    gap = (risks(world, sets[:, None], (1,)) - risks(world, sets[:, None], (0,)))[:, 0, 0]
+    world = finite.World(np.ones(1), prior, losses, data, (1,), (10.0 / width,), 0.0, width)
+    sets = finite.data_sets(2, 1)
+    chances = finite.data_set_probability(sets, world.data[0])
+    gap = (finite.risks(world, sets[:, None], (1,)) - finite.risks(world, sets[:, None], (0,)))[
+        :, 0, 0
+    ]
     assert chances @ gap > 0.01  # a tenth of b - a
     delta_1 = later_range(10.0 / width, 1, 1, 0.0, width, 1, printed=True)
     claimed = math.exp(lambda_2 * delta_1**2 / 8)

@@ -1,60 +1,47 @@
-"""The server-level theorem: coverage, minimiser, and where the printed one fails."""
+"""The server-level theorem and the new-client lemma: coverage, minimiser, and where the printed fail."""
 
 from __future__ import annotations
 
 import math
 
+import finite_world as finite
 import numpy as np
 import pytest
-from finite_world import (
-    World,
-    coin_world,
-    divergence,
-    draw,
-    failures_above,
-    failures_at_most,
-    log_evidences,
-    minimiser,
-    optimum,
-    random_world,
-    risks,
-    sure_world,
-)
+from hypothesis import given as generate
+from hypothesis import settings
+from hypothesis import strategies as st
 
-from pacpfl.bounds import (
-    ServerPremises,
-    lambda_from_tau,
-    optimal_hyper_posterior,
-    optimal_server_bound,
-    server_bound,
-    tau_from_lambda,
-)
+from pacpfl import bounds
 
 REPETITIONS = 3000
 
 
-def premises(world: World, delta: float, **more: object) -> ServerPremises:
-    return ServerPremises(world.betas, world.samples, world.a, world.b, delta, **more)  # type: ignore[arg-type]
+def premises(world: finite.World, delta: float, **more: object) -> bounds.ServerPremises:
+    return bounds.ServerPremises(world.betas, world.samples, world.a, world.b, delta, **more)  # type: ignore[arg-type]
 
 
 def bounds_of(
-    world: World, counts: np.ndarray, q: np.ndarray, given: ServerPremises, **options: object
+    world: finite.World,
+    counts: np.ndarray,
+    q: np.ndarray,
+    given: bounds.ServerPremises,
+    **options: object,
 ) -> np.ndarray:
     """The bound for hyper-posteriors q, [R, J], one per repetition."""
-    expected = np.einsum("rnj,rj->rn", log_evidences(world, counts), q)
-    kls = np.maximum(divergence(q, world.hyper_prior), 0.0)
+    expected = np.einsum("rnj,rj->rn", finite.log_evidences(world, counts), q)
+    kls = np.maximum(finite.divergence(q, world.hyper_prior), 0.0)
     rows = zip(expected, kls, strict=True)
-    return np.array([server_bound(e, float(k), given, **options).value for e, k in rows])  # type: ignore[arg-type]
+    return np.array([bounds.server_bound(e, float(k), given, **options).value for e, k in rows])  # type: ignore[arg-type]
 
 
-def greedy(world: World, counts: np.ndarray) -> np.ndarray:
+def greedy(world: finite.World, counts: np.ndarray) -> np.ndarray:
     """A hyper-posterior that is sure of the prior with the highest evidence: no privacy."""
-    best = np.argmax(log_evidences(world, counts).sum(axis=1), axis=1)
+    best = np.argmax(finite.log_evidences(world, counts).sum(axis=1), axis=1)
     return np.eye(len(world.hyper_prior))[best]
 
 
 def test_the_formulas_worked_by_hand() -> None:
-    given = ServerPremises(
+    given = bounds.ServerPremises(
         (2.0, 2.0), (4, 5), 0.0, 1.0, 0.1, later=(0, 3), lambda_=7.0, upsilon=0.5
     )
     evidences, kl = np.array([-0.8, -1.0]), 0.3
@@ -62,25 +49,25 @@ def test_the_formulas_worked_by_hand() -> None:
     weight = 1 / 4 + 1.5 / 7
     factor = 1 + (3 / 5) / 8
     deviation = 2 / 16 * (1 / 4 + factor / 5)
-    ours = server_bound(evidences, kl, given)
+    ours = bounds.server_bound(evidences, kl, given)
     assert ours.value == pytest.approx(
         empirical + weight * (kl + math.log(10)) + deviation, rel=1e-12
     )
     change = 2 * 3 / 8
     delta_2 = min(1.0, math.exp(2 * change) - math.exp(-2 * change)) / 2
     rest = empirical + weight * kl + 2 / 16 * (1 / 4 + 1 / 5) + 7 * delta_2**2 / (8 * 1.5)
-    theorem = server_bound(evidences, kl, given, printed="theorem").value
-    proof = server_bound(evidences, kl, given, printed="proof").value
+    theorem = bounds.server_bound(evidences, kl, given, printed="theorem").value
+    proof = bounds.server_bound(evidences, kl, given, printed="proof").value
     assert theorem == pytest.approx(rest + math.log(10) / math.sqrt(2), rel=1e-12)
     assert proof == pytest.approx(rest + math.log(10), rel=1e-12)
 
 
 def test_the_two_averages_worked_by_hand_for_betas_that_differ() -> None:
-    given = ServerPremises((2.0, 6.0), (4, 5), 0.0, 1.0, 0.1)
+    given = bounds.ServerPremises((2.0, 6.0), (4, 5), 0.0, 1.0, 0.1)
     nats = 0.3 + math.log(10)
-    equal = server_bound([-0.8, -1.2], 0.3, given, weights=[0.5, 0.5]).value
+    equal = bounds.server_bound([-0.8, -1.2], 0.3, given, weights=[0.5, 0.5]).value
     assert equal == pytest.approx(0.5 * (0.4 + 0.2) + nats / 12 + 12 / 8 * (1 / 4 + 1 / 5) / 4)
-    by_beta = server_bound([-0.8, -1.2], 0.3, given).value
+    by_beta = bounds.server_bound([-0.8, -1.2], 0.3, given).value
     assert by_beta == pytest.approx(2.0 / 8 + nats / 8 + (4 / 4 + 36 / 5) / 64)
 
 
@@ -92,16 +79,16 @@ def test_it_holds_for_the_optimum_and_for_a_greedy_choice(
 ) -> None:
     rng = np.random.default_rng(seed)
     delta, later = 0.2, (2, 0, 3)
-    world = random_world(rng, 3, (3, 2, 5), betas, a=-1.0, b=0.5)
+    world = finite.random_world(rng, 3, (3, 2, 5), betas, a=-1.0, b=0.5)
     given = premises(world, delta, later=later, lambda_=50.0)
-    counts = draw(world, rng, REPETITIONS)
+    counts = finite.draw(world, rng, REPETITIONS)
     shares = np.array(betas) / sum(betas) if weighting == "beta" else np.full(3, 1 / 3)
-    truth = np.einsum("n,rnj->rj", shares, risks(world, counts, later))
-    tau = tau_from_lambda(50.0, betas, 2)
-    for q in (optimum(world, counts, tau)[0], greedy(world, counts)):
+    truth = np.einsum("n,rnj->rj", shares, finite.risks(world, counts, later))
+    tau = bounds.tau_from_lambda(50.0, betas, 2)
+    for q in (finite.optimum(world, counts, tau)[0], greedy(world, counts)):
         options = {} if weighting == "beta" else {"weights": shares}
         failed = bounds_of(world, counts, q, given, **options) < np.sum(q * truth, axis=1)
-        assert failures_at_most(failed, delta)
+        assert finite.failures_at_most(failed, delta)
 
 
 @pytest.mark.parametrize("later", [0, 2])
@@ -109,15 +96,15 @@ def test_it_holds_where_it_is_nearly_tight(later: int) -> None:
     """Coins, the best beta for them, and a greedy choice among few priors."""
     n, m, delta = 6, 5, 0.05
     beta = math.sqrt(8 * m / n * math.log(4 / delta))
-    world = coin_world(n, m, beta, faces=4)
-    counts = draw(world, np.random.default_rng(5), 20_000)
+    world = finite.coin_world(n, m, beta, faces=4)
+    counts = finite.draw(world, np.random.default_rng(5), 20_000)
     given = premises(world, delta, later=(later,) * n)
-    bounds = bounds_of(world, counts, greedy(world, counts), given)
-    assert failures_at_most(bounds < 0.5, delta)
+    uppers = bounds_of(world, counts, greedy(world, counts), given)
+    assert finite.failures_at_most(uppers < 0.5, delta)
     # Without divergence and confidence, or without the deviation term, it does not hold.
     price = (math.log(4) + math.log(1 / delta)) / (n * beta)
-    assert failures_above(bounds - price < 0.5, delta)
-    assert failures_above(bounds - beta / (8 * m) < 0.5, delta)
+    assert finite.failures_above(uppers - price < 0.5, delta)
+    assert finite.failures_above(uppers - beta / (8 * m) < 0.5, delta)
 
 
 @pytest.mark.parametrize("betas", [(3.0, 3.0, 3.0), (8.0, 1.0, 4.0)], ids=["one beta", "betas"])
@@ -126,39 +113,39 @@ def test_the_optimal_hyper_posterior_attains_the_minimum(
     betas: tuple[float, ...], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    world = random_world(rng, 3, (3, 2, 5), betas, priors=5)
+    world = finite.random_world(rng, 3, (3, 2, 5), betas, priors=5)
     given = premises(world, 0.1, later=(1, 0, None), lambda_=40.0)
-    counts = draw(world, rng, 1)
-    logs = log_evidences(world, counts)[0]
-    tau = tau_from_lambda(40.0, betas, 2)
-    exact, partition = optimum(world, counts, tau)
-    log_q, log_partition = optimal_hyper_posterior(np.log(world.hyper_prior), logs, tau)
+    counts = finite.draw(world, rng, 1)
+    logs = finite.log_evidences(world, counts)[0]
+    tau = bounds.tau_from_lambda(40.0, betas, 2)
+    exact, partition = finite.optimum(world, counts, tau)
+    log_q, log_partition = bounds.optimal_hyper_posterior(np.log(world.hyper_prior), logs, tau)
     np.testing.assert_allclose(np.exp(log_q), exact[0], rtol=1e-12)
     assert log_partition == pytest.approx(math.log(partition[0]), rel=1e-12)
 
     def bound(q: np.ndarray) -> float:
-        return server_bound(
-            logs @ q, max(float(divergence(q, world.hyper_prior)), 0.0), given
+        return bounds.server_bound(
+            logs @ q, max(float(finite.divergence(q, world.hyper_prior)), 0.0), given
         ).value
 
-    least = optimal_server_bound(log_partition, given).value
+    least = bounds.optimal_server_bound(log_partition, given).value
     assert bound(exact[0]) == pytest.approx(least, rel=1e-12)
-    assert minimiser(bound, least, rng, 5)[1] <= least + 1e-7
+    assert finite.minimiser(bound, least, rng, 5)[1] <= least + 1e-7
 
 
 def test_tau_by_hand() -> None:
     """lambda = 10, beta = 5, n = 4, n_2 = 2, upsilon = 1/2: 10 / (10 + 5 * 4 * 2.5) = 1/6."""
-    assert tau_from_lambda(10, [5] * 4, 2, 0.5) == pytest.approx(1 / 6, rel=1e-14)
-    assert lambda_from_tau(1 / 6, [5] * 4, 2, 0.5) == pytest.approx(10, rel=1e-12)
+    assert bounds.tau_from_lambda(10, [5] * 4, 2, 0.5) == pytest.approx(1 / 6, rel=1e-14)
+    assert bounds.lambda_from_tau(1 / 6, [5] * 4, 2, 0.5) == pytest.approx(10, rel=1e-12)
 
 
 def test_tau_and_lambda_are_inverse() -> None:
     betas = (2.0, 5.0, 3.5)
     for lambda_ in (0.3, 4.0, 1e5):
-        tau = tau_from_lambda(lambda_, betas, 2, 0.01)
-        assert lambda_from_tau(tau, betas, 2, 0.01) == pytest.approx(lambda_, rel=1e-9)
-    assert tau_from_lambda(math.inf, betas, 2) == 1.0
-    assert lambda_from_tau(1.0, betas, 2) == math.inf
+        tau = bounds.tau_from_lambda(lambda_, betas, 2, 0.01)
+        assert bounds.lambda_from_tau(tau, betas, 2, 0.01) == pytest.approx(lambda_, rel=1e-9)
+    assert bounds.tau_from_lambda(math.inf, betas, 2) == 1.0
+    assert bounds.lambda_from_tau(1.0, betas, 2) == math.inf
 
 
 # Where the printed theorem fails.
@@ -167,22 +154,26 @@ def test_tau_and_lambda_are_inverse() -> None:
 def test_the_printed_confidence_term_fails() -> None:
     """ln(1/delta)/sqrt(n) is too small: n = 100 coins, beta = 1/n as the theorem allows."""
     delta = 0.05
-    world = coin_world(100, 1, 0.01, width=7.0)
-    counts = draw(world, np.random.default_rng(6), REPETITIONS)
+    world = finite.coin_world(100, 1, 0.01, width=7.0)
+    counts = finite.draw(world, np.random.default_rng(6), REPETITIONS)
     q = np.ones((REPETITIONS, 1))
     given = premises(world, delta, lambda_=1.0)
-    assert failures_above(bounds_of(world, counts, q, given, printed="theorem") < 3.5, 2 * delta)
-    assert failures_at_most(bounds_of(world, counts, q, given, printed="proof") < 3.5, delta)
-    assert failures_at_most(bounds_of(world, counts, q, given) < 3.5, delta)
+    assert finite.failures_above(
+        bounds_of(world, counts, q, given, printed="theorem") < 3.5, 2 * delta
+    )
+    assert finite.failures_at_most(bounds_of(world, counts, q, given, printed="proof") < 3.5, delta)
+    assert finite.failures_at_most(bounds_of(world, counts, q, given) < 3.5, delta)
 
 
 def test_the_printed_bound_depends_on_the_unit_of_the_loss() -> None:
     """A loss in cents instead of euros, beta accordingly: the bound must be 100 times as large."""
-    euros = ServerPremises((2.0,) * 4, (3,) * 4, 0.0, 1.0, 0.05, lambda_=9.0)
-    cents = ServerPremises((0.02,) * 4, (3,) * 4, 0.0, 100.0, 0.05, lambda_=0.09)
+    euros = bounds.ServerPremises((2.0,) * 4, (3,) * 4, 0.0, 1.0, 0.05, lambda_=9.0)
+    cents = bounds.ServerPremises((0.02,) * 4, (3,) * 4, 0.0, 100.0, 0.05, lambda_=0.09)
     evidences = np.full(4, -0.5)
-    ours = [server_bound(evidences, 1.0, case).value for case in (euros, cents)]
-    printed = [server_bound(evidences, 1.0, case, printed="theorem") for case in (euros, cents)]
+    ours = [bounds.server_bound(evidences, 1.0, case).value for case in (euros, cents)]
+    printed = [
+        bounds.server_bound(evidences, 1.0, case, printed="theorem") for case in (euros, cents)
+    ]
     assert ours[1] == pytest.approx(100 * ours[0], rel=1e-12)
     assert printed[1].value < 50 * printed[0].value
     assert printed[0].terms["confidence"] == printed[1].terms["confidence"]
@@ -199,14 +190,140 @@ def test_betas_that_differ_cannot_simply_be_put_into_the_printed_formula() -> No
         row[rng.permutation(64)[:32]] = width
     data = np.zeros((2, 65))
     data[0, :64], data[1, 64] = 1 / 64, 1.0
-    world = sure_world(losses, data, (4, 100_000), (0.5, 50.0), width)
-    counts = draw(world, rng, 2000)
+    world = finite.sure_world(losses, data, (4, 100_000), (0.5, 50.0), width)
+    counts = finite.draw(world, rng, 2000)
     q = greedy(world, counts)
     given = premises(world, delta, lambda_=1e4)
     average = 0.25 * width  # (width / 2 + 0) / 2, for every prior
-    assert failures_above(bounds_of(world, counts, q, given, printed="theorem") < average, delta)
-    assert failures_above(bounds_of(world, counts, q, given, printed="proof") < average, delta)
+    assert finite.failures_above(
+        bounds_of(world, counts, q, given, printed="theorem") < average, delta
+    )
+    assert finite.failures_above(
+        bounds_of(world, counts, q, given, printed="proof") < average, delta
+    )
     equal = bounds_of(world, counts, q, given, weights=np.array([0.5, 0.5]))
-    assert failures_at_most(equal < average, delta)
+    assert finite.failures_at_most(equal < average, delta)
     by_beta = bounds_of(world, counts, q, given)
-    assert failures_at_most(by_beta < width / 2 * 0.5 / 50.5, delta)
+    assert finite.failures_at_most(by_beta < width / 2 * 0.5 / 50.5, delta)
+
+
+# Clients yet to come.
+
+
+def test_the_new_client_bound_worked_by_hand() -> None:
+    given = bounds.ServerPremises(
+        (2.0, 2.0), (4, 5), 0.0, 1.0, 0.1, later=(0, 3), lambda_=7.0, upsilon=0.5
+    )
+    weight = 1 / 4 + 1.5 / 7
+    spread = (2 * (1 / 4 + 1 / 5) + 7 / 1.5) / 16
+    by_hand = 1.8 / 4 + weight * 0.3 + spread
+    ours = bounds.new_client_bound([-0.8, -1.0], 0.3, given).value
+    printed = bounds.new_client_bound([-0.8, -1.0], 0.3, given, printed=True).value
+    assert ours == pytest.approx(by_hand + weight * math.log(10), rel=1e-12)
+    assert printed == pytest.approx(by_hand + math.log(10) / math.sqrt(2), rel=1e-12)
+    optimal = bounds.optimal_new_client_bound(-1.1, given).value
+    assert optimal == pytest.approx(weight * (1.1 + math.log(10)) + spread, rel=1e-12)
+    printed = bounds.optimal_new_client_bound(-1.1, given, printed=True).value
+    assert printed == pytest.approx(weight * 1.1 + spread + math.log(10) / math.sqrt(2), rel=1e-12)
+
+
+def kinds(width: float, faces: int) -> finite.World:
+    """2^faces kinds of clients: at kind c, hypothesis j always loses where bit j of c is set."""
+    bits = np.array([[(c >> j) & 1 for c in range(2**faces)] for j in range(faces)])
+    n = 2**faces
+    return finite.sure_world(width * bits.astype(float), np.eye(n), (1,) * n, (1.0,) * n, width)
+
+
+@pytest.mark.parametrize(("beta", "lambda_2"), [(1.0, 12.0), (4.0, 30.0)])
+def test_the_new_client_bound_holds_over_clients_and_data(beta: float, lambda_2: float) -> None:
+    """Clients are drawn from 16 kinds; a greedy choice over-fits those that happened to come."""
+    n, delta, faces, width = 12, 0.05, 4, 1.0
+    world = kinds(width, faces)
+    rng = np.random.default_rng(8)
+    # A client's outcome is always the same, so its many samples carry no noise.
+    given = bounds.ServerPremises(
+        (beta,) * n, (1000,) * n, 0.0, width, delta, lambda_=lambda_2 * 1e-4
+    )
+    failed, without = [], []
+    for _ in range(4000):
+        came = rng.integers(0, 2**faces, n)
+        logs = -beta * world.losses[:, came].T  # [n, J]: every prior is sure of one hypothesis
+        q = np.eye(faces)[np.argmax(logs.sum(axis=0))]
+        bound = bounds.new_client_bound(logs @ q, math.log(faces), given)
+        failed.append(bound.value < width / 2)
+        without.append(bound.value - bound.terms["newness"] - bound.terms["confidence"] < width / 2)
+    assert finite.failures_at_most(np.array(failed), delta)
+    if beta == 4.0:  # where what remains is small enough for its absence to be seen
+        assert finite.failures_above(np.array(without), delta)
+
+
+def test_the_new_client_bound_holds_with_noise_in_the_data_too() -> None:
+    """Random clients, several samples each, the optimal hyper-posterior; all sums exact."""
+    rng = np.random.default_rng(9)
+    n, m, beta, delta, lambda_, kinds_of_clients = 6, 3, 4.0, 0.2, 0.002, 5
+    losses = rng.choice([0.0, 0.4, 1.0], (4, 3))
+    world = finite.World(
+        rng.dirichlet(np.ones(3)),
+        rng.dirichlet(np.ones(4), 3),
+        losses,
+        rng.dirichlet(np.full(3, 0.3), kinds_of_clients),
+        (m,) * kinds_of_clients,
+        (beta,) * kinds_of_clients,
+    )
+    sets = finite.data_sets(3, m)
+    chances = np.stack([finite.data_set_probability(sets, p) for p in world.data])
+    values = np.log(finite.evidence(world, sets, beta))  # [sets, J]
+    after = np.einsum("sjh,ch->csj", finite.gibbs(world, sets, beta), world.true_risks)
+    new_client_risk = np.einsum("cs,csj->j", chances, after) / kinds_of_clients
+    given = bounds.ServerPremises((beta,) * n, (m,) * n, 0.0, 1.0, delta, lambda_=lambda_)
+    tau = 1 / (1 + n * beta * 1e-4 / lambda_)
+    failed = []
+    for _ in range(2000):
+        came = rng.integers(0, kinds_of_clients, n)
+        logs = np.stack([values[rng.choice(len(sets), p=chances[c])] for c in came])
+        weights = world.hyper_prior * np.exp(tau * logs.sum(axis=0))
+        q = weights / weights.sum()
+        bound = bounds.optimal_new_client_bound(math.log(weights.sum()), given).value
+        general = bounds.new_client_bound(
+            logs @ q, float(finite.divergence(q, world.hyper_prior)), given
+        ).value
+        assert bound == pytest.approx(general, rel=1e-9)
+        failed.append(bound < q @ new_client_risk)
+    assert finite.failures_at_most(np.array(failed), delta)
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 25)), min_size=1, max_size=6)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@generate(
+    beta=st.floats(0.05, 30),
+    sizes=SIZES,
+    kl=st.floats(0, 20),
+    lambda_=st.floats(0.01, 1e4),
+    a=st.floats(-2, 1),
+)
+def test_the_new_client_bound_is_never_tighter_than_the_server_s(
+    beta: float, sizes: list[tuple[int, int]], kl: float, lambda_: float, a: float
+) -> None:
+    """As printed always (where its Delta_i makes sense, a >= 0); as corrected without later
+    samples always, and with them wherever lambda/(n_2 + upsilon) pays for the later factors.
+    """
+    n = len(sizes)
+    samples, later = tuple(m for m, _ in sizes), tuple(k for _, k in sizes)
+    evidences = np.full(n, -(a + 0.4) * beta)
+    given = bounds.ServerPremises((beta,) * n, samples, a, a + 1.5, 0.05, later, lambda_)
+    new = bounds.new_client_bound(evidences, kl, given)
+    plain = bounds.ServerPremises((beta,) * n, samples, a, a + 1.5, 0.05, None, lambda_)
+    assert (
+        bounds.new_client_bound(evidences, kl, plain).value
+        >= bounds.server_bound(evidences, kl, plain).value
+    )
+    needed = beta * sum(min(1, k / m) / (m * (m + k)) for m, k in sizes)
+    if lambda_ / (given.new_clients + given.upsilon) >= needed:
+        server = bounds.server_bound(evidences, kl, given).value
+        assert new.value >= server - 1e-9 * abs(server)
+    if a >= 0:
+        printed = bounds.new_client_bound(evidences, kl, given, printed=True).value
+        server = bounds.server_bound(evidences, kl, given, printed="theorem").value
+        assert printed >= server - 1e-9 * abs(server)

@@ -1,83 +1,37 @@
 """The paper's theorems as functions. `docs/theory.md` says what each needs and what we found."""
 
-from pacpfl.bounds.client import (
-    ClientPremises,
-    client_bound,
-    gibbs_client_bound,
-    lagrangian,
-    participation,
-    participation_margin,
-    privacy_cost,
-    sampling_epsilon,
-)
-from pacpfl.bounds.conditions import (
-    Bound,
-    Condition,
-    beta_condition,
-    consistency,
-    lambda_condition,
-    non_vacuous_loss,
-    non_vacuous_privacy,
-)
-from pacpfl.bounds.divergences import (
-    Bracket,
-    diagonal_gaussian_kl,
-    gaussian_kl,
-    gaussian_process_kl,
-    mixture_kl,
-    mixture_log_evidence,
-    optimal_hyper_kl,
-    particle_cloud_kl,
-)
-from pacpfl.bounds.server import (
-    LogPartition,
-    ServerPremises,
-    lambda_from_tau,
-    later_factor,
-    later_range,
-    log_partition,
-    new_client_bound,
-    optimal_hyper_posterior,
-    optimal_new_client_bound,
-    optimal_server_bound,
-    server_bound,
-    tau_from_lambda,
-)
-
-__all__ = [
-    "Bound",
-    "Bracket",
-    "ClientPremises",
-    "Condition",
-    "LogPartition",
-    "ServerPremises",
-    "beta_condition",
-    "client_bound",
-    "consistency",
-    "diagonal_gaussian_kl",
-    "gaussian_kl",
-    "gaussian_process_kl",
-    "gibbs_client_bound",
-    "lagrangian",
-    "lambda_condition",
-    "lambda_from_tau",
-    "later_factor",
-    "later_range",
-    "log_partition",
-    "mixture_kl",
-    "mixture_log_evidence",
-    "new_client_bound",
-    "non_vacuous_loss",
-    "non_vacuous_privacy",
-    "optimal_hyper_kl",
-    "optimal_hyper_posterior",
-    "optimal_new_client_bound",
-    "optimal_server_bound",
-    "participation",
-    "participation_margin",
-    "particle_cloud_kl",
-    "privacy_cost",
-    "sampling_epsilon",
-    "server_bound",
-    "tau_from_lambda",
-]
+from pacpfl.bounds.client import ClientPremises as ClientPremises
+from pacpfl.bounds.client import client_bound as client_bound
+from pacpfl.bounds.client import gibbs_client_bound as gibbs_client_bound
+from pacpfl.bounds.client import lagrangian as lagrangian
+from pacpfl.bounds.client import participation as participation
+from pacpfl.bounds.client import participation_margin as participation_margin
+from pacpfl.bounds.client import privacy_cost as privacy_cost
+from pacpfl.bounds.client import sampling_epsilon as sampling_epsilon
+from pacpfl.bounds.conditions import Bound as Bound
+from pacpfl.bounds.conditions import Condition as Condition
+from pacpfl.bounds.conditions import beta_condition as beta_condition
+from pacpfl.bounds.conditions import consistency as consistency
+from pacpfl.bounds.conditions import lambda_condition as lambda_condition
+from pacpfl.bounds.conditions import non_vacuous_loss as non_vacuous_loss
+from pacpfl.bounds.conditions import non_vacuous_privacy as non_vacuous_privacy
+from pacpfl.bounds.divergences import Bracket as Bracket
+from pacpfl.bounds.divergences import diagonal_gaussian_kl as diagonal_gaussian_kl
+from pacpfl.bounds.divergences import gaussian_kl as gaussian_kl
+from pacpfl.bounds.divergences import gaussian_process_kl as gaussian_process_kl
+from pacpfl.bounds.divergences import mixture_kl as mixture_kl
+from pacpfl.bounds.divergences import mixture_log_evidence as mixture_log_evidence
+from pacpfl.bounds.divergences import optimal_hyper_kl as optimal_hyper_kl
+from pacpfl.bounds.divergences import particle_cloud_kl as particle_cloud_kl
+from pacpfl.bounds.server import LogPartition as LogPartition
+from pacpfl.bounds.server import ServerPremises as ServerPremises
+from pacpfl.bounds.server import lambda_from_tau as lambda_from_tau
+from pacpfl.bounds.server import later_factor as later_factor
+from pacpfl.bounds.server import later_range as later_range
+from pacpfl.bounds.server import log_partition as log_partition
+from pacpfl.bounds.server import new_client_bound as new_client_bound
+from pacpfl.bounds.server import optimal_hyper_posterior as optimal_hyper_posterior
+from pacpfl.bounds.server import optimal_new_client_bound as optimal_new_client_bound
+from pacpfl.bounds.server import optimal_server_bound as optimal_server_bound
+from pacpfl.bounds.server import server_bound as server_bound
+from pacpfl.bounds.server import tau_from_lambda as tau_from_lambda

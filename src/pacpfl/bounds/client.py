@@ -1,21 +1,10 @@
 r"""The client-level bound: what one client knows about the risk of its own posterior.
 
-What it costs that the prior has seen the client's own data is `privacy_cost`. A bound for priors that are
-independent of the data fails with probability at most delta' for each of them. If the prior P comes from an
-algorithm that is differentially private in S_i, the pair (S_i, P) is not much more likely to be a failing
-one than an independent pair: with probability at least 1 - theta the density ratio of the two situations is
-below $e^k$, so
-
-$$\Pr[\text{fails}] \le e^k \delta' + \theta.$$
-
-Asking for delta on the right turns ln(1/delta') into ln(1/delta) + I.
-
-Whether taking part tightens a client's own bound is `participation`, the constraint of the paper's
-maximum-entropy view (appendix): maximise -KL(Q || hyper-prior) over hyper-posteriors Q, such that for every
-client i
-
-$$-E_{P \sim Q} \ln Z_\beta(P, S_i) + I(\epsilon_i, m_i, \delta)
-  \le -E_{P \sim \text{hyper-prior}} \ln Z_\beta(P, S_i).$$
+What it costs that the prior has seen the client's own data is `privacy_cost`: with probability at least
+1 - theta a private prior makes a failing pair (S_i, P) at most $e^k$ times as likely as an independent one,
+so that $\Pr[\text{fails}] \le e^k \delta' + \theta$. Asking for delta on the right turns ln(1/delta') into
+ln(1/delta) + I. Whether taking part tightens a client's own bound is `participation`, the constraint of the
+paper's maximum-entropy view (appendix).
 """
 
 from __future__ import annotations
@@ -92,12 +81,10 @@ def client_bound(
     one transfer from independent to private priors covers the union of the c failures.
     `printed` takes I as the paper has it, which is valid and never smaller.
     """
-    risk(empirical_risk, given.a, given.b, "The empirical risk")
-    not_negative(kl, "KL(Q || P)")
-    return Bound(
-        {"empirical": float(empirical_risk), "divergence": kl / given.beta}
-        | _common_terms(given, printed)
-    )
+    empirical = risk(empirical_risk, given.a, given.b, "The empirical risk")
+    divergence = not_negative(kl, "KL(Q || P)") / given.beta
+    terms = {"empirical": empirical, "divergence": divergence}
+    return Bound(terms | _common_terms(given, printed))
 
 
 def gibbs_client_bound(
@@ -111,13 +98,8 @@ def gibbs_client_bound(
     where $\ln Z_\beta(P, S) = \ln E_{h \sim P} e^{-\beta \hat L(h, S)}$ is `log_evidence`, computed with
     the bounded loss. Empirical risk and KL / beta of Q* together are -ln Z / beta.
     """
-    if not math.isfinite(log_evidence):
-        raise InputError(
-            f"ln Z is {log_evidence}, but it lies in [-beta b, -beta a]: "
-            "compute it with the bounded loss."
-        )
-    risk(-log_evidence / given.beta, given.a, given.b, "-ln Z / beta")
-    return Bound({"empirical": -log_evidence / given.beta} | _common_terms(given, printed))
+    empirical = risk(-log_evidence / given.beta, given.a, given.b, "-ln Z / beta")
+    return Bound({"empirical": empirical} | _common_terms(given, printed))
 
 
 def _common_terms(given: ClientPremises, printed: bool) -> dict[str, float]:
@@ -198,27 +180,28 @@ def participation_margin(
     hyper-prior is independent of the data and costs no I; all other terms of the two bounds
     are equal. Positive: the client's constraint holds, taking part helps.
     """
-    for value, place in ((evidence_after, "hyper-posterior"), (evidence_before, "hyper-prior")):
-        if not math.isfinite(value):
-            raise InputError(f"E ln Z under the {place} is {value}, but it must be finite.")
-        risk(-value / given.beta, given.a, given.b, f"-E ln Z / beta under the {place}")
-    return (evidence_after - evidence_before - given.cost()) / given.beta
+    gain, cost = _gain_and_cost(evidence_after, evidence_before, given)
+    return gain - cost
 
 
 def participation(
     evidence_after: float, evidence_before: float, given: ClientPremises
 ) -> Condition:
     """Return the client's constraint as a record that explains itself."""
-    margin = participation_margin(evidence_after, evidence_before, given)
-    gain = (evidence_after - evidence_before) / given.beta
-    cost = given.cost() / given.beta
+    gain, cost = _gain_and_cost(evidence_after, evidence_before, given)
     return Condition(
         "taking part tightens this client's own bound",
-        "holds" if margin >= 0 else "does not hold",
+        "holds" if gain >= cost else "does not hold",
         f"the shared prior improves the empirical part of the bound by {gain:.4g}, and its "
-        f"dependence on the client's own data costs {cost:.4g}: a margin of {margin:.4g}",
+        f"dependence on the client's own data costs {cost:.4g}: a margin of {gain - cost:.4g}",
         "use",
     )
+
+
+def _gain_and_cost(after: float, before: float, given: ClientPremises) -> tuple[float, float]:
+    for value, place in ((after, "hyper-posterior"), (before, "hyper-prior")):
+        risk(-value / given.beta, given.a, given.b, f"-E ln Z / beta under the {place}")
+    return (after - before) / given.beta, given.cost() / given.beta
 
 
 def lagrangian(

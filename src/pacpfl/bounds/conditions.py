@@ -93,14 +93,20 @@ def non_vacuous_privacy(epsilon: float, beta: float, m: int, a: float, b: float)
     )
 
 
+def later_weight(lambda_: float, n_2: int, upsilon: float) -> float:
+    """Return (n_2 + upsilon) / lambda, the part of the divergence's weight that lambda adds."""
+    if not lambda_ > 0:
+        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
+    return (count(n_2, "n_2", 0) + positive(upsilon, "upsilon")) / lambda_
+
+
 def lambda_condition(lambda_: float, n_2: int, upsilon: float) -> Condition:
     """Check lambda > n_2 + upsilon, as the paper asks, so that Jensen's inequality applies in its proof.
 
     The corrected bounds are valid without it.
     """
-    if not lambda_ > 0:
-        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
-    limit = count(n_2, "n_2", 0) + positive(upsilon, "upsilon")
+    later_weight(lambda_, n_2, upsilon)  # refuses what these numbers must not be
+    limit = n_2 + upsilon
     return _decided(
         "lambda > n_2 + upsilon",
         lambda_ > limit,
@@ -171,23 +177,24 @@ def probability(value: float, name: str = "delta") -> float:
 
 def positive(value: float, name: str) -> float:
     """Check a finite number above zero."""
-    if not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{name} is {value}, but it must be a finite number above zero.")
-    return float(value)
+    return _checked(value, name, value > 0, "a finite number above zero")
 
 
 def not_negative(value: float, name: str) -> float:
     """Check a finite number that is zero or more."""
-    if not (value >= 0 and math.isfinite(value)):
-        raise InputError(f"{name} is {value}, but it must be a finite number, zero or more.")
-    return float(value)
+    return _checked(value, name, value >= 0, "a finite number, zero or more")
 
 
 def count(value: int, name: str, least: int = 1) -> int:
     """Check a whole number of at least `least`."""
-    if not (math.isfinite(value) and value == int(value) and value >= least):
-        raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
-    return int(value)
+    whole = math.isfinite(value) and value == int(value) and value >= least
+    return int(_checked(value, name, whole, f"a whole number of at least {least}"))
+
+
+def _checked(value: float, name: str, fine: bool, wanted: str) -> float:
+    if not (fine and math.isfinite(value)):
+        raise InputError(f"{name} is {value}, but it must be {wanted}.")
+    return float(value)
 
 
 def loss_width(a: float, b: float) -> float:

@@ -19,6 +19,7 @@ from pacpfl.bounds.conditions import (
     ROUNDING,
     Bound,
     count,
+    later_weight,
     loss_width,
     not_negative,
     positive,
@@ -67,7 +68,7 @@ class ServerPremises:
         positive_vector(self.betas, "beta", self.clients)
         loss_width(self.a, self.b)
         probability(self.delta)
-        _later_weight(self.lambda_, self.new_clients, self.upsilon)
+        later_weight(self.lambda_, self.new_clients, self.upsilon)
 
     @property
     def clients(self) -> int:
@@ -84,7 +85,7 @@ class ServerPremises:
 
     @property
     def later_weight(self) -> float:
-        return _later_weight(self.lambda_, self.new_clients, self.upsilon)
+        return later_weight(self.lambda_, self.new_clients, self.upsilon)
 
 
 def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
@@ -96,23 +97,16 @@ def tau_from_lambda(lambda_: float, betas: ArrayLike, n_2: int, upsilon: float =
     proof gives, that is the MEAN of the beta_i takes the place of beta.
     """
     total = float(positive_vector(betas, "beta").sum())
-    return 1 / (1 + total * _later_weight(lambda_, n_2, upsilon))
+    return 1 / (1 + total * later_weight(lambda_, n_2, upsilon))
 
 
 def lambda_from_tau(tau: float, betas: ArrayLike, n_2: int, upsilon: float = UPSILON) -> float:
     r"""Return $\lambda = \tau (\sum_i \beta_i) (n_2 + \upsilon) / (1 - \tau)$; infinite for tau = 1."""
     total = float(positive_vector(betas, "beta").sum())
-    _later_weight(1.0, n_2, upsilon)
+    later_weight(1.0, n_2, upsilon)
     if not 0 < tau <= 1:
         raise InputError(f"tau is {tau}, but a lambda belongs to it only in (0, 1].")
     return tau * total * (n_2 + upsilon) / (1 - tau) if tau < 1 else math.inf
-
-
-def _later_weight(lambda_: float, n_2: int, upsilon: float) -> float:
-    """Return (n_2 + upsilon) / lambda, the part of the divergence's weight that lambda adds."""
-    if not lambda_ > 0:
-        raise InputError(f"lambda is {lambda_}, but it must be above zero.")
-    return (count(n_2, "n_2", 0) + positive(upsilon, "upsilon")) / lambda_
 
 
 def later_range(
@@ -187,50 +181,76 @@ def server_bound(
     `printed="proof"` has ln(1/delta) in its place, as the appendix derives it. Both put each
     client's own beta_i where the paper has beta, and their mean in 1/(n beta).
     """
-    evidence = _checked_evidence(log_evidence, given)
-    not_negative(kl, "KL(Q || hyper-prior)")
-    nats = math.log(1 / given.delta)
     if printed is None:
         shares = _checked_weights(weights, given)
-        price, deviation = _price_and_deviation(given, shares, given.later_samples)
-        empirical = -float(np.sum(shares / np.asarray(given.betas) * evidence))
-        more, confidence = {}, price * nats
+        terms = _server_terms(given, shares, given.later_samples)
     else:
-        if printed not in ("theorem", "proof"):
-            raise InputError(f"printed is '{printed}', but it is 'theorem' or 'proof'.")
-        price, deviation = _printed_price_and_deviation(given)
-        empirical = -float(np.mean(evidence / np.asarray(given.betas)))
-        more = {"later": _printed_later(given)}
-        confidence = nats / math.sqrt(given.clients) if printed == "theorem" else nats
-    terms = {"empirical": empirical, "divergence": price * kl, "deviation": deviation}
-    return Bound(terms | more | {"confidence": confidence})
+        shares, terms = _equal_weights(given), _printed_terms(given, printed)
+    return terms.bound(log_evidence, kl, shares)
 
 
-def _price_and_deviation(
-    given: ServerPremises, shares: np.ndarray, later: Sequence[int | None]
-) -> tuple[float, float]:
-    """Return what one nat of divergence or confidence costs, and the deviation term."""
+class _Terms(NamedTuple):
+    """What a bound adds to the empirical term: data and hyper-posterior enter in `bound` and `optimum`."""
+
+    given: ServerPremises
+    price: float  # of one nat of divergence
+    rest: dict[str, float]
+
+    def bound(self, log_evidence: ArrayLike, kl: float, shares: np.ndarray) -> Bound:
+        """Return the bound of one hyper-posterior, for clients with these weights."""
+        given = self.given
+        evidence = vector(log_evidence, "The expected log evidence", given.clients)
+        values = [
+            risk(-value / beta, given.a, given.b, f"-ln Z / beta of client {client}")
+            for client, (value, beta) in enumerate(zip(evidence, given.betas, strict=True))
+        ]
+        divergence = self.price * not_negative(kl, "KL(Q || hyper-prior)")
+        return Bound({"empirical": float(shares @ values), "divergence": divergence} | self.rest)
+
+    def optimum(self, log_partition: float) -> Bound:
+        """Return the bound of Q*, where the price is 1 / (tau sum_i beta_i)."""
+        free_energy = -self.price * log_partition
+        risk(free_energy, self.given.a, self.given.b, "-ln Z^S / (tau n beta)")
+        return Bound({"empirical": free_energy} | self.rest)
+
+
+def _server_terms(given: ServerPremises, shares: np.ndarray, later: Sequence[int | None]) -> _Terms:
     kappa = float(np.max(np.asarray(given.betas) / shares))
     pairs = zip(given.samples, later, strict=True)
     spread = np.array([later_factor(m, more) / m for m, more in pairs])
     deviation = kappa * (given.b - given.a) ** 2 / 8 * float(np.sum(shares**2 * spread))
-    return 1 / kappa + given.later_weight, deviation
+    price = 1 / kappa + given.later_weight
+    confidence = price * math.log(1 / given.delta)
+    return _Terms(given, price, {"deviation": deviation, "confidence": confidence})
 
 
-def _printed_price_and_deviation(given: ServerPremises) -> tuple[float, float]:
-    """Return the same as the paper has it: without later samples, for the plain average."""
-    betas = np.asarray(given.betas, dtype=np.float64)
+def _printed_terms(given: ServerPremises, printed: Printed, newness: bool = False) -> _Terms:
+    """Return the same as the paper has it, for the plain average; with later samples, or without."""
+    if printed not in ("theorem", "proof"):
+        raise InputError(f"printed is '{printed}', but it is 'theorem' or 'proof'.")
+    betas, nats = np.asarray(given.betas, dtype=np.float64), math.log(1 / given.delta)
     spread = float(np.mean(betas / np.asarray(given.samples)))
-    return 1 / float(betas.sum()) + given.later_weight, (given.b - given.a) ** 2 / 8 * spread
+    rest = {"deviation": (given.b - given.a) ** 2 / 8 * spread}
+    if not newness:
+        _finite_lambda(given, "printed server-level")
+        ranges = [
+            later_range(beta, m, later, given.a, given.b, given.clients, printed=True)
+            for beta, m, later in zip(given.betas, given.samples, given.later_samples, strict=True)
+        ]
+        rest["later"] = float(np.sum(np.square(ranges))) / (8 * given.later_weight)
+    rest["confidence"] = nats / math.sqrt(given.clients) if printed == "theorem" else nats
+    return _Terms(given, 1 / float(betas.sum()) + given.later_weight, rest)
 
 
-def _printed_later(given: ServerPremises) -> float:
-    _finite_lambda(given, "printed server-level")
-    ranges = [
-        later_range(beta, m, later, given.a, given.b, given.clients, printed=True)
-        for beta, m, later in zip(given.betas, given.samples, given.later_samples, strict=True)
-    ]
-    return float(np.sum(np.square(ranges))) / (8 * given.later_weight)
+def _new_client_terms(given: ServerPremises, printed: bool) -> _Terms:
+    """Return those of the server-level bound without later samples, and of the clients' own chance."""
+    _finite_lambda(given, "new-client")
+    n = given.clients
+    terms = _server_terms(given, _equal_weights(given), (0,) * n)
+    if printed:
+        terms = _printed_terms(given, "theorem", newness=True)
+    newness = (given.b - given.a) ** 2 / (8 * n * given.later_weight)
+    return terms._replace(rest=terms.rest | {"newness": newness})
 
 
 def _finite_lambda(given: ServerPremises, name: str) -> None:
@@ -244,11 +264,7 @@ def optimal_server_bound(log_partition: float, given: ServerPremises) -> Bound:
     $-\ln Z^S_\tau / (\tau \sum_i \beta_i)$ stands for the first two terms of `server_bound`.
     """
     shares = _checked_weights(None, given)
-    price, deviation = _price_and_deviation(given, shares, given.later_samples)
-    # price = 1 / (tau sum_i beta_i)
-    free_energy = risk(-price * log_partition, given.a, given.b, "-ln Z^S / (tau n beta)")
-    confidence = price * math.log(1 / given.delta)
-    return Bound({"empirical": free_energy, "deviation": deviation, "confidence": confidence})
+    return _server_terms(given, shares, given.later_samples).optimum(log_partition)
 
 
 def optimal_hyper_posterior(
@@ -268,11 +284,8 @@ def optimal_hyper_posterior(
     return scores - log_partition, log_partition
 
 
-def _checked_evidence(log_evidence: ArrayLike, given: ServerPremises) -> np.ndarray:
-    evidence = vector(log_evidence, "The expected log evidence", given.clients)
-    for client, (value, beta) in enumerate(zip(evidence, given.betas, strict=True)):
-        risk(-value / beta, given.a, given.b, f"-ln Z / beta of client {client}")
-    return evidence
+def _equal_weights(given: ServerPremises) -> np.ndarray:
+    return np.full(given.clients, 1 / given.clients)
 
 
 def _checked_weights(weights: ArrayLike | None, given: ServerPremises) -> np.ndarray:
@@ -304,9 +317,7 @@ def new_client_bound(
     `printed` has ln(1/delta)/sqrt(n), the mean beta in 1/(n beta), and sum_i beta_i/m_i.
     """
     # What existing clients know WITHOUT later samples: new clients start from there.
-    known = server_bound(log_evidence, kl, given, weights=np.full(given.clients, 1 / given.clients))
-    price, rest = _new_client_terms(given, printed)
-    return Bound({"empirical": known.terms["empirical"], "divergence": price * kl} | rest)
+    return _new_client_terms(given, printed).bound(log_evidence, kl, _equal_weights(given))
 
 
 def optimal_new_client_bound(
@@ -321,24 +332,7 @@ def optimal_new_client_bound(
             "The clients' betas differ, and then Q* does not minimise the new-client bound: "
             "use new_client_bound with its expected log evidences and divergence."
         )
-    price, rest = _new_client_terms(given, printed)
-    free_energy = risk(-price * log_partition, given.a, given.b, "-ln Z^S / (tau n beta)")
-    return Bound({"empirical": free_energy} | rest)
-
-
-def _new_client_terms(given: ServerPremises, printed: bool) -> tuple[float, dict[str, float]]:
-    """Return the price of a nat, and the terms that depend on neither data nor hyper-posterior."""
-    _finite_lambda(given, "new-client")
-    n, nats = given.clients, math.log(1 / given.delta)
-    if printed:
-        price, deviation = _printed_price_and_deviation(given)
-    else:
-        price, deviation = _price_and_deviation(given, np.full(n, 1 / n), (0,) * n)
-    return price, {
-        "deviation": deviation,
-        "newness": (given.b - given.a) ** 2 / (8 * n * given.later_weight),
-        "confidence": nats / math.sqrt(n) if printed else price * nats,
-    }
+    return _new_client_terms(given, printed).optimum(log_partition)
 
 
 class LogPartition(NamedTuple):
@@ -381,12 +375,10 @@ def log_partition(log_terms: ArrayLike, alpha: float, groups: int = 1) -> LogPar
         )
     estimate = float(logsumexp(terms)) - math.log(draws)
     ratios = np.exp(terms - estimate)  # their mean is one
-    variance = float(np.sum((ratios - 1) ** 2)) / (draws - 1)
-    size = draws // groups
-    group_means = logsumexp(terms.reshape(groups, size), axis=1) - math.log(size)
+    group_means = logsumexp(terms.reshape(groups, -1), axis=1) - math.log(draws // groups)
     return LogPartition(
         estimate=estimate,
-        standard_error=math.sqrt(variance / draws),
+        standard_error=float(ratios.std(ddof=1)) / math.sqrt(draws),
         effective_draws=float(draws**2 / np.sum(ratios**2)),
         lower=float(np.mean(group_means)) - math.log(1 / alpha) / groups,
     )
