@@ -1,8 +1,10 @@
-"""Clipping bounds what a client can change, and the noise has the distribution it is said to have."""
+"""Clipping bounds what a client can change; the noise has the distribution it is said to have, and
+comes from the system."""
 
 from __future__ import annotations
 
 import itertools
+import secrets
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from refusals import refused
 from scipy import stats
 
 from pacpfl.privacy import mechanisms
-from pacpfl.privacy.mechanisms import add_noise, clip, norm, sensitivity
+from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.mechanisms import (
+    AdaptiveClip,
+    add_noise,
+    clip,
+    count_std,
+    next_clip,
+    norm,
+    sum_multiplier,
+)
+from pacpfl.privacy.source import generator, noise_key
 
 pytestmark = pytest.mark.usefixtures("x64")
 FINITE = st.floats(-1e6, 1e6, width=32)
@@ -108,8 +121,8 @@ def test_sensitivity_over_all_pairs_of_neighbours(mode: str, per_particle: bool)
                 for other in everyone:
                     two = total + sent[other]
                     largest["replace"] = max(largest["replace"], size(one - two, order))
-    for adjacency, found in largest.items():
-        bound = sensitivity(limit, adjacency)  # type: ignore[arg-type]
+    for sampling, found in (("all", largest["add-remove"]), ("fixed", largest["replace"])):
+        bound = limit * Plan(mode, sampling, 8, 8, 1.0).change  # type: ignore[arg-type]
         assert found <= bound
         assert found == pytest.approx(bound, rel=1e-4), "the bound is reached: no smaller one holds"
 
@@ -169,3 +182,89 @@ def test_tails_reach_far_beyond_those_of_32_bits(monkeypatch: pytest.MonkeyPatch
     assert float(add_noise(key, zero, 1.0, "laplace")[0]) == pytest.approx(65 * np.log(2), rel=1e-6)
     normal = float(add_noise(key, zero, 1.0, "gaussian")[0])
     assert normal == pytest.approx((2 * 65 * np.log(2)) ** 0.5, rel=1e-6)
+
+
+# The clip that adapts: its price together with the sum, and where it settles.
+
+
+def joint_multiplier(z: float, sigma: float) -> float:
+    """What the accountant sees of the noise on the sum and on the count together."""
+    return (z**-2 + (2 * sigma) ** -2) ** -0.5
+
+
+@pytest.mark.parametrize(("z", "sigma"), [(1.0, 1.0), (2.0, 5.0), (0.7, 0.4)])
+def test_sum_and_count_are_one_gaussian_mechanism(z: float, sigma: float) -> None:
+    """The privacy loss of a pair of Gaussians is Gaussian, with mean half the squared distance of
+    the centres in units of the noise; one with the joint multiplier has the same."""
+    clip = 3.0
+    shift = np.array([clip, 0.5])  # of the sum, and of the count, when one client is added
+    distance = np.linalg.norm(shift / np.array([z * clip, sigma]))
+    assert joint_multiplier(z, sigma) == pytest.approx(1 / distance)
+    both = np.array([2 * clip, 1.0])  # when one is replaced
+    assert np.linalg.norm(both / np.array([z * clip, sigma])) == pytest.approx(2 * distance)
+    assert sum_multiplier(joint_multiplier(z, sigma), sigma) == pytest.approx(z)
+    assert sum_multiplier(2.0, 5.0) > 2.0, "the count is not free"
+
+
+def test_noise_on_the_count_that_would_spend_everything_is_refused() -> None:
+    refused(lambda: sum_multiplier(1.0, 0.5), r"at least 0\.5")
+
+
+@pytest.mark.parametrize("cohort", [5, 100, 10_000])
+def test_the_default_noise_on_the_count_costs_five_per_cent_at_most(cohort: int) -> None:
+    for multiplier in (0.5, 2.0, 50.0):
+        more = sum_multiplier(multiplier, count_std(multiplier, cohort)) / multiplier
+        assert 1 < more <= 1.0501
+
+
+@pytest.mark.parametrize("quantile", [0.3, 0.5, 0.9])
+def test_it_settles_at_the_quantile(quantile: float) -> None:
+    rng = np.random.default_rng(2)
+    norms = jnp.asarray(rng.lognormal(1.0, 0.8, size=400))
+    adaptive = AdaptiveClip(quantile, 20.0)
+
+    def step(clip: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        centred = ((norms <= clip) - 0.5).sum()
+        return next_clip(key, clip, centred, 400, adaptive), clip
+
+    keys = jax.random.split(jax.random.key(3), 600)
+    for start in (0.01, 500.0):
+        clips = np.asarray(jax.lax.scan(step, jnp.asarray(start), keys)[1])
+        wanted = float(np.quantile(np.asarray(norms), quantile))
+        assert np.exp(np.log(clips[300:]).mean()) == pytest.approx(wanted, rel=0.1)
+        assert clips[1] > start if start < 1 else clips[1] < start
+
+
+def test_without_noise_the_step_is_the_printed_one() -> None:
+    silent = AdaptiveClip(0.5, 1e-12)
+    clip = next_clip(jax.random.key(0), jnp.asarray(2.0), jnp.asarray(3.0 - 0.5 * 4), 4, silent)
+    assert float(clip) == pytest.approx(2.0 * np.exp(-0.2 * (3 / 4 - 0.5)), rel=1e-5)
+
+
+# The randomness of private runs: the system's, all of it, and other every time.
+
+
+def test_keys_are_the_systems_bits_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def known(count: int) -> bytes:
+        asked.append(count)
+        return bytes(range(1, count + 1))
+
+    monkeypatch.setattr(secrets, "token_bytes", known)
+    data = np.asarray(jax.random.key_data(noise_key()))
+    assert data.tobytes() == bytes(range(1, asked[0] + 1))
+    assert data.nbytes == asked[0] >= 8
+
+
+def test_every_key_is_another() -> None:
+    keys = {np.asarray(jax.random.key_data(noise_key())).tobytes() for _ in range(50)}
+    assert len(keys) == 50
+    assert len({generator(None, 0).random() for _ in range(50)}) == 50
+
+
+def test_a_seed_makes_them_repeatable() -> None:
+    one, two = (np.asarray(jax.random.key_data(noise_key(7))) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+    draws = [generator(7, number).random() for number in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]

@@ -23,17 +23,19 @@ theorem asks for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pacpfl.errors import InputError
-from pacpfl.privacy.mechanisms import Adjacency, Mode, sensitivity
+from pacpfl.errors import InputError, imported
+from pacpfl.privacy.mechanisms import Mode
 from pacpfl.settings import Settings, key
 
+Adjacency = Literal["add-remove", "replace"]
 Sampling = Literal["poisson", "fixed", "all"]
 Unit = Literal["client", "sample"]
+ACCOUNTANTS = ("RDP", "PLD")
 ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128)  # of Renyi; whole, for exact formulas
 INTERVAL = 5e-4  # of the privacy loss distributions; too coarse a one gives more than is spent
 TOLERANCE = 1e-3  # relative, of the noise that is found
@@ -130,8 +132,11 @@ class Plan:
 
     @property
     def change(self) -> float:
-        """Return how much a neighbour's difference can change the sum, in units of the clip."""
-        return sensitivity(1.0, self.adjacency)
+        """Return how much a neighbour's difference can change the sum, in units of the clip.
+
+        The head of `mechanisms` derives it.
+        """
+        return 1.0 if self.adjacency == "add-remove" else 2.0
 
     @property
     def guaranteed(self) -> bool:
@@ -154,8 +159,8 @@ def epsilon_spent(plan: Plan, rounds: int) -> Spent:
     if plan.mode == "laplace":
         each = _amplified(plan.change / plan.multiplier, plan.rate)
         return Spent(rounds * each, 0.0, plan.adjacency, "pure composition")
-    found = _gaussian(plan.sampling, plan.adjacency, plan.rate, plan.multiplier, rounds, plan.delta)
-    return Spent(found[0], plan.delta, plan.adjacency, found[1])
+    epsilon, accountant = _gaussian(plan, rounds)
+    return Spent(epsilon, plan.delta, plan.adjacency, accountant)
 
 
 def together(parts: Sequence[Spent]) -> Spent:
@@ -211,27 +216,26 @@ def plan_for(
     if not 0 < delta < 1:
         raise InputError(f"delta = {delta} is no probability; Gaussian noise needs 0 < delta < 1.")
 
-    def spent(multiplier: float, accountants: tuple[str, ...]) -> float:
-        about = (sampling, draft.adjacency, draft.rate, multiplier, rounds, delta)
-        return _gaussian(*about, accountants)[0]
-
     # RDP is fast and comes close; PLD then finds what is left to gain.
-    known = draft.adjacency == "add-remove" or sampling != "poisson"
-    start = _find(lambda z: spent(z, ("RDP",)), epsilon, 1.0) if known else 1.0
-    return replace(draft, multiplier=_find(lambda z: spent(z, ("RDP", "PLD")), epsilon, start))
+    if draft.adjacency == "add-remove" or sampling != "poisson":
+        draft = _with_least_noise(draft, rounds, epsilon, ("RDP",))
+    return _with_least_noise(draft, rounds, epsilon, ACCOUNTANTS)
 
 
-def _find(spent: Callable[[float], float], epsilon: float, start: float) -> float:
-    """Return the smallest z with spent(z) <= epsilon, to TOLERANCE, never below; spent falls with z.
+def _with_least_noise(
+    plan: Plan, rounds: int, epsilon: float, accountants: tuple[str, ...]
+) -> Plan:
+    """Find the smallest multiplier that spends no more than epsilon, to TOLERANCE, never below.
 
     Both axes are logarithmic: on them what is spent is nearly a line, and few steps are enough.
     """
     from scipy import optimize  # a third of a second to import
 
     def excess(log_z: float) -> float:
-        return math.log(max(spent(math.exp(log_z)), 1e-12) / epsilon)
+        spent, _ = _gaussian(replace(plan, multiplier=math.exp(log_z)), rounds, accountants)
+        return math.log(max(spent, 1e-12) / epsilon)
 
-    low = high = math.log(start)
+    low = high = math.log(plan.multiplier)
     while excess(high) > 0:
         low, high = high, high + 0.4
     while excess(low) <= 0:
@@ -239,7 +243,7 @@ def _find(spent: Callable[[float], float], epsilon: float, start: float) -> floa
     found = optimize.brentq(excess, low, high, xtol=TOLERANCE / 4) + TOLERANCE / 2
     while excess(found) > 0:
         found += TOLERANCE / 2
-    return math.exp(found)
+    return replace(plan, multiplier=math.exp(found))
 
 
 def _amplified(epsilon: float, rate: float) -> float:
@@ -251,13 +255,7 @@ def _amplified(epsilon: float, rate: float) -> float:
 
 @cache
 def _gaussian(
-    sampling: Sampling,
-    adjacency: Adjacency,
-    rate: float,
-    multiplier: float,
-    rounds: int,
-    delta: float,
-    accountants: tuple[str, ...] = ("RDP", "PLD"),
+    plan: Plan, rounds: int, accountants: tuple[str, ...] = ACCOUNTANTS
 ) -> tuple[float, str]:
     """Return epsilon and its accountant: the smaller one of those that know this mechanism.
 
@@ -265,38 +263,31 @@ def _gaussian(
     the Gaussian and of sampling without replacement are told so by half the multiplier; only PLD's
     Poisson event knows replacement itself, and is given the multiplier as it is.
     """
-    event, relations, pld, rdp = _imported()
-    add, replaced = relations.ADD_OR_REMOVE_ONE, relations.REPLACE_ONE
-    relation = add if adjacency == "add-remove" else replaced
-    if rate == 1:
-        noise = event.GaussianDpEvent(multiplier if relation == add else multiplier / 2)
-        events, relation = {"RDP": noise, "PLD": noise}, add
-    elif sampling == "poisson":
-        sampled = event.PoissonSampledDpEvent(rate, event.GaussianDpEvent(multiplier))
-        events = {"PLD": sampled} | ({"RDP": sampled} if relation == add else {})
+    root, pld, rdp = (
+        imported(f"dp_accounting{part}", "accounting for Gaussian noise", "pacpfl[privacy]")
+        for part in ("", ".pld", ".rdp")
+    )
+    event, relations = root.dp_event, root.NeighboringRelation
+    relation = relations.REPLACE_ONE
+    if plan.adjacency == "add-remove":
+        relation = relations.ADD_OR_REMOVE_ONE
+    noise = event.GaussianDpEvent(plan.multiplier / plan.change)
+    if plan.rate == 1:
+        events, relation = dict.fromkeys(ACCOUNTANTS, noise), relations.ADD_OR_REMOVE_ONE
+    elif plan.sampling == "poisson":
+        known = ACCOUNTANTS if plan.adjacency == "add-remove" else ("PLD",)
+        noise = event.GaussianDpEvent(plan.multiplier)
+        events = dict.fromkeys(known, event.PoissonSampledDpEvent(plan.rate, noise))
     else:
         size = 10**9  # only the ratio counts
-        noise = event.GaussianDpEvent(multiplier / 2)
-        events = {"RDP": event.SampledWithoutReplacementDpEvent(size, round(rate * size), noise)}
+        chosen = round(plan.rate * size)
+        events = {"RDP": event.SampledWithoutReplacementDpEvent(size, chosen, noise)}
     results = []
     for name in events.keys() & set(accountants):
-        accountant = (
-            rdp(ORDERS, neighboring_relation=relation) if name == "RDP" else pld(relation, INTERVAL)
-        )
+        if name == "RDP":
+            accountant = rdp.RdpAccountant(ORDERS, neighboring_relation=relation)
+        else:
+            accountant = pld.PLDAccountant(relation, INTERVAL)
         accountant.compose(event.SelfComposedDpEvent(events[name], rounds))
-        results.append((float(accountant.get_epsilon(delta)), name))
+        results.append((float(accountant.get_epsilon(plan.delta)), name))
     return min(results)
-
-
-def _imported() -> tuple[Any, Any, Any, Any]:
-    """Import dp-accounting when something is accounted: it belongs to an extra."""
-    try:
-        from dp_accounting import NeighboringRelation, dp_event
-        from dp_accounting.pld import PLDAccountant
-        from dp_accounting.rdp import RdpAccountant
-    except ImportError as error:
-        raise InputError(
-            "Accounting for Gaussian noise needs dp-accounting; install it with "
-            "pip install pacpfl[privacy]."
-        ) from error
-    return dp_event, NeighboringRelation, PLDAccountant, RdpAccountant

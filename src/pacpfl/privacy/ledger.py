@@ -15,17 +15,19 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from pacpfl.errors import InputError
-from pacpfl.files import Facts, sync_folder
+from pacpfl.errors import InputError, explained
+from pacpfl.files import Facts, append_line, damaged, read_lines, sync_folder
 from pacpfl.privacy.accounting import Plan, PrivacySettings, Spent, epsilon_spent, together
 
 FILE = "privacy.jsonl"
+REMEDY = (
+    "what was spent is not known: put the right ledger back, or choose another folder with --out"
+)
 START = hashlib.sha256(b"pacpfl-privacy-ledger-1").hexdigest()
 
 
@@ -77,43 +79,25 @@ class Ledger:
     def _append(self, content: Facts) -> None:
         before = self._entries[-1]["chain"] if self._entries else START
         entry = content | {"chain": _chain(before, content)}
-        try:
-            self._file.write(json.dumps(entry).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise InputError(
-                f"{self.path} could not be written ({error.strerror}), and what is not written down "
-                "is not released; free some space and start again."
-            ) from error
+        append_line(self.path, entry)
         self._entries.append(entry)
 
 
 def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
     """Open the ledger: the last run in it goes on if it is this one, else a new one begins."""
     new = not path.exists()
-    try:
-        file = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written ({error.strerror}); choose another folder with --out."
-        ) from error
+    with explained(f"{path} cannot be written", "choose another folder with --out", OSError):
+        file = open(path, "ab")  # noqa: SIM115 - locked as long as the run
     try:
         ledger = _taken(file, path)
         if new:
             sync_folder(path.parent)
-        known = records(ledger._entries)
-        begun_anew = bool(known) and ledger._entries[-1]["kind"] == "fresh"
-        if not known or begun_anew or (known[-1].identity, known[-1].plan) != (identity, plan):
-            ledger._append(
-                {
-                    "kind": "run",
-                    "plan": asdict(plan),
-                    "private": private,
-                    "identity": identity,
-                    "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                }
-            )
+        last = records(ledger._entries)[-1:]
+        begun_anew = bool(last) and ledger._entries[-1]["kind"] == "fresh"
+        if begun_anew or [(run.identity, run.plan) for run in last] != [(identity, plan)]:
+            about = {"plan": asdict(plan), "private": private, "identity": identity}
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            ledger._append({"kind": "run", **about, "started": started})
     except BaseException:
         file.close()
         raise
@@ -125,7 +109,7 @@ def read_ledger(path: Path, position: str | None = None) -> list[RunRecord]:
 
     `position` of a checkpoint: the ledger must lead there.
     """
-    entries = _parse(path)[0] if path.exists() else []
+    entries = _entries(path)
     if position is not None:
         _check(path, entries, position)
     return records(entries)
@@ -138,27 +122,23 @@ def start_over(path: Path) -> int:
     """
     known = read_ledger(path)
     if known:
-        with open(path, "ab", buffering=0) as file:
+        with open(path, "ab") as file:
             _taken(file, path)._append({"kind": "fresh"})
     return len(known)
 
 
 def records(entries: list[Facts]) -> list[RunRecord]:
-    runs: list[Facts] = []
+    runs: list[tuple[Facts, list[tuple[int, int]]]] = []
     for entry in entries:
         if entry["kind"] == "run":
-            runs.append(entry | {"releases": []})
+            runs.append((entry, []))
         elif entry["kind"] == "release":
-            runs[-1]["releases"].append((entry["first"], entry["last"]))
+            runs[-1][1].append((entry["first"], entry["last"]))
     return [
         RunRecord(
-            Plan(**run["plan"]),
-            run["private"],
-            run["identity"],
-            run["started"],
-            tuple(run["releases"]),
+            Plan(**run["plan"]), run["private"], run["identity"], run["started"], tuple(releases)
         )
-        for run in runs
+        for run, releases in runs
     ]
 
 
@@ -212,51 +192,35 @@ def total(runs: list[RunRecord]) -> Spent:
     return together(parts) if parts else runs[-1].spent()
 
 
-def _parse(path: Path) -> tuple[list[Facts], int]:
-    """Return the entries, and the bytes they take. Only the end of a file may be incomplete."""
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    entries: list[Facts] = []
-    chain = START
-    for number, line in enumerate(content[:whole].splitlines(), 1):
-        try:
-            entry = json.loads(line)
-            claimed = entry.pop("chain")
-            known = entry["kind"] in ("run", "release", "fresh")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            claimed, known, entry = None, False, {}
-        if not known or claimed != _chain(chain, entry):
-            raise InputError(
-                f"{path} is damaged at line {number}, so what was spent is not known; put the right "
-                "ledger back, or choose another folder with --out."
-            )
-        chain = claimed
-        entries.append(entry | {"chain": chain})
-    return entries, whole
+def _entries(path: Path) -> list[Facts]:
+    """Return the entries, each found to follow the one before; only the last may be half written."""
+    entries, chain = read_lines(path, REMEDY), START
+    for number, entry in enumerate(entries, 1):
+        content = {name: value for name, value in entry.items() if name != "chain"}
+        chain = _chain(chain, content)
+        if entry.get("kind") not in ("run", "release", "fresh") or entry.get("chain") != chain:
+            raise damaged(path, f"line {number} does not continue what stands before it", REMEDY)
+    return entries
 
 
 def _taken(file: BinaryIO, path: Path) -> Ledger:
-    """Lock the ledger, and drop the line that was being written when a process was killed."""
+    """Lock the ledger for the process that opened the file."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise InputError(
             f"Another process is spending the budget in {path}; wait until it has ended."
         ) from error
-    entries, whole = _parse(path)
-    file.truncate(whole)
-    return Ledger(file, path, entries)
+    return Ledger(file, path, _entries(path))
 
 
 def _check(path: Path, entries: list[Facts], position: str) -> None:
     """Refuse a ledger that does not go on from the place where a checkpoint was made."""
-    count, _, chain = position.partition(" ")
-    known = entries[: int(count)] if count.isdigit() else []
-    if not known or len(known) < int(count) or known[-1]["chain"] != chain:
+    places = (f"{count} {entry['chain']}" for count, entry in enumerate(entries, 1))
+    if position not in places:
         raise InputError(
             f"{path} is not the ledger that the checkpoint beside it was made with: entries are "
-            "missing or changed, so what was spent is not known; put the right one back, or choose "
-            "another folder with --out."
+            f"missing or changed, so {REMEDY}."
         )
 
 

@@ -48,7 +48,6 @@ from pacpfl.errors import InputError
 
 Mode = Literal["paper", "laplace", "gaussian"]
 Kind = Literal["laplace", "gaussian"]
-Adjacency = Literal["add-remove", "replace"]
 ORDER: dict[str, int] = {"paper": 2, "laplace": 1, "gaussian": 2}
 NOISE: dict[str, Kind] = {"paper": "laplace", "laplace": "laplace", "gaussian": "gaussian"}
 # A clipped norm computed again, in another order of additions, stays below the limit.
@@ -99,11 +98,6 @@ def _factor(size: Array, limit: Array | float) -> Array:
     return jnp.where(inside, 1, limit * (1 - MARGIN) / jnp.where(inside, 1, size))
 
 
-def sensitivity(clip_norm: float, adjacency: Adjacency) -> float:
-    """Return how much the sum can change: see the head of this file."""
-    return clip_norm if adjacency == "add-remove" else 2 * clip_norm
-
-
 def add_noise(
     key: Array, total: Float[Array, "*shape"], scale: Float[Array, ""] | float, kind: Kind
 ) -> Float[Array, "*shape"]:
@@ -133,12 +127,6 @@ class AdaptiveClip:
     quantile: float
     count_std: float  # of the noise on the count
     rate: float = 0.2  # the authors' choice
-
-    def __post_init__(self) -> None:
-        if not 0 < self.quantile < 1:
-            raise InputError(
-                f"The quantile of the clip is {self.quantile}; choose one between 0 and 1."
-            )
 
 
 def sum_multiplier(multiplier: float, count_std: float) -> float:
