@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from refusals import refused
 from rich.console import Console
@@ -103,15 +101,3 @@ def test_a_variational_run_is_certified_itself(folder: Path) -> None:
 def test_bad_values_end_in_one_sentence(folder: Path, given: dict[str, Any], words: str) -> None:
     refused(lambda: certify(folder, **given), words)
     assert not (folder / "certificates.json").exists()
-
-
-@pytest.mark.parametrize("name", ["certify-digits", "certify-writers"])
-def test_the_shipped_examples_are_valid_configurations(name: str) -> None:
-    path = resources.files("pacpfl") / "configs" / f"{name}.toml"
-    config = configuration.load(path.read_text(encoding="utf-8"), path.name)
-    assert config.data.clients == config.data.new_clients == 50 and config.seed >= 100
-    assert config.posterior.inference == "variational" and config.run.methods == ("pacpfl",)
-    if name == "certify-digits":
-        federation = build_federation(replace(config, seed=0))
-        sizes = [(len(c.train), c.test is not None and len(c.test)) for c in federation.new]
-        assert len(sizes) == 50 and np.all(np.array(sizes) >= [14, 3])

@@ -11,22 +11,28 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 from commands import assert_one_sentence, called
 from refusals import refused
 
 from pacpfl import config as configuration
 from pacpfl import files
+from pacpfl.bounds.losses import ZERO_ONE
+from pacpfl.build import build_federation
+from pacpfl.certify.certificate import Candidate, Privacy, certify_client
+from pacpfl.certify.clients import UNSCALED, scaling_condition
 from pacpfl.certify.document import certify
-from pacpfl.certify.gaussian_processes import base_of
-from pacpfl.config import Config, RunSettings
+from pacpfl.certify.gaussian_processes import base_of, inputs_of
+from pacpfl.config import Config, RunSettings, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.engine.training import KIND, REMEDY
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.registry import build_prior
-from pacpfl.priors.gp import GPSettings
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.run import run
-from pacpfl.types import Form
+from pacpfl.types import Data, Form
 
 CONFIG = Config(
     data=DataSettings(clients=3, new_clients=2, samples=10, test_samples=12),
@@ -217,14 +223,87 @@ def test_a_folder_that_is_no_complete_run_is_refused(
     assert not (folder / "certificates.json").exists()
 
 
-def test_the_shipped_example_is_a_valid_configuration() -> None:
-    path = resources.files("pacpfl") / "configs" / "certify-polynomial.toml"
+@pytest.mark.parametrize("name", ["polynomial", "digits", "writers"])
+def test_the_shipped_examples_are_valid_configurations(name: str) -> None:
+    path = resources.files("pacpfl") / "configs" / f"certify-{name}.toml"
     config = configuration.load(path.read_text(encoding="utf-8"), path.name)
     assert config.data.clients + config.data.new_clients == 100 and config.seed >= 100
     assert config.data.standardize == "none" and "pacpfl" in config.run.methods
+    if name != "polynomial":
+        assert config.posterior.inference == "variational" and config.run.methods == ("pacpfl",)
+    if name == "digits":
+        federation = build_federation(replace(config, seed=0))
+        sizes = [(len(c.train), c.test is not None and len(c.test)) for c in federation.new]
+        assert len(sizes) == 50 and np.all(np.array(sizes) >= [14, 3])
 
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_warped_target_has_no_certificate_and_the_way_out_is_named(members: int) -> None:
     config = Config(prior=GPSettings(warp="sinh-arcsinh", members=members))
     refused(lambda: base_of(build_prior(config, Form(("x", "y")))), 'prior.warp = "none"')
+
+
+# Runs whose samples were scaled or filled in by what samples say.
+
+
+TABLES = ["data.name=tables", "tables.source=-", "tables.target=y"]
+
+
+# Of a client who took no part: every premise holds before anything is scaled.
+FRESH = Privacy("independent", "the client took no part")
+BEFORE = certify_client(
+    "anna", ZERO_ONE, [Candidate(20.0, 0.1, 0.5)], m=100, privacy=FRESH, delta=0.05
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "new", "existing"),
+    [
+        ([], None, None),
+        (["standardize=client"], "does not hold", "does not hold"),
+        (["standardize=global"], "holds", "does not hold"),
+        ([*TABLES, "tables.missing=impute"], "holds", "does not hold"),
+        ([*TABLES, "tables.missing=impute", "standardize=client"], *["does not hold"] * 2),
+        ([*TABLES, "tables.missing=drop"], None, None),
+    ],
+)
+def test_whose_statistics_a_sample_was_changed_by(
+    settings: list[str], new: str | None, existing: str | None
+) -> None:
+    config = override(Config(), settings)
+    for group, wanted in (("new", new), ("existing", existing)):
+        found = scaling_condition(config, group)
+        assert (None if found is None else found.status) == wanted
+        after = BEFORE.under(found)
+        assert after.proved == (wanted in (None, "holds"))
+        assert (after.verdict == "not valid") == (wanted == "does not hold")
+        assert [c.name for c in after.conditions].count(UNSCALED) == (wanted is not None)
+        assert after.bound == BEFORE.bound
+
+
+def test_reasons_name_the_keys() -> None:
+    config = override(Config(), [*TABLES, "tables.missing=impute", "standardize=global"])
+    condition = scaling_condition(config, "existing")
+    assert condition is not None
+    for words in ('data.standardize = "global"', 'tables.missing = "impute"', "without noise"):
+        assert words in condition.reason
+
+
+def test_padding_changes_no_view_of_a_client() -> None:
+    """Clients have different numbers of test samples, and all are padded to the largest."""
+    random = np.random.default_rng(0)
+    prior = GPPrior(2, GPSettings(mean="linear", kernel="ard"))
+    with jax.enable_x64(True):
+        particles = jax.numpy.asarray(0.3 * random.normal(size=(2, prior.size)))
+        own, others = random.normal(size=(3, 2)), random.normal(size=(4, 2))
+
+        def pad(x: np.ndarray, rows: int) -> Data:
+            padded = jax.numpy.zeros((rows, 2)).at[: len(x)].set(x)
+            return Data(padded, padded[:, 0], jax.numpy.arange(rows) < len(x))
+
+        exact, padded = (
+            inputs_of(prior, particles, pad(own, m), pad(others, t))[1] for m, t in ((3, 4), (6, 9))
+        )
+        for a, b in zip(exact, padded, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+            assert a.shape == b.shape

@@ -36,7 +36,7 @@ from pacpfl.methods.registry import build_pacpfl
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.run import Trained
-from pacpfl.types import Client, Data, Federation
+from pacpfl.types import Client, Data, Federation, Samples
 
 pytestmark = pytest.mark.usefixtures("x64")
 DELTA = 0.05
@@ -88,6 +88,18 @@ def divergence(kernel: np.ndarray, residual: np.ndarray, noise: np.ndarray, t: f
     """KL(posterior || prior). It does not depend on units: here each value's unit is its noise."""
     scaled = kernel / np.outer(noise, noise)
     return float(gaussian_process_kl(scaled, residual / noise, 1.0, t))
+
+
+def judged(
+    oracle: SimpleNamespace, prior: Any, phi: Any, client: Client, t: float, loss: Loss, on: Samples
+) -> tuple[float, float]:
+    """Divergence of one particle's posterior, and its exact risk on some samples."""
+    x, y = client.personal.x, client.personal.y
+    residual = y - oracle.mean(prior, phi, x)
+    kl = divergence(oracle.kernel(prior, phi, x, x), residual, oracle.noise(prior, phi, x), t)
+    mean, covariance = law(oracle, prior, phi, client, t, on.x)
+    exact = loss.expected(mean, np.diag(covariance), on.y, oracle.noise(prior, phi, on.x))
+    return kl, float(exact.mean())
 
 
 def plain_loss(loss: Loss, h: np.ndarray, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -213,22 +225,16 @@ def test_the_model_in_use_is_the_run_s_own_predictor(
     prior, particles = trained.method.prior, np.asarray(trained.particles)
     x, y = client.personal.x, client.personal.y
     q = softmax([oracle.log_evidence(prior, phi, x, y, t) for phi in particles])
-    kls, risks, tests, test = [], [], [], client.test
-    assert test is not None
-    for phi in particles:
-        kernel, noise = oracle.kernel(prior, phi, x, x), oracle.noise(prior, phi, x)
-        kls.append(divergence(kernel, y - oracle.mean(prior, phi, x), noise, t))
-        mean, covariance = law(oracle, prior, phi, client, t, x)
-        exact = loss.expected(mean, np.diag(covariance), y, noise)
-        risks.append(exact.mean())
-        mean, covariance = law(oracle, prior, phi, client, t, test.x)
-        noise = oracle.noise(prior, phi, test.x)
-        tests.append(loss.expected(mean, np.diag(covariance), test.y, noise).mean())
+    assert client.test is not None
+    own, test = (
+        np.array([judged(oracle, prior, phi, client, t, loss, on) for phi in particles])
+        for on in (client.personal, client.test)
+    )
+    kls, risks, tests = own[:, 0], own[:, 1], test[:, 1]
     assert given.in_use_kl == pytest.approx(q @ kls + stats.entropy(q, [0.5, 0.5]), rel=1e-6)
     assert given.in_use.empirical_risk == pytest.approx(q @ risks, rel=1e-6)
     assert given.in_use_test_risk == pytest.approx(q @ tests, rel=1e-6)
     assert given.in_use.bound >= given.certificate.bound
-    assert given.in_use_test_risk is not None
     data = jax.tree.map(jnp.asarray, Data(x, y, np.ones(len(y), bool)))  # type: ignore[arg-type]
     model = trained.method.personalize(
         SimpleNamespace(particles=particles), (), data, jax.random.key(0)
@@ -341,14 +347,8 @@ def test_the_drawn_average_is_that_of_the_noisy_particles(
     for _ in range(300):
         client = trained.federation.existing[rng.integers(4)]
         phi = np.asarray(trained.particles)[rng.integers(2)] + std * rng.normal(size=std.size)
-        x, y = client.train.x, client.train.y
-        kernel, residual = oracle.kernel(prior, phi, x, x), y - oracle.mean(prior, phi, x)
-        noise, options = oracle.noise(prior, phi, x), []
-        for t in TEMPERATURES:
-            kl = divergence(kernel, residual, noise, float(t))
-            mean, covariance = law(oracle, prior, phi, client, float(t), x)
-            risk = loss.expected(mean, np.diag(covariance), y, noise).mean()
-            options.append(risk + kl / beta)
+        pairs = (judged(oracle, prior, phi, client, t, loss, client.train) for t in TEMPERATURES)
+        options = [risk + kl / beta for kl, risk in pairs]
         values.append(min(1.0, *options))
     error = np.std(values) / math.sqrt(len(values))
     assert result.mean == pytest.approx(np.mean(values), abs=4 * (error + result.standard_error))

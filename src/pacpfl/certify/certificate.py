@@ -101,7 +101,6 @@ class Certificate:
     terms: Mapping[str, float]  # of the bound
     delta_split: Mapping[str, float]  # what may fail, and how probably at most
     beta: float
-    betas: tuple[float, ...]
     conditions: tuple[Condition, ...]
 
     @property
@@ -203,8 +202,7 @@ def certify_client(
             non_vacuous_loss(beta, m + later, loss.a, loss.b),
             non_vacuous_privacy(privacy.epsilon, beta, m, loss.a, loss.b),
         )
-        betas = tuple(candidate.beta for candidate in candidates)
-        return Certificate(subject, loss, posterior, risk, terms, split, beta, betas, conditions)
+        return Certificate(subject, loss, posterior, risk, terms, split, beta, conditions)
 
     return min(map(certify, candidates), key=lambda certificate: certificate.bound)
 
@@ -250,7 +248,6 @@ def certify_federation(
         terms=bound.terms,
         delta_split=split,
         beta=float(np.mean(given.betas)),
-        betas=tuple(map(float, given.betas)),
         conditions=(
             _bounded(loss),
             hyper_posterior,

@@ -157,10 +157,11 @@ class ClientBounds:
 
     def premises(self, beta: float, delta: float) -> ClientPremises:
         """Return the premises of the bound at one beta of the grid."""
+        loss, privacy, choices = self.loss, self.privacy, len(self.betas)
+        m, epsilon = len(self.client.train), privacy.epsilon
         return ClientPremises(
-            beta, len(self.client.train), self.loss.a, self.loss.b, delta, self.later,
-            self.privacy.epsilon, self.privacy.unit, len(self.betas),
-        )  # fmt: skip
+            beta, m, loss.a, loss.b, delta, self.later, epsilon, privacy.unit, choices
+        )
 
     def smallest(self, choices: Sequence[Choice]) -> Choice:
         """Return the one of the choices, for each beta, whose bound is the smallest."""
@@ -257,7 +258,7 @@ def _certify(bounds: ClientBounds, models: Models, family: Family) -> ClientCert
     """Certify one client: the best of its posteriors, and the model in use."""
     best, candidates = bounds.certify(models, models.best, family.titles[0])
     in_use, (used, *_) = bounds.certify(models, [models.used] * len(candidates), family.titles[1])
-    place = best.betas.index(best.beta)
+    place = [candidate.beta for candidate in candidates].index(best.beta)
     choice, given = models.best[place], bounds.premises(best.beta, best.delta_split["bound"])
     after, before = (part.evidences(best.beta, bounds.loss.b) for part in models[:2])
     constraint = float(after.mean()), float(before.mean()), given

@@ -43,8 +43,7 @@ def certify(
     hand replaces the premise about the existing clients' privacy.
     """
     probability(delta, "--delta")
-    if epsilon is not None:
-        not_negative(epsilon, "--epsilon")
+    not_negative(0.0 if epsilon is None else epsilon, "--epsilon")
     if unit not in ("client", "sample"):
         raise InputError(f"--unit is {unit!r}, but it is client or sample.")
     trained = load_run(folder)
@@ -93,39 +92,39 @@ def describe(
 
 def summarise(clients: list[ClientCertificate]) -> Facts:
     """Return the counts and medians of a group of clients."""
-    tested = [c for c in clients if c.test_risk is not None]
-    networks = [c.networks_test_risk for c in tested if c.networks_test_risk is not None]
+    certificates = [client.certificate for client in clients]
+    risks = [client.test_risk for client in clients]
+    tested = [(c, risk) for c, risk in zip(certificates, risks, strict=True) if risk is not None]
     return {
         "clients": len(clients),
-        "below": sum(not c.certificate.vacuous for c in clients),
-        "proved": sum(c.certificate.proved for c in clients),
-        "empirical_risk": median(c.certificate.empirical_risk for c in clients),
-        "bound": median(c.certificate.bound for c in clients),
-        "bound_in_use": median(c.in_use.bound for c in clients),
-        "test_risk": median(c.test_risk or 0.0 for c in tested) if tested else None,
-        "networks_test_risk": median(networks) if networks else None,
+        "below": sum(not certificate.vacuous for certificate in certificates),
+        "proved": sum(certificate.proved for certificate in certificates),
+        "empirical_risk": median(certificate.empirical_risk for certificate in certificates),
+        "bound": median(certificate.bound for certificate in certificates),
+        "bound_in_use": median(client.in_use.bound for client in clients),
+        "test_risk": _median(risks),
+        "networks_test_risk": _median([client.networks_test_risk for client in clients]),
         "tested": len(tested),
-        "covered": sum(c.certificate.bound >= (c.test_risk or 0.0) for c in tested),
-        "helped": sum(c.margin >= 0 for c in clients),
-        "tolerated_epsilon": median(c.tolerated_epsilon for c in clients),
+        "covered": sum(certificate.bound >= risk for certificate, risk in tested),
+        "helped": sum(client.margin >= 0 for client in clients),
+        "tolerated_epsilon": median(client.tolerated_epsilon for client in clients),
     }
 
 
+def _median(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 def _client(client: ClientCertificate) -> Facts:
+    used = {"kl": client.in_use_kl, "test_risk": client.in_use_test_risk}
+    margin = {"margin": client.margin, "standard_error": client.margin_error}
     return {
         **_values(client, CLIENT),
         "privacy": asdict(client.privacy),
         **_plain(client.certificate),
-        "in_use": {
-            **_values(client.in_use, IN_USE),
-            "kl": client.in_use_kl,
-            "test_risk": client.in_use_test_risk,
-        },
-        "participation": {
-            "margin": client.margin,
-            "standard_error": client.margin_error,
-            **asdict(client.participation),
-        },
+        "in_use": _values(client.in_use, IN_USE) | used,
+        "participation": margin | asdict(client.participation),
     }
 
 

@@ -8,12 +8,11 @@ $$\mathrm{KL}(Q \| P) = \sum_j \tfrac12 (s_j^2 + m_j^2 - 1) - \ln s_j$$
 over the weights that adapt, exactly, however m and s were found: by variational inference. The client-level
 bound holds for every posterior at once: it does not matter how well the inference went, only what came out.
 
-Risks have no closed form. A risk is the average loss of one drawn network over a client's samples; draws
-of networks are independent, and all clients share them: each client's own draws are still independent of
-one another, and one pass of the layers that do not adapt serves everybody. Draws serve once. The first
-ones, of `search`, choose the likelihood's temperature and the particles' weights; then the posterior is
-fixed, and new draws (DRAWS) give its risk on the client's samples, with the upper bound of
-`bounds.losses.monte_carlo_upper` that a fifth of delta pays for.
+Risks have no closed form. A risk is the average loss of one drawn network over a client's samples; all
+clients share the draws, which are still independent of one another, so that one pass of the layers that do
+not adapt serves everybody. Draws serve once. The first ones, of `search`, choose the temperature of the
+likelihood and the particles' weights; then the posterior is fixed, and new draws (DRAWS) give its risk on
+the client's samples, with the upper bound of `monte_carlo_upper` that a fifth of delta pays for.
 """
 
 from __future__ import annotations
@@ -276,18 +275,15 @@ def in_use(
         model = method.personalize(state, (), data, key)  # type: ignore[arg-type]
         own = model.posteriors
 
-        def particle(networks: tuple[Array, Array]) -> Array:
-            def risk(network: tuple[Array, Array]) -> Array:
-                outputs = by_rows(
-                    lambda rows: prior.network(jnp.concatenate(network), rows), test.x
-                )
-                return masked_mean(loss(outputs, test.y), test.mask)
+        def risk(network: tuple[Array, Array]) -> Array:
+            whole = jnp.concatenate(network)
+            outputs = by_rows(lambda rows: prior.network(whole, rows), test.x)
+            return masked_mean(loss(outputs, test.y), test.mask)
 
-            return jax.lax.map(risk, networks).mean()
-
-        risk = model.weights @ jax.lax.map(particle, (own.body, own.head))
+        networks = own.body, own.head  # [k, networks, parameters]
+        each = jax.lax.map(lambda particle: jax.lax.map(risk, particle).mean(), networks)
         gaussian = Gaussian(*own.reached) if prior.inference.inference == "variational" else None
-        return InUse(model.weights, gaussian, risk)
+        return InUse(model.weights, gaussian, model.weights @ each)
 
     return jax.vmap(one)(data, tests, keys)
 
