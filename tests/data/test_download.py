@@ -36,6 +36,8 @@ class Site:
         how = self.script.pop(0) if self.script else "well"
         if how.isdigit():
             handler.send_error(int(how))
+        elif how == "silence":
+            handler.rfile.read(1)  # until the other side has waited long enough
         elif how != "hang up":
             self.send(handler, how)
 
@@ -164,10 +166,11 @@ def test_servers_that_continue_in_their_own_way(site: Site, tmp_path: Path, seco
     assert fetch(site.url, tmp_path / "set.bin", wait=0).read_bytes() == BODY
 
 
-@pytest.mark.parametrize("failure", ["500", "503", "429", "hang up"])
+@pytest.mark.parametrize("failure", ["500", "503", "429", "hang up", "silence"])
 def test_a_busy_server_is_asked_again(site: Site, tmp_path: Path, failure: str) -> None:
     site.script = [failure, failure]
-    assert fetch(site.url, tmp_path / "set.bin", SHA256, wait=0).read_bytes() == BODY
+    path = fetch(site.url, tmp_path / "set.bin", SHA256, wait=0, timeout=0.5)
+    assert path.read_bytes() == BODY
     assert len(site.asked) == 3
 
 

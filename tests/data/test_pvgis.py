@@ -5,18 +5,12 @@ There is one sentence for everything that can be wrong.
 
 from __future__ import annotations
 
-import io
-import json
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pandas as pd
@@ -176,75 +170,39 @@ def test_satellites_pass_at_any_minute(path: Path, start: str) -> None:
 
 # ---- the service ----
 
-pytest.importorskip("pvlib")
-Answer = Callable[[BaseHTTPRequestHandler], None]
-
-
-TABLE = pd.read_csv(io.StringIO("\n".join([COLUMNS, *YEAR])))
-
-
-def recorded(table: pd.DataFrame = TABLE) -> dict[str, Any]:
-    """An answer with the parts and names of the service's own (version 5.2, hourly radiation)."""
-    place = {"location": {"latitude": 46.951, "longitude": 7.45, "elevation": 510.0}}
-    meta = {"inputs": {}, "outputs": {"hourly": {"type": "time series", "variables": {}}}}
-    return {"inputs": place, "outputs": {"hourly": table.to_dict("records")}, "meta": meta}
-
-
-GOOD = json.dumps(recorded()).encode()
-
-
-def sends(body: bytes, status: int = 200, announced: int | None = None) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Type", "application/json")
-        handler.send_header("Content-Length", str(announced or len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
-
 
 class Service:
     """Answers one request after the other as it was told, and remembers what was asked."""
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        self.asked: list[dict[str, list[str]]] = []
-        self.running = ExitStack()
-        self.url = self.running.enter_context(serving(self.answer)) + "/api/"
-        self.over = threading.Event()
-        self.running.callback(self.over.set)
+        self.answers: list[tuple[int, str]] = []
+        self.asked: list[dict[str, str]] = []
+        self.url = ""
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        address = urlsplit(handler.path)
-        self.asked.append({"path": [address.path], **parse_qs(address.query)})
-        self.answers.pop(0)(handler)
-
-    def says_nothing(self, _: BaseHTTPRequestHandler) -> None:
-        self.over.wait(10)
+        self.asked.append(dict(parse_qsl(urlsplit(handler.path).query)))
+        status, body = self.answers.pop(0)
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body.encode())
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     service = Service()
-    with service.running:
+    with serving(service.answer) as address:
+        service.url = f"{address}/api/seriescalc"
         yield service
 
 
-def fetch(service: Service, folder: Path, **options: Any) -> Weather:
-    settings = {"url": service.url, "wait": 0.01, **options}
-    return fetch_pvgis(46.951, 7.45, (2018, 2018), folder, **settings)
-
-
-def no_answer(service: Service, folder: Path, *words: str, **options: Any) -> None:
-    ways_out = ("PVGIS", "CSV file", "synthetic weather")
-    refused(lambda: fetch(service, folder, **options), *words, *ways_out)
-    assert not folder.exists() or not list(folder.iterdir())  # nothing half-written stays
+def fetch(service: Service, folder: Path | None, last: int = 2018) -> Weather:
+    return fetch_pvgis(46.951, 7.45, (2018, last), folder, service.url, wait=0)
 
 
 def test_an_answer_is_read_kept_and_not_asked_for_again(service: Service, tmp_path: Path) -> None:
-    service.answers = [sends(GOOD)]
+    service.answers = [(429, "busy"), (200, text())]
     weather = fetch(service, tmp_path / "cache")
     (kept,) = (tmp_path / "cache").iterdir()
     assert kept.name == "pvgis_46.9510_7.4500_2018_2018.csv"
@@ -253,113 +211,51 @@ def test_an_answer_is_read_kept_and_not_asked_for_again(service: Service, tmp_pa
     (tmp_path / "export.csv").write_text(text())
     for each in (fetch(service, tmp_path / "cache"), read_pvgis_csv(tmp_path / "export.csv")):
         assert_same(each, weather)
-    (question,) = service.asked
-    assert question["path"] == ["/api/seriescalc"]
     expected = {
         "lat": "46.951", "lon": "7.45", "startyear": "2018", "endyear": "2018",
-        "angle": "0", "components": "1", "outputformat": "json",
+        "angle": "0", "components": "1", "outputformat": "csv",
     }  # fmt: skip
-    assert {key: question[key][0] for key in expected} == expected
+    assert service.asked == [expected] * 2
 
 
 def test_without_a_folder_it_is_kept_in_the_users_cache(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
-    service.answers = [sends(GOOD)]
-    weather = fetch_pvgis(46.951, 7.45, (2018, 2018), url=service.url)
-    assert Path(weather.source).parent == tmp_path / "here" / "pacpfl"
+    service.answers = [(200, text())]
+    assert Path(fetch(service, None).source).parent == tmp_path / "here" / "pacpfl"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "here").rename(tmp_path / ".cache")
-    again = fetch_pvgis(46.951, 7.45, (2018, 2018), url=service.url)
-    assert Path(again.source).parent == tmp_path / ".cache" / "pacpfl"
-
-
-@pytest.mark.parametrize(("status", "words"), [(429, "too many requests"), (529, "out of order")])
-def test_an_overloaded_service_is_asked_again_after_longer_waits_but_not_for_ever(
-    status: int, words: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(time, "sleep", waits.append)
-    service.answers = [sends(b"busy", status)] * 6 + [sends(GOOD)]
-    no_answer(service, tmp_path, words, rf"\({status}\)", attempts=4, wait=1.5)
-    assert (len(service.asked), waits) == (4, [1.5, 3.0, 6.0])
-    assert len(fetch(service, tmp_path).times) == 8760
-    assert len(service.asked) == 7
-
-
-def test_silence_nobody_there_and_no_attempts(service: Service, tmp_path: Path) -> None:
-    service.answers = [service.says_nothing]
-    no_answer(service, tmp_path, "does not answer in time", timeout=0.2)
-    refused(lambda: fetch(service, tmp_path, attempts=0), "attempts = 0")
-    assert len(service.asked) == 1
-    service.running.close()
-    words = r"connection to PVGIS failed \(ConnectionError\)"
-    no_answer(service, tmp_path / "cache", words, timeout=2)
-    assert not (tmp_path / "cache").exists()
-
-
-def without(answer: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """The answer without one of its parts."""
-    if len(keys) == 1:
-        return {key: value for key, value in answer.items() if key != keys[0]}
-    return {**answer, keys[0]: without(answer[keys[0]], *keys[1:])}
-
-
-SEA = json.dumps({"message": "Location over the sea. Please, select another", "status": 400})
-HOLE = TABLE.assign(T2m=TABLE["T2m"].where(TABLE.index != 77))
+    assert Path(fetch(service, None).source).parent == tmp_path / ".cache" / "pacpfl"
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("status", "answer", "words"),
     [
-        (sends(SEA.encode(), 400), r"PVGIS refuses the request \(Location over the sea"),
-        (sends(b"not here", 404), r"PVGIS refuses the request \(404"),
-        (sends(GOOD[: len(GOOD) // 2]), "cannot be read"),
-        (sends(GOOD[: len(GOOD) // 2], announced=len(GOOD)), "connection to PVGIS failed"),
-        (sends(b"<html>Maintenance</html>"), "cannot be read"),
-        *(
-            (sends(json.dumps(content).encode()), f"answer of PVGIS .*{words}")
-            for content, words in (
-                (recorded(TABLE[:72]), "2018-01-03 23:10"),  # a few days instead of the year
-                (recorded(TABLE.drop(index=100)), "every hour once"),
-                (recorded(TABLE.drop(columns="Gb(i)")), "poa_direct"),
-                (recorded(TABLE.assign(T2m="warm")), "warm"),
-                (recorded(HOLE), "temperature nan at 2018-01-04 05:10"),
-                (recorded(TABLE[:0]), "time"),
-                (without(recorded(), "inputs", "location"), "location"),
-                (without(recorded(), "outputs"), "outputs"),
-                ([1, 2], ""),
-            )
-        ),
+        (400, '{"message": "Location over the sea.", "status": 400}', "Location over the sea;"),
+        (404, "not here", "answered 404"),
+        (200, text([*YEAR[:5000], YEAR[5000][:20]], end=""), "3 values instead of 8"),
+        (200, "<html>Maintenance</html>", "no line that begins with"),
+        (200, text(YEAR[:72]), "2018-01-03 23:10"),  # a few days instead of the year
     ],
 )
 def test_an_answer_that_cannot_be_used_is_neither_kept_nor_asked_for_again(
-    answer: Answer, words: str, service: Service, tmp_path: Path
+    status: int, answer: str, words: str, service: Service, tmp_path: Path
 ) -> None:
-    service.answers = [answer]
-    no_answer(service, tmp_path, words, timeout=2)
-    assert len(service.asked) == 1
+    service.answers = [(status, answer)]
+    ways_out = ("PVGIS", "CSV file", "synthetic weather")
+    refused(lambda: fetch(service, tmp_path), words, *ways_out)
+    assert len(service.asked) == 1 and not list(tmp_path.iterdir())
 
 
 def test_a_failure_leaves_what_was_kept_alone(service: Service, tmp_path: Path) -> None:
-    service.answers = [sends(GOOD), sends(GOOD[:100]), sends(GOOD)]
+    service.answers = [(200, text())] * 3
     fetch(service, tmp_path)
     (kept,) = tmp_path.iterdir()
-    before = kept.read_bytes()
-    refused(lambda: fetch_pvgis(40.0, 7.45, (2018, 2018), tmp_path, url=service.url), "PVGIS")
-    words = r"incomplete \(it goes from 2018-01-01 00:10.* to 2018"
-    refused(lambda: fetch_pvgis(46.951, 7.45, (2018, 2019), tmp_path, url=service.url), words)
-    assert list(tmp_path.iterdir()) == [kept] and kept.read_bytes() == before
-    assert len(fetch(service, tmp_path).times) == 8760  # still without a further question
-    assert len(service.asked) == 3
-
-
-def test_a_kept_file_that_somebody_damaged_is_named(service: Service, tmp_path: Path) -> None:
-    service.answers = [sends(GOOD), sends(GOOD)]
-    fetch(service, tmp_path)
-    (kept,) = tmp_path.iterdir()
+    words = r"it goes from 2018-01-01 00:10.* to 2018"
+    refused(lambda: fetch(service, tmp_path, last=2019), words)
+    assert list(tmp_path.iterdir()) == [kept] and len(fetch(service, tmp_path).times) == 8760
     kept.write_text(kept.read_text()[:5000])
     refused(lambda: fetch(service, tmp_path), "delete the file and it is fetched again")
     kept.unlink()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import http.client
+import json
 import os
 import shutil
 import time
@@ -18,7 +19,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,8 +157,8 @@ def _open(url: str, partial: Path, version: str | None, timeout: float) -> http.
     try:
         return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
-        error.close()
-        answer = f"the server answered {error.code} {error.reason}"
+        with error:
+            answer = f"the server answered {error.code} {error.reason}{_message(error)}"
         if error.code == _RANGE_REFUSED:
             partial.unlink(missing_ok=True)
         if error.code in _AGAIN:
@@ -168,6 +169,14 @@ def _open(url: str, partial: Path, version: str | None, timeout: float) -> http.
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise _Temporary(str(getattr(error, "reason", error)) or type(error).__name__) from error
+
+
+def _message(answer: urllib.error.HTTPError) -> str:
+    """Return what a service like PVGIS says in its own words, or "" where it says nothing."""
+    with suppress(OSError, ValueError, TypeError, KeyError, http.client.HTTPException):
+        words = json.loads(answer.read(_CHUNK))["message"]
+        return f": {' '.join(str(words).split()).rstrip('.')}"
+    return ""
 
 
 def _version(response: http.client.HTTPResponse) -> str | None:

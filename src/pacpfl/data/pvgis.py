@@ -1,37 +1,30 @@
-"""Hourly weather from PVGIS, the European Commission's service: its CSV export, and the service itself.
+"""Hourly weather from PVGIS, the European Commission's service, as CSV: exported there, or asked for.
 
-Both must be for a horizontal plane (slope 0) and whole years. What the service answers is kept in a
-folder as a CSV file of the same format, once it is known that it can be read back: a cache never holds
-half an answer.
+It must be for a horizontal plane (slope 0) and whole years. What the service answers is kept in a folder
+once it is known that it can be read.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import time
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
 
-from pacpfl import files
-from pacpfl.data.weather import LIMITS, Weather, impossible, require_pvlib
-from pacpfl.errors import InputError, explained, reason
+from pacpfl.data.download import fetch
+from pacpfl.data.weather import LIMITS, Weather, impossible
+from pacpfl.errors import InputError, explained
 
-# PVGIS's name of a column (with slope 0 the inclined plane is the horizontal one), pvlib's, and ours.
-COLUMNS = (
-    ("Gb(i)", "poa_direct", "beam"),
-    ("Gd(i)", "poa_sky_diffuse", "diffuse"),
-    ("T2m", "temp_air", "temperature"),
-    ("WS10m", "wind_speed", "wind"),
-)
+URL = "https://re.jrc.ec.europa.eu/api/seriescalc"
+# With slope 0 the inclined plane is the horizontal one.
+COLUMNS = {"Gb(i)": "beam", "Gd(i)": "diffuse", "T2m": "temperature", "WS10m": "wind"}
 PLACE = ("Latitude", "Longitude", "Elevation")
 TIME_FORMAT = "%Y%m%d:%H%M"
 AGAIN = "export it from PVGIS again (hourly data, CSV, slope 0, radiation components)"
-WAY_OUT = "read a CSV file exported from its website, or use synthetic weather"
 
 
 def read_pvgis_csv(path: Path) -> Weather:
@@ -41,11 +34,6 @@ def read_pvgis_csv(path: Path) -> Weather:
         explained(f"The weather file {path} is no text", AGAIN, UnicodeDecodeError),
     ):
         text = path.read_text(encoding="utf-8-sig")
-    return parse_pvgis(text, path)
-
-
-def parse_pvgis(text: str, path: Path) -> Weather:
-    """Return the weather in the text of such a file; errors name `path`."""
     head, begin, rest = f"\n{text}".partition("\ntime,")
     if not begin:
         raise InputError(f"{path} has no line that begins with 'time,'; {AGAIN}.")
@@ -66,7 +54,7 @@ def parse_pvgis(text: str, path: Path) -> Weather:
     stamps = pd.to_datetime(table["time"], format=TIME_FORMAT, utc=True, errors="coerce")
     faults = [("time", np.flatnonzero(stamps.isna()), "no time such as 20180601:1210")]
     values: dict[str, Any] = {}
-    for name, _, ours in COLUMNS:
+    for name, ours in COLUMNS.items():
         if name not in names:
             refuse(-1, f": column {name!r} is missing")
         values[ours] = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=float)
@@ -102,12 +90,11 @@ def _covered_years(times: pd.DatetimeIndex) -> tuple[int, int] | None:
     Tehran at nine minutes to.
     """
     hour = pd.Timedelta(hours=1)
-    for year in (times[0].year, (times[0] + hour).year):
-        shift = times[0] - pd.Timestamp(year, 1, 1, tz="UTC")
-        end = times[-1] + hour - shift
-        if abs(shift) < hour and end == pd.Timestamp(end.year, 1, 1, tz="UTC"):
-            return year, int(end.year) - 1
-    return None
+    year = (times[0] + hour).year
+    shift = times[0] - pd.Timestamp(year, 1, 1, tz="UTC")
+    end = times[-1] + hour - shift
+    whole = abs(shift) < hour and end == pd.Timestamp(end.year, 1, 1, tz="UTC")
+    return (year, int(end.year) - 1) if whole else None
 
 
 def fetch_pvgis(
@@ -115,17 +102,13 @@ def fetch_pvgis(
     longitude: float,
     years: tuple[int, int] = (2018, 2019),
     folder: Path | None = None,
-    *,
-    url: str | None = None,
-    timeout: float = 30.0,
-    attempts: int = 3,
-    wait: float = 2.0,
+    url: str = URL,
+    **options: Any,
 ) -> Weather:
     """Return the weather of the years from the first to the last, from `folder` or else from PVGIS.
 
-    Without a folder it is `pacpfl` in the user's cache (XDG_CACHE_HOME, or ~/.cache). An overloaded
-    service (429, or 500 and above) is asked `attempts` times in all, `wait` seconds after the first time
-    and twice as long after each further one.
+    Without a folder it is `pacpfl` in the user's cache (XDG_CACHE_HOME, or ~/.cache). The service is asked
+    by `download.fetch`, with its `options`.
     """
     if folder is None:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pacpfl"
@@ -134,61 +117,19 @@ def fetch_pvgis(
         what = f"The weather kept in {path} cannot be used"
         with explained(what, "delete the file and it is fetched again", InputError):
             return read_pvgis_csv(path)
-
-    where = {} if url is None else {"url": url}
-    table, about = _asked(latitude, longitude, years, attempts, wait, timeout=timeout, **where)
-    broken = (AttributeError, KeyError, TypeError, ValueError, InputError)
-    with explained("The answer of PVGIS is incomplete", WAY_OUT, *broken):
-        location = about["inputs"]["location"]
-        latitude, longitude, altitude = (float(location[name.lower()]) for name in PLACE)
-        values = {ours: table[theirs].to_numpy(dtype=float) for _, theirs, ours in COLUMNS}
-        times = pd.DatetimeIndex(table.index)
-        weather = Weather("The answer of PVGIS", latitude, longitude, altitude, times, **values)
-        if _covered_years(weather.times) != years:
-            raise ValueError(f"it goes from {weather.times[0]} to {weather.times[-1]}")
-    text = as_csv(weather)
-    checked = parse_pvgis(text, path)  # what cannot be read back is not kept
-    files.write(path, text.encode())
-    return checked
-
-
-def _asked(
-    latitude: float,
-    longitude: float,
-    years: tuple[int, int],
-    attempts: int,
-    wait: float,
-    **options: Any,
-) -> tuple[Any, Any]:
-    """Return PVGIS's answer as pvlib reads it, or raise one sentence about why there is none."""
-    ask = require_pvlib().iotools.get_pvgis_hourly
-    requests = importlib.import_module("requests")  # comes with pvlib
-    broken = (requests.RequestException, AttributeError, KeyError, TypeError, ValueError)
-    for attempt in range(1, attempts + 1):
+    question = {"lat": latitude, "lon": longitude, "startyear": years[0], "endyear": years[1]}
+    question |= {"angle": 0, "components": 1, "outputformat": "csv"}
+    remedy = "read a CSV file exported from its website, or use synthetic weather"
+    with explained("There is no weather from PVGIS", remedy, InputError):
+        fetch(f"{url}?{urlencode(question)}", path, **options)
         try:
-            return ask(latitude, longitude, start=years[0], end=years[1], **options)
-        except broken as error:
-            status = getattr(getattr(error, "response", None), "status_code", 0)
-            overloaded = status == 429 or status >= 500
-            if overloaded and attempt < attempts:
-                time.sleep(wait * 2 ** (attempt - 1))
-                continue
-            said = reason(error)[:200]
-            if status == 429:
-                words = "PVGIS has had too many requests (429); wait some minutes"
-            elif overloaded:
-                words = f"PVGIS is out of order ({status}); try later"
-            elif isinstance(error, requests.HTTPError):  # pvlib passes on PVGIS's own words
-                words = f"PVGIS refuses the request ({said}); change it"
-            elif isinstance(error, requests.Timeout):
-                words = "PVGIS does not answer in time; try later"
-            elif isinstance(error, requests.RequestException):
-                kind = type(error).__name__
-                words = f"The connection to PVGIS failed ({kind}); check the network"
-            else:
-                words = f"The answer of PVGIS cannot be read ({said}); try again"
-            raise InputError(f"{words}, {WAY_OUT}.") from error
-    raise InputError(f"attempts = {attempts} leaves no chance to ask PVGIS; take at least 1.")
+            weather = read_pvgis_csv(path)
+            if _covered_years(weather.times) != years:
+                raise InputError(f"it goes from {weather.times[0]} to {weather.times[-1]}")
+        except InputError:
+            path.unlink()
+            raise
+    return weather
 
 
 def as_csv(weather: Weather) -> str:
@@ -198,6 +139,6 @@ def as_csv(weather: Weather) -> str:
         f"Longitude (decimal degrees):\t{weather.longitude!r}\n"
         f"Elevation (m):\t{weather.altitude!r}\nSlope: 0 deg.\n"
     )
-    values = {theirs: getattr(weather, ours) for theirs, _, ours in COLUMNS}
+    values = {theirs: getattr(weather, ours) for theirs, ours in COLUMNS.items()}
     table = pd.DataFrame({"time": weather.times.strftime(TIME_FORMAT), **values})
     return head + table.to_csv(index=False, lineterminator="\n")
