@@ -78,8 +78,7 @@ def test_no_clients_at_all() -> None:
 @pytest.mark.parametrize("group", ["existing", "new"])
 def test_too_few_training_samples(count: int, group: str) -> None:
     bad = client("house 9", train=samples(count))
-    words = "no training samples" if count == 0 else "one training sample"
-    faulty(with_one(group, bad), "'house 9'", words)
+    faulty(with_one(group, bad), "'house 9'", f"{count} training samples")
 
 
 def test_a_feature_that_never_changes() -> None:
@@ -93,13 +92,15 @@ def test_a_feature_that_never_changes() -> None:
 @pytest.mark.parametrize("width", [1, 3])
 def test_other_numbers_of_features(part: str, width: int) -> None:
     other = client("house 9", **{part: samples(4, width)})
-    faulty(federation(other), "'house 9'", f"{width} features", "height, wind")
+    faulty(federation(other), "'house 9'", rf"shape \(4, {width}\)", "height, wind")
 
 
 @pytest.mark.parametrize("part", ["train", "later", "test"])
 def test_rows_without_targets(part: str) -> None:
     torn = Samples(samples(5).x, samples(4).y)
-    faulty(federation(client("house 9", **{part: torn})), "'house 9'", "5 rows", "4 targets")
+    faulty(
+        federation(client("house 9", **{part: torn})), "'house 9'", r"\(5, 2\) and targets \(4,\)"
+    )
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1, 1)])

@@ -13,11 +13,11 @@ emnist-<split>-...; any other idx pair (MNIST's own, say) is taken to be upright
 counts its labels from 1, the others from 0; here all count from 0.
 
 FEMNIST (Caldas et al., 2018): characters of some 3,600 writers. LEAF writes JSON files of up to a hundred
-writers each: `users`, `num_samples`, and `user_data` with, for each writer, `x` (rows of 784 fractions)
-and `y`. Hugging Face (flwrlabs/femnist) has Parquet with a PNG per row: `image` {bytes, path},
-`writer_id`, `hsf_id`, `character`. In both the labels are 0-9 for digits, 10-35 for A-Z and 36-61 for
-a-z, and the paper is white: here ink is high, as in MNIST. Files are read one at a time, and `keep` drops
-other classes at once (10: digits only), so that the whole set never lies in memory as text.
+writers each: `user_data` has, for each writer, `x` (rows of 784 fractions) and `y`. Hugging Face
+(flwrlabs/femnist) has Parquet with a PNG per row: `image` {bytes, path}, `writer_id`, `hsf_id`,
+`character`. In both the labels are 0-9 for digits, 10-35 for A-Z and 36-61 for a-z, and the paper is
+white: here ink is high, as in MNIST. Files are read one at a time, and `keep` drops other classes at once
+(10: digits only), so that the whole set never lies in memory as text.
 
 Nothing is ever unpickled: a pickle from another hand can run any code.
 """
@@ -34,7 +34,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
@@ -64,6 +64,9 @@ _KINDS = {  # of files, by their first bytes; names tell more where they end as 
     b"\x00\x00\x08": "idx",
     b"\x1f\x8b": "idx",
 }
+# Where a folder has its files if not in itself: as Hugging Face has them, and LEAF, which leaves the same
+# samples in all_data and sampled_data.
+_FEMNIST = {".parquet": ("data",), ".json": ("train", "test")}
 _IMAGES = re.compile(r"(?P<stem>.+)-images(?P<mark>[-.])idx3-ubyte(\.gz)?")
 _SPLIT = re.compile(r"emnist-(?P<split>[a-z]+)-")
 _BATCH = 4096  # rows of Parquet decoded at a time
@@ -71,15 +74,6 @@ _COLUMNS = ("image.bytes", "writer_id", "character")
 
 # Some samples of one file: images [m, H, W], labels [m], writers [m].
 _Part = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class Arrays(NamedTuple):
-    """The content of image files. `classes` is None where the format does not say."""
-
-    images: np.ndarray  # [N, H, W] uint8
-    labels: np.ndarray  # [N] integers
-    writer: np.ndarray | None = None  # [N] numbers or names
-    classes: int | None = None
 
 
 def load_images(path: Path | str, classes: int | None = None) -> Images:
@@ -90,45 +84,55 @@ def load_images(path: Path | str, classes: int | None = None) -> Images:
     if not path.exists():
         raise InputError(f"There is no file or folder {path}; give {FORMATS}.")
     with explained(f"{path} cannot be read", f"give {FORMATS}", OSError):
-        images, labels, writer, known = _read(path, CLASSES if classes is None else classes)
-    if known is None:
-        known = int(labels.max(initial=0)) + 1 if labels.dtype.kind in "iu" else 0
-    Images(str(path), images, labels, known, writer)  # raises where they do not fit together
-    labels = labels.astype(np.int64)
-    if classes is not None:
-        kept = labels < classes
-        if not kept.any():
-            raise InputError(f"{path} holds no image of the first {classes} classes; ask for more.")
-        images, labels = images[kept], labels[kept]
-        writer = None if writer is None else writer[kept]
-    return Images(path.resolve().stem, images, labels, classes or known, writer)
+        kind, files = _found(path)
+        if kind in _FEMNIST:
+            found = read_femnist(path, files, kind, classes or CLASSES)
+        elif kind == "idx":
+            found = read_idx(path, files)
+        else:
+            found = read_npz(path) if kind == ".npz" else read_mat(path)
+    labels = found.labels.astype(np.int64)
+    kept = labels < (found.classes if classes is None else classes)
+    if not kept.any():
+        raise InputError(f"{path} holds no image of the first {classes} classes; ask for more.")
+    writer = None if found.writer is None else found.writer[kept]
+    images = found.images if kept.all() else found.images[kept]
+    return Images(path.resolve().stem, images, labels[kept], classes or found.classes, writer)
 
 
-def _read(path: Path, keep: int) -> Arrays:
-    match kind := _kind(path):
-        case ".npz":
-            return read_npz(path)
-        case ".mat":
-            return read_mat(path)
-        case ".parquet" | ".json":
-            return read_femnist(path, kind, keep)
-        case "idx":
-            return read_idx(path)
-    what = f"The folder {path} holds no images" if path.is_dir() else f"{path} is of no format"
-    raise InputError(f"{what} that can be read; give {FORMATS}.")
-
-
-def _kind(path: Path) -> str:
+def _found(path: Path) -> tuple[str, list[Path]]:
     """Tell the format of a file by its name or else its first bytes, that of a folder by its files."""
-    if any(_IMAGES.fullmatch(file.name) for file in (path.iterdir() if path.is_dir() else [path])):
-        return "idx"
+    own = sorted(path.iterdir()) if path.is_dir() else [path]
+    if pairs := [file for file in own if _IMAGES.fullmatch(file.name)]:
+        return "idx", pairs
     if path.is_dir():
-        return next((kind for kind in (".parquet", ".json") if femnist_files(path, kind)), "")
+        for kind, usual in _FEMNIST.items():
+            for folders in ((".",), usual):
+                files = [f for folder in folders for f in sorted((path / folder).glob(f"*{kind}"))]
+                if files:
+                    return kind, files
+        raise InputError(f"The folder {path} holds no images that can be read; give {FORMATS}.")
     if path.suffix in _KINDS.values():
-        return path.suffix
+        return path.suffix, own
     with open(path, "rb") as file:
         start = file.read(64).lstrip()
-    return next((kind for begin, kind in _KINDS.items() if start.startswith(begin)), "")
+    for begin, kind in _KINDS.items():
+        if start.startswith(begin):
+            return kind, own
+    raise InputError(f"{path} is of no format that can be read; give {FORMATS}.")
+
+
+def _images(
+    path: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    writer: np.ndarray | None = None,
+    classes: int | None = None,
+) -> Images:
+    """Check that they fit together. Without `classes` the highest label tells how many there are."""
+    if classes is None:
+        classes = int(labels.max(initial=0)) + 1 if labels.dtype.kind in "iu" else 0
+    return Images(str(path), images, labels, classes, writer)
 
 
 def to_bytes(pixels: np.ndarray, origin: str) -> np.ndarray:
@@ -157,7 +161,7 @@ def _squares(rows: np.ndarray, origin: str) -> np.ndarray:
 # ---- .npz ----
 
 
-def read_npz(path: Path) -> Arrays:
+def read_npz(path: Path) -> Images:
     example = "np.savez(path, images=..., labels=...)"
     names = ("images", "labels", "writer", "writer_names", "classes")
     found = open_npz(path, names, example)
@@ -170,7 +174,7 @@ def read_npz(path: Path) -> Arrays:
     if writer is not None and "writer_names" in found:
         writer = _named(writer, found["writer_names"], path)
     count = None if classes is None else int(classes.item())
-    return Arrays(to_bytes(found["images"], str(path)), found["labels"], writer, count)
+    return _images(path, to_bytes(found["images"], str(path)), found["labels"], writer, count)
 
 
 def _named(writer: np.ndarray, names: np.ndarray, path: Path) -> np.ndarray:
@@ -192,26 +196,21 @@ def _named(writer: np.ndarray, names: np.ndarray, path: Path) -> np.ndarray:
 # ---- EMNIST ----
 
 
-def read_idx(path: Path) -> Arrays:
-    """Read one pair, given its file of images; or all pairs of a folder, which must be of one split."""
-    files = [path]
-    if path.is_dir():
-        # A file may lie there twice, gzipped and not; the stem is the same, and one is enough.
-        found = ((_IMAGES.fullmatch(p.name), p) for p in sorted(path.iterdir(), reverse=True))
-        pairs = {match["stem"]: file for match, file in found if match}
-        files = [pairs[stem] for stem in sorted(pairs)]
-    split, *others = sorted(
-        {match["split"] if (match := _SPLIT.match(f.name)) else "" for f in files}
-    )
+def read_idx(path: Path, files: Sequence[Path]) -> Images:
+    """Read pairs, given their files of images, which must be of one split."""
+    # A file may lie there twice, gzipped and not (which comes first); one of the two is enough.
+    stems = {_IMAGES.sub(r"\g<stem>", file.name): file for file in reversed(files)}
+    names = {match["split"] if (match := _SPLIT.match(stem)) else "" for stem in stems}
+    split, *others = sorted(names)
     if others:
         sets = ", ".join(name or "MNIST" for name in (split, *others))
         raise InputError(
             f"{path} holds several sets ({sets}); give a folder with one of them, or one file of images."
         )
     classes, first = SPLITS.get(split, (None, 0))
-    images, labels = _joined(path, [_read_pair(file) for file in files])
+    images, labels = _joined(path, [_read_pair(file) for _, file in sorted(stems.items())])
     images = np.ascontiguousarray(images.transpose(0, 2, 1)) if split else images
-    return Arrays(images, labels.astype(np.int64) - first, None, classes)
+    return _images(path, images, labels.astype(np.int64) - first, None, classes)
 
 
 def _joined(path: Path, parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
@@ -249,16 +248,14 @@ def _bytes_of(path: Path, dimensions: int) -> np.ndarray:
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
     start = 4 + 4 * dimensions
-    if content[:4] != bytes((0, 0, 8, dimensions)):
+    magic, *shape = struct.unpack(f">{1 + dimensions}I", content[:start].ljust(start, b"\0"))
+    if magic != 0x800 + dimensions:
         raise InputError(
             f"{path} starts with {content[:4].hex(' ') or 'nothing'}, not 00 00 08 {dimensions:02x} as an "
             f"idx file of bytes with {dimensions} dimension{'s' * (dimensions > 1)} does; download it "
             "again."
         )
-    # A header that is cut short announces, as far as one can tell, at least itself.
-    shape = struct.unpack(f">{dimensions}I", content[4:start]) if len(content) >= start else (0,)
-    expected = start + math.prod(shape)
-    if len(content) != expected:
+    if len(content) != (expected := start + math.prod(shape)):
         raise InputError(
             f"{path} has {len(content)} bytes where its header announces {expected}; it is incomplete or "
             "damaged, so download it again."
@@ -266,7 +263,7 @@ def _bytes_of(path: Path, dimensions: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def read_mat(path: Path) -> Arrays:
+def read_mat(path: Path) -> Images:
     """Read `dataset` with `train` and `test` (`images` [N, H W], `labels`, `writers`) and `mapping`."""
     # SciPy names no common class for what a damaged file can raise.
     with explained(f"{path} cannot be read as a Matlab file", "download it again", Exception):
@@ -290,70 +287,50 @@ def read_mat(path: Path) -> Arrays:
         first, rows = int(numbers.min()), np.concatenate(images)
     upright = np.ascontiguousarray(_squares(rows, str(path)).transpose(0, 2, 1))
     writer = np.concatenate(writers) if len(writers) == len(parts) else None
-    return Arrays(upright, np.concatenate(labels).astype(np.int64) - first, writer, len(numbers))
+    numbered = np.concatenate(labels).astype(np.int64) - first
+    return _images(path, upright, numbered, writer, len(numbers))
 
 
 # ---- FEMNIST ----
 
 
-def femnist_files(path: Path, kind: str) -> list[Path]:
-    """Return a file; a folder's own files of the kind (.json, .parquet); or those of its usual folders.
-
-    These are train and test for LEAF, which leaves the same samples in all_data and sampled_data, and data
-    for Hugging Face.
-    """
-    if not path.is_dir():
-        return [path]
-    usual = ("train", "test") if kind == ".json" else ("data",)
-    own = sorted(path.glob(f"*{kind}"))
-    return own or [file for folder in usual for file in sorted((path / folder).glob(f"*{kind}"))]
-
-
-def read_femnist(path: Path, kind: str, keep: int = CLASSES) -> Arrays:
-    """Read all files of LEAF (.json) or of Hugging Face (.parquet), and of the first `keep` classes."""
+def read_femnist(path: Path, files: Sequence[Path], kind: str, keep: int) -> Images:
+    """Read files of LEAF (.json) or of Hugging Face (.parquet), and of the first `keep` classes."""
     parts_of = _leaf_parts if kind == ".json" else _parquet_parts
-    parts = [part for file in femnist_files(path, kind) for part in parts_of(file, keep)]
+    parts = [part for file in files for part in parts_of(file, keep) if len(part[0])]
     if not parts:
         raise InputError(f"{path} holds no samples of the classes asked for; ask for more classes.")
     images, labels, writer = _joined(path, parts)
     # Most of a sheet is paper: a bright mean says that the paper is white.
     if images.mean() > 127.5:
         np.subtract(255, images, out=images)
-    return Arrays(images, labels, writer, CLASSES)
+    return _images(path, images, labels, writer, CLASSES)
 
 
-def _leaf_parts(file: Path, keep: int) -> list[_Part]:
-    """Return one part per writer, after the whole file was found to be sound."""
+def _leaf_parts(file: Path, keep: int) -> Iterator[_Part]:
+    """Yield one part per writer."""
     broken = (OSError, ValueError, RecursionError)
     with (
         explained(f"{file} is no complete JSON file", "make or copy it again", *broken),
         open(file, encoding="utf-8") as stream,
     ):
         content = json.load(stream, object_hook=_compact)
-    lacking = f"{file} lacks LEAF's users, num_samples and user_data"
     remedy = "give a file that LEAF's scripts wrote"
-    with explained(lacking, remedy, AttributeError, KeyError, TypeError):
-        users, counts, data = content["users"], content["num_samples"], content["user_data"]
-        if not len(users) == len(counts) == len(data) or set(users) != data.keys():
-            raise InputError(
-                f"{file} lists {len(users)} users with {len(counts)} numbers of samples and data of "
-                f"{len(data)}; make the file again with LEAF's scripts."
-            )
-    parts = []
-    for user, count in zip(users, counts, strict=True):
+    with explained(f"{file} lacks LEAF's user_data", remedy, AttributeError, KeyError, TypeError):
+        writers = content["user_data"].items()
+    for user, data in writers:
         origin = f"{file}, writer {user!r}"
         unusable = f"{origin}: x and y are no tables of numbers"
         with explained(unusable, "make the file again", KeyError, TypeError, ValueError):
-            x, y = np.asarray(data[user]["x"], np.float32), np.asarray(data[user]["y"])
-        if not (x.ndim == 2 and y.ndim == 1 and len(x) == len(y) == count > 0):
+            x, y = np.asarray(data["x"], np.float32), np.asarray(data["y"])
+        if not (x.ndim == 2 and y.ndim == 1 and len(x) == len(y) > 0):
             raise InputError(
-                f"{origin}: x has shape {x.shape} and y {y.shape} where num_samples says {count}; give "
-                "each sample a row of pixels and a label, or leave the writer out."
+                f"{origin}: x has shape {x.shape} and y {y.shape}; give each sample a row of pixels and a "
+                "label, or leave the writer out."
             )
         images, labels = _squares(x, origin), _femnist_labels(y, origin)
         chosen = labels < keep
-        parts.append((images[chosen], labels[chosen], np.full(int(chosen.sum()), str(user))))
-    return [part for part in parts if len(part[0])]
+        yield images[chosen], labels[chosen], np.full(int(chosen.sum()), user)
 
 
 def _compact(entry: dict[str, Any]) -> dict[str, Any]:
@@ -381,8 +358,7 @@ def _parquet_parts(file: Path, keep: int) -> Iterator[_Part]:
         parquet.ParquetFile(file) as table,
     ):
         names = [table.schema.column(number).path for number in range(len(table.schema))]
-        missing = [name for name in _COLUMNS if name not in names]
-        if missing:
+        if missing := [name for name in _COLUMNS if name not in names]:
             raise InputError(
                 f"{file} has the columns {', '.join(names)} and lacks {', '.join(missing)}; give a file "
                 "of flwrlabs/femnist."

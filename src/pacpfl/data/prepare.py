@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pacpfl.data.store import Room, release
+from pacpfl.data.store import empty_samples, release
 from pacpfl.errors import InputError
 from pacpfl.types import Client, Federation, Samples
 
@@ -31,12 +31,10 @@ def check_federation(federation: Federation) -> None:
 
 
 def _check_client(federation: Federation, client: Client) -> None:
-    if len(client.train) == 0:
-        raise InputError(f"Client {client.name!r} has no training samples; leave it out.")
-    if len(client.train) == 1:
+    if len(client.train) < 2:
         raise InputError(
-            f"Client {client.name!r} has one training sample, and one cannot be standardised or "
-            "checked; give it a second or leave it out."
+            f"Client {client.name!r} has {len(client.train)} training samples, and from fewer than two "
+            "nothing can be standardised or checked; give it more or leave it out."
         )
     parts = {"training": client.train, "later": client.later, "test": client.test}
     for part, samples in parts.items():
@@ -44,39 +42,26 @@ def _check_client(federation: Federation, client: Client) -> None:
             _check_samples(federation, client.name, part, samples)
     if federation.shape is not None or federation.constants:
         return  # the corners of images are all alike, and so is the altitude of a house
-    for column, name in enumerate(federation.features):
-        if np.ptp(client.train.x[:, column]) == 0:
-            raise InputError(
-                f"Feature {name!r} has the same value in all training samples of client "
-                f"{client.name!r}, so nothing can be learned from it; drop the feature or the client."
-            )
+    still = np.flatnonzero(np.ptp(client.train.x, axis=0) == 0)
+    for name in (federation.features[column] for column in still):
+        raise InputError(
+            f"Feature {name!r} has the same value in all training samples of client {client.name!r}, "
+            "so nothing can be learned from it; drop the feature or the client."
+        )
 
 
 def _check_samples(federation: Federation, client: str, part: str, samples: Samples) -> None:
-    expected = len(federation.features)
-    if samples.x.ndim != 2 or samples.y.ndim != 1:
+    where, (x, y) = f"the {part} samples of client {client!r}", (samples.x, samples.y)
+    if y.ndim != 1 or x.shape != (len(y), len(federation.features)):
         raise InputError(
-            f"The {part} samples of client {client!r} have features of shape {samples.x.shape} and "
-            f"targets of shape {samples.y.shape}; give a table of rows and one target for each."
-        )
-    found = samples.x.shape[1]
-    if found != expected:
-        raise InputError(
-            f"The {part} samples of client {client!r} have {found} features and the federation has "
-            f"{expected} ({', '.join(federation.features)}); give every client the same ones."
-        )
-    if len(samples.x) != len(samples.y):
-        raise InputError(
-            f"The {part} samples of client {client!r} have {len(samples.x)} rows of features and "
-            f"{len(samples.y)} targets; each row needs its target."
+            f"In {where} features have shape {x.shape} and targets {y.shape}, and the features are "
+            f"{', '.join(federation.features)}; give each row all of these and one target."
         )
     for column, name in enumerate((*federation.features, federation.target)):
-        values = samples.y if column == expected else samples.x[:, column]
-        bad = np.flatnonzero(~np.isfinite(values))
-        if len(bad):
+        values = x[:, column] if column < x.shape[1] else y
+        for row in np.flatnonzero(~np.isfinite(values)):
             raise InputError(
-                f"Column {name!r} of the {part} samples of client {client!r} holds {values[bad[0]]} in "
-                f"row {bad[0]}; fill or drop such rows."
+                f"Column {name!r} of {where} holds {values[row]} in row {row}; fill or drop such rows."
             )
 
 
@@ -177,9 +162,9 @@ def standardize(federation: Federation, how: str) -> Federation:
 
 def _scaled(clients: Sequence[Client], scalers: dict[str, Scaler]) -> tuple[Client, ...]:
     for part in ("train", "later", "test"):
-        holders = {c.name: getattr(c, part) for c in clients if getattr(c, part) is not None}
-        scaled: dict[str, Any] = _scaled_part(holders, scalers)
-        clients = [replace(c, **{part: scaled[c.name]}) if c.name in scaled else c for c in clients]
+        held = {c.name: getattr(c, part) for c in clients if getattr(c, part) is not None}
+        scaled: dict[str, Any] = _scaled_part(held, scalers)
+        clients = [replace(c, **{part: scaled.get(c.name)}) for c in clients]
     return tuple(clients)
 
 
@@ -187,14 +172,13 @@ def _scaled_part(parts: dict[str, Samples], scalers: dict[str, Scaler]) -> dict[
     """Scale them; those on disk into one array there, so that they stay neighbours."""
     if not any(isinstance(part.x, np.memmap) for part in parts.values()):
         return {name: scalers[name](part) for name, part in parts.items()}
-    room, rows = Room(0), sum(map(len, parts.values()))
-    x = room.array((rows, next(iter(parts.values())).x.shape[1]), np.float32, 1)
-    y = room.array((rows,), np.float32, 1)
+    width = next(iter(parts.values())).x.shape[1]
+    whole = empty_samples(sum(map(len, parts.values())), width, np.float32, in_memory=0)
     found, start = {}, 0
     for name, part in parts.items():
         scaled, place = scalers[name](part), slice(start, start + len(part))
-        x[place], y[place] = scaled.x, scaled.y
-        found[name], start = Samples(x[place], y[place]), place.stop
+        whole.x[place], whole.y[place] = scaled.x, scaled.y
+        found[name], start = Samples(whole.x[place], whole.y[place]), place.stop
         release(part.x)
-        release(x)
+        release(whole.x)
     return found

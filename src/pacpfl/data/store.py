@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import mmap
 import tempfile
-import weakref
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -53,6 +52,11 @@ class ClientStore:
         return Data(x, y, mask)  # type: ignore[arg-type]
 
 
+def from_clients(clients: Sequence[Client], roomy: bool = False) -> ClientStore:
+    """Return the store of what clients train on."""
+    return from_samples([client.train for client in clients], roomy)
+
+
 def from_samples(parts: Sequence[Samples], roomy: bool = False) -> ClientStore:
     """Put the samples of several clients into one store.
 
@@ -71,31 +75,20 @@ def from_samples(parts: Sequence[Samples], roomy: bool = False) -> ClientStore:
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return all rows in one array. Those that follow each other in a file are not copied."""
-    first = parts[0]
-    file = getattr(first, "_mmap", None)
-    if file is None or not all(
-        getattr(part, "_mmap", None) is file and part.flags.c_contiguous for part in parts
-    ):
-        return np.concatenate(parts)
+    first, file = parts[0], getattr(parts[0], "_mmap", None)
     starts = [part.__array_interface__["data"][0] for part in parts]
     ends = [start + part.nbytes for start, part in zip(starts, parts, strict=True)]
-    if starts[1:] != ends[:-1]:
+    in_file = all(getattr(p, "_mmap", None) is file and p.flags.c_contiguous for p in parts)
+    if file is None or not in_file or starts[1:] != ends[:-1]:
         return np.concatenate(parts)
-    rows = sum(map(len, parts))
-    return np.lib.stride_tricks.as_strided(
-        first, (rows, *first.shape[1:]), first.strides, subok=True, writeable=False
-    )
+    shape = (sum(map(len, parts)), *first.shape[1:])
+    return np.lib.stride_tricks.as_strided(first, shape, subok=True, writeable=False)
 
 
 def round_up(length: int) -> int:
     """Return the next number with at most three binary digits: at most a quarter more."""
     unit = 2 ** max(0, length.bit_length() - 3)
     return -(-length // unit) * unit
-
-
-def from_clients(clients: Sequence[Client], roomy: bool = False) -> ClientStore:
-    """Return the store of what clients train on."""
-    return from_samples([client.train for client in clients], roomy)
 
 
 def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
@@ -154,29 +147,21 @@ def open_npz(path: Path, names: Collection[str], example: str) -> dict[str, np.n
         ) from error
 
 
-class Room:
-    """Hands out arrays, in memory or in files of a temporary folder.
+def empty_samples(rows: int, width: int, dtype: type, in_memory: int = IN_MEMORY) -> Samples:
+    """Return zeros to be filled in: in memory, or in files where they take more bytes than that.
 
-    The folder goes when the room does; the system keeps the files as long as an array shows them.
+    The files have no name: the system keeps them as long as an array shows them.
     """
-
-    def __init__(self, in_memory: int = IN_MEMORY) -> None:
-        self.in_memory = in_memory
-        self.folder: Path | None = None
-        self.count = 0
-
-    def array(self, shape: tuple[int, ...], dtype: type, total: int) -> np.ndarray:
-        """Return zeros. `total` is the number of bytes of all the arrays that belong together."""
-        if total <= self.in_memory or 0 in shape:
-            return np.zeros(shape, dtype)
-        if self.folder is None:
-            holder = tempfile.TemporaryDirectory(prefix="pacpfl-tables-")
-            self.folder = Path(holder.name)
-            weakref.finalize(self, holder.cleanup)
-        self.count += 1
-        what = f"There is no room in {self.folder.parent} for the rows"
-        with explained(what, "make room, or name another folder in TMPDIR", OSError):
-            return np.memmap(self.folder / f"{self.count}.rows", dtype, "w+", shape=shape)
+    shapes = ((rows, width), (rows,))
+    if rows * (width + 1) * np.dtype(dtype).itemsize <= in_memory:
+        return Samples(*(np.zeros(shape, dtype) for shape in shapes))
+    what = f"There is no room in {tempfile.gettempdir()} for the rows"
+    arrays = []
+    with explained(what, "make room, or name another folder in TMPDIR", OSError):
+        for shape in shapes:
+            with tempfile.TemporaryFile() as file:
+                arrays.append(np.memmap(file, dtype, "w+", shape=shape))
+    return Samples(*arrays)
 
 
 def row_blocks(count: int, rows: int = ROWS) -> Iterator[slice]:

@@ -288,3 +288,14 @@ def test_rows_of_one_client_are_chosen_from_a_table_of_many() -> None:
     assert (rows.client, len(rows.x), rows.x[0, 0]) == ("c2", 9, 2000)
     refused(lambda: read_rows(whole, schema, targets=True), "rows of 2 clients; .* --client")
     refused(lambda: read_rows(whole, schema, targets=True, client="c9"), "no row of client 'c9'")
+    whole.iloc[13, 1] = np.nan
+    gap = "row 14: column 'x' is missing"
+    refused(lambda: read_rows(whole, schema, targets=True, client="c2"), gap)
+
+
+def test_the_index_of_pandas_in_parquet_is_no_column(tmp_path: Path) -> None:
+    frame(12, 1).drop(index=5).to_parquet(tmp_path / "a.parquet")
+    frame(9, 2).to_parquet(tmp_path / "b.parquet")
+    found = load(tmp_path).federation
+    assert found.features == ("number", "x", *(f"colour={colour}" for colour in COLOURS), "on")
+    assert sorted(rows_of(found.existing[1])) == list(range(2000, 2009))

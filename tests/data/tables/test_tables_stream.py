@@ -15,7 +15,7 @@ from patience import patience
 
 from pacpfl.data.prepare import standardize
 from pacpfl.data.settings import TableSettings
-from pacpfl.data.store import ROWS, Room, from_clients, from_samples
+from pacpfl.data.store import ROWS, empty_samples, from_clients, from_samples
 from pacpfl.data.tables.read import load_tables
 from pacpfl.run import digest
 from pacpfl.types import Samples
@@ -36,7 +36,7 @@ def table() -> pd.DataFrame:
 @pytest.mark.parametrize("how", ["none", "global", "client"])
 def test_on_disk_or_in_memory_it_is_the_same(table: pd.DataFrame, how: str) -> None:
     memory = standardize(load_tables(table, SETTINGS, chunk=64).federation, how)
-    disk = standardize(load_tables(table, SETTINGS, chunk=64, room=Room(0)).federation, how)
+    disk = standardize(load_tables(table, SETTINGS, chunk=64, in_memory=0).federation, how)
     for group in ("existing", "new"):
         for one, other in zip(memory.groups()[group], disk.groups()[group], strict=True):
             assert one.name == other.name
@@ -48,7 +48,7 @@ def test_on_disk_or_in_memory_it_is_the_same(table: pd.DataFrame, how: str) -> N
 
 
 def test_the_store_takes_the_files_as_they_are(table: pd.DataFrame) -> None:
-    federation = load_tables(table, SETTINGS, chunk=64, room=Room(0)).federation
+    federation = load_tables(table, SETTINGS, chunk=64, in_memory=0).federation
     for clients in (federation, standardize(federation, "global")):
         store = from_clients(clients.existing)
         assert isinstance(store.x, np.memmap)
@@ -67,8 +67,9 @@ def test_the_store_takes_the_files_as_they_are(table: pd.DataFrame) -> None:
 
 def test_samples_are_named_block_by_block() -> None:
     """By the bytes of all rows, wherever they lie, though never more than a block is copied."""
-    room, rows = Room(0), ROWS + 3
-    x, y = room.array((rows, 2), np.float32, 1), room.array((rows,), np.float32, 1)
+    rows = ROWS + 3
+    samples = empty_samples(rows, 2, np.float32, in_memory=0)
+    x, y = samples.x, samples.y
     x[:], y[:] = np.arange(2 * rows).reshape(-1, 2), -np.arange(rows)
     store = from_samples([Samples(x[:10], y[:10]), Samples(x[10:], y[10:])])
     assert isinstance(store.x, np.memmap)
@@ -83,16 +84,15 @@ from pathlib import Path
 from pacpfl.data.prepare import standardize
 from pacpfl.data.store import from_clients
 from pacpfl.data.settings import TableSettings
-from pacpfl.data.store import Room
 from pacpfl.data.tables.read import load_tables
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 settings = TableSettings(target="y", client="who")
-load_tables(Path(sys.argv[1]), settings, chunk=5000, room=Room(0))
+load_tables(Path(sys.argv[1]), settings, chunk=5000, in_memory=0)
 before = peak()
-tables = load_tables(Path(sys.argv[2]), settings, chunk=5000, room=Room(0))
+tables = load_tables(Path(sys.argv[2]), settings, chunk=5000, in_memory=0)
 store = from_clients(standardize(tables.federation, "global").existing)
 print(store.x.shape[0], store.x.nbytes, 1024 * (peak() - before))
 """

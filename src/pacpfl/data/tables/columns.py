@@ -13,27 +13,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import time, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from pacpfl.data.tables.files import Chunk
+from pacpfl.data.tables.files import Chunk, foreign_content
 from pacpfl.errors import InputError
 from pacpfl.types import Form
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a", "<na>", "nat"})
 TRUE, FALSE = frozenset({"true", "yes"}), frozenset({"false", "no"})
-FOREIGN: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((bytes, bytearray), "bytes"),
-    ((list, tuple, set, dict, np.ndarray), "lists or records"),
-    ((time, timedelta), "times of day or durations"),
-)
 LARGEST = 1e30  # beyond, squares no longer fit: such a number is a mistake
 _WHOLE = r"^([+-]?\d+)[.,]0+$"
 # Dates in another form than ISO 8601's, such as 31.05.2024 or 05/06/24 (which month is that?).
@@ -49,43 +42,23 @@ class Numbers(NamedTuple):
     bad: np.ndarray
 
 
-def is_text(column: pd.Series) -> bool:
-    """Tell whether cells are texts, and not numbers or moments already."""
-    kinds, kind = pd.api.types, column.dtype
-    real = kinds.is_numeric_dtype(kind) and not kinds.is_complex_dtype(kind)
-    return not (real or is_moments(column))
-
-
-def is_moments(column: pd.Series) -> bool:
-    return pd.api.types.is_datetime64_any_dtype(column.dtype)
-
-
-def foreign_content(column: pd.Series) -> str:
-    """Name what a column holds that is no number, text or date (of Parquet, of a data frame), or ""."""
-    if pd.api.types.is_complex_dtype(column.dtype):
-        return "complex numbers"
-    if pd.api.types.is_timedelta64_dtype(column.dtype):
-        return "durations"
-    if column.dtype != object or not column.notna().any():
-        return ""
-    first = column[column.notna()].iloc[0]
-    return next((words for kinds, words in FOREIGN if isinstance(first, kinds)), "")
+# Columns are told apart by the kind of their type: numbers are "iuf", moments "M", all others texts,
+# truth values included: files of text write them as words.
 
 
 def is_missing(column: pd.Series) -> np.ndarray:
     """Mark empty cells, and the words that stand for nothing."""
     absent = column.isna().to_numpy(bool)
-    if not is_text(column):
+    if column.dtype.kind in "iufM":
         return absent
     return absent | _texts(column).str.strip().str.lower().isin(MISSING).to_numpy(bool)
 
 
 def read_numbers(column: pd.Series, decimal: str = ".") -> Numbers:
     """Read cells as numbers, whatever they are stored as."""
-    if not is_text(column):
-        if is_moments(column) or pd.api.types.is_bool_dtype(column.dtype):
-            absent = column.isna().to_numpy(bool)
-            return Numbers(np.full(len(column), np.nan), absent, ~absent)
+    if column.dtype.kind == "M":
+        values = np.full(len(column), np.nan)
+    elif column.dtype.kind in "iuf":
         values = _floats(column)
     else:
         texts = _texts(column)
@@ -113,15 +86,22 @@ def read_texts(column: pd.Series) -> np.ndarray:
     """Return stripped words, "" where nothing stands. Whole numbers are written without a fraction, so that
     a file that stores them as 3.0 has the category 3, too."""
     words: Sequence[str]
-    if pd.api.types.is_bool_dtype(column.dtype):
-        words = column.astype(str).str.lower()
-    elif is_text(column):
-        words = _texts(column).str.strip().str.replace(_WHOLE, r"\1", regex=True)
-    elif is_moments(column):
+    if column.dtype.kind in "iuf":
+        words = [str(int(v)) if v.is_integer() else repr(v) for v in _floats(column).tolist()]
+    elif column.dtype.kind == "M":
         words = column.astype(str)
     else:
-        words = [str(int(v)) if v.is_integer() else repr(v) for v in _floats(column).tolist()]
+        words = _texts(column).str.strip().str.replace(_WHOLE, r"\1", regex=True)
     return np.where(is_missing(column), "", np.array(words, object))
+
+
+def read_times(column: pd.Series) -> pd.Series:
+    """Return dates as ISO 8601 writes them, in UTC; NaT for anything else."""
+    if column.dtype.kind not in "iuf":
+        with suppress(ValueError, OverflowError):  # years that no calendar has
+            cells = column if column.dtype.kind == "M" else _texts(column)
+            return pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
+    return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
 
 
 def _floats(column: pd.Series) -> np.ndarray:
@@ -129,17 +109,8 @@ def _floats(column: pd.Series) -> np.ndarray:
 
 
 def _texts(column: pd.Series) -> pd.Series:
-    return column.where(column.notna(), "").astype(str)
-
-
-def read_times(column: pd.Series) -> pd.Series:
-    """Return dates as ISO 8601 writes them, in UTC; NaT for anything else."""
-    with suppress(ValueError, OverflowError):  # years that no calendar has
-        if is_moments(column):
-            return pd.to_datetime(column, errors="coerce", utc=True)
-        if is_text(column):
-            return pd.to_datetime(_texts(column), format="ISO8601", errors="coerce", utc=True)
-    return pd.Series(pd.NaT, index=column.index, dtype="datetime64[us, UTC]")
+    texts = column.where(column.notna(), "").astype(str)
+    return texts.str.lower() if column.dtype.kind == "b" else texts
 
 
 def cycle_features(moments: pd.Series, name: str) -> np.ndarray:
@@ -171,10 +142,8 @@ class Evidence:
     dated: int = 0
     unclear: int = 0  # dates that are not written as ISO 8601 has them
     first_unclear: str = ""  # where the first of them stands
-    words: Counter[str] = field(default_factory=Counter)  # while there are few
-    many_words: bool = False
-    levels: set[float] = field(default_factory=set)  # numbers, while there are few
-    many_levels: bool = False
+    words: set[str] = field(default_factory=set)  # hardly more than MOST_CATEGORIES
+    levels: set[float] = field(default_factory=set)  # numbers, hardly more than MOST_LEVELS
     foreign: str = ""  # what else it holds: no number, text or date
     first_other: str = ""  # where the first cell stands that is no number
     whole: bool = True  # all numbers are whole
@@ -186,30 +155,37 @@ class Evidence:
         if self.foreign:
             return cells.isna().to_numpy(bool)
         found = read_numbers(cells, chunk.decimal)
+        numbers = found.values[~found.missing & ~found.bad]
         self.rows += len(cells)
         self.missing += int(found.missing.sum())
-        numeric = ~found.missing & ~found.bad
-        self.numeric += int(numeric.sum())
+        self.numeric += len(numbers)
         if not self.many_levels:
-            here = np.unique(found.values[numeric])
-            self.levels |= set(here[: MOST_LEVELS + 1].tolist())
-            self.many_levels = len(self.levels) > MOST_LEVELS
-        self.whole = self.whole and bool(np.all(found.values[numeric] % 1 == 0))
+            self.levels |= set(np.unique(numbers)[: MOST_LEVELS + 1].tolist())
+        self.whole = self.whole and bool(np.all(numbers % 1 == 0))
         if found.bad.any():
-            self._add_others(chunk, cells[found.bad])
+            self._add_others(chunk, found.bad)
         return found.missing
 
-    def _add_others(self, chunk: Chunk, others: pd.Series) -> None:
-        self.first_other = self.first_other or holds(chunk, others)
+    def _add_others(self, chunk: Chunk, bad: np.ndarray) -> None:
+        others = chunk.frame[self.name][bad]
+        self.first_other = self.first_other or chunk.holds(self.name, bad)
         self.boolean += int(np.isfinite(read_booleans(others)).sum())
         self.dated += int(read_times(others).notna().sum())
-        unclear = others[_texts(others).str.match(_OTHER_DATE)]
-        self.unclear += len(unclear)
-        if len(unclear):
-            self.first_unclear = self.first_unclear or holds(chunk, unclear)
+        unclear = _texts(others).str.match(_OTHER_DATE)
+        if unclear.any():
+            self.unclear += int(unclear.sum())
+            where = chunk.frame.index.isin(others.index[unclear])
+            self.first_unclear = self.first_unclear or chunk.holds(self.name, where)
         if not self.many_words:
             self.words.update(read_texts(others).tolist())
-            self.many_words = len(self.words) > MOST_CATEGORIES
+
+    @property
+    def many_words(self) -> bool:
+        return len(self.words) > MOST_CATEGORIES
+
+    @property
+    def many_levels(self) -> bool:
+        return len(self.levels) > MOST_LEVELS
 
     @property
     def kind(self) -> str:
@@ -335,30 +311,22 @@ class Schema:
     def encode(self, chunk: Chunk) -> tuple[np.ndarray, dict[str, int]]:
         """Return features [rows, features], NaN where a cell is missing; and how often which column holds
         a category that was not known. The chunk's columns may stand in any order."""
-        parts, unseen = [np.zeros((len(chunk.frame), 0))], {}
+        parts, unseen = [np.zeros((len(chunk), 0))], {}
         for column in self.columns:
-            cells = cells_of(chunk, column.name)
-            if column.kind == "category":
-                part, count = self._one_hot(chunk, column, cells)
-                if count:
-                    unseen[column.name] = count
-            else:
-                part = _quantities(chunk, column, cells)
-            parts.append(part)
+            if column.kind != "category":
+                parts.append(_quantities(chunk, column))
+                continue
+            codes, missing = _codes(chunk, column.name, column.categories)
+            unknown = (codes < 0) & ~missing
+            if self.unseen == "error":
+                fault = 'a category no training row has; correct it, or set tables.unseen = "zeros"'
+                chunk.refuse(column.name, unknown, fault)
+            if unknown.any():
+                unseen[column.name] = int(unknown.sum())
+            parts.append((codes[:, None] == np.arange(len(column.categories))).astype(float))
+            if self.missing != "impute":
+                parts[-1][missing] = np.nan
         return np.concatenate(parts, axis=1), unseen
-
-    def _one_hot(self, chunk: Chunk, column: Column, cells: pd.Series) -> tuple[np.ndarray, int]:
-        words = read_texts(cells)
-        codes = pd.Index(column.categories, dtype=object).get_indexer(words)
-        missing = words == ""
-        unknown = (codes < 0) & ~missing
-        if self.unseen == "error":
-            fault = 'a category no training row has; correct it, or set tables.unseen = "zeros"'
-            refuse(chunk, cells, unknown, fault)
-        found = (codes[:, None] == np.arange(len(column.categories))).astype(float)
-        if self.missing != "impute":
-            found[missing] = np.nan
-        return found, int(unknown.sum())
 
     def impute(self, x: np.ndarray) -> np.ndarray:
         """Fill gaps: numbers by training medians, a category by none of those known."""
@@ -369,16 +337,14 @@ class Schema:
 
     def targets(self, chunk: Chunk) -> np.ndarray:
         """Return numbers, or class numbers; NaN where the cell is missing."""
-        cells = cells_of(chunk, self.target)
         if self.classes is None:
-            return _quantities(chunk, Column(self.target, "number"), cells)[:, 0]
-        words = read_texts(cells)
-        codes = pd.Index(self.classes, dtype=object).get_indexer(words)
+            return _quantities(chunk, Column(self.target, "number"))[:, 0]
+        codes, missing = _codes(chunk, self.target, self.classes)
         shown = ", ".join(map(repr, self.classes[:8]))
         more = f" and {len(self.classes) - 8} more" if len(self.classes) > 8 else ""
         fault = f"which is none of the classes {shown}{more}; correct it, or train again with it"
-        refuse(chunk, cells, (codes < 0) & (words != ""), fault)
-        return np.where(codes < 0, np.nan, codes)
+        chunk.refuse(self.target, (codes < 0) & ~missing, fault)
+        return np.where(missing, np.nan, codes)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -392,45 +358,22 @@ class Schema:
         return Schema(tuple(Column(**column) for column in record.pop("columns")), **record)
 
 
-def place(chunk: Chunk, row: int) -> str:
-    """Name a row as its file counts it."""
-    return f"{chunk.origin}, row {chunk.first + row}"
-
-
-def holds(chunk: Chunk, cells: pd.Series) -> str:
-    """Say where the first of some cells of a column stands, and what it holds."""
-    text = str(cells.iloc[0]).strip()
-    return f"{place(chunk, int(cells.index[0]))}: column {cells.name!r} holds {text!r}"
-
-
-def refuse(chunk: Chunk, cells: pd.Series, bad: np.ndarray, words: str) -> None:
-    """Raise if any cell of a column is bad: where the first one is, what it holds, and these words."""
-    if bad.any():
-        raise InputError(f"{holds(chunk, cells[bad])}, {words}.")
-
-
 def read_words(chunk: Chunk, name: str, meanings: Mapping[str, int], wanted: str) -> np.ndarray:
     """Return what the words of a column mean, or raise where a cell holds another one."""
-    cells = cells_of(chunk, name)
-    found = np.array([meanings.get(word.lower(), -1) for word in read_texts(cells)])
-    refuse(chunk, cells, found < 0, f"which is not {wanted}; correct it")
+    found = np.array([meanings.get(word.lower(), -1) for word in read_texts(chunk.cells(name))])
+    chunk.refuse(name, found < 0, f"which is not {wanted}; correct it")
     return found
 
 
-def cells_of(chunk: Chunk, name: str) -> pd.Series:
-    """Return a column, or raise where it cannot be read."""
-    cells = chunk.frame[name]
-    if content := foreign_content(cells):
-        raise InputError(
-            f"{chunk.origin}: column {name!r} holds {content}, and neither numbers, texts nor dates; turn "
-            "it into one of these."
-        )
-    return cells
+def _codes(chunk: Chunk, name: str, known: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each cell of a column stands among the known words, or -1; and which are missing."""
+    words = read_texts(chunk.cells(name))
+    return pd.Index(known, dtype=object).get_indexer(words), words == ""
 
 
-def _quantities(chunk: Chunk, column: Column, cells: pd.Series) -> np.ndarray:
+def _quantities(chunk: Chunk, column: Column) -> np.ndarray:
     """Return the features [rows, 1 or 2 per cycle] of a column that is not categories."""
-    missing = is_missing(cells)
+    cells = chunk.cells(column.name)
     if column.kind == "boolean":
         found = read_booleans(cells)[:, None]
     elif column.kind == "date":
@@ -440,7 +383,7 @@ def _quantities(chunk: Chunk, column: Column, cells: pd.Series) -> np.ndarray:
         found = read_numbers(cells, chunk.decimal).values[:, None]
     wanted = {"boolean": "true or false", "date": "a date such as 2024-05-31"}
     words = f"which is not {wanted.get(column.kind, 'a finite number')}; correct it"
-    refuse(chunk, cells, np.isnan(found).any(1) & ~missing, words)
+    chunk.refuse(column.name, np.isnan(found).any(1) & ~is_missing(cells), words)
     return found
 
 

@@ -12,11 +12,12 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import time, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,19 +28,63 @@ ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 DELIMITERS = (",", ";", "\t", "|")
 SAMPLE = 1 << 16  # bytes by which the dialect is recognised
 CHUNK = 50_000  # rows
+FOREIGN: dict[tuple[type, ...], str] = {
+    (bytes, bytearray): "bytes",
+    (list, tuple, set, dict, np.ndarray): "lists or records",
+    (time, timedelta): "times of day or durations",
+    (complex, np.complexfloating): "complex numbers",
+}
+_INDEX = re.compile(r"__index_level_\d+__")  # row numbers that pandas writes
 _COMMA = re.compile(r"^[+-]?\d+,\d+$")
 
 
-class Chunk(NamedTuple):
-    """Some rows of one table. `first` is the number of its first row, counted from 1 below the header."""
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of one table. The frame's index has their numbers, counted from 1 below the header."""
 
     origin: str
     decimal: str
-    first: int
     frame: pd.DataFrame
 
+    def __len__(self) -> int:
+        return len(self.frame)
+
     def only(self, chosen: np.ndarray) -> Chunk:
-        return self._replace(frame=self.frame[chosen].reset_index(drop=True))
+        return replace(self, frame=self.frame[chosen])
+
+    def cells(self, name: str) -> pd.Series:
+        """Return a column, or raise where it cannot be read."""
+        if content := foreign_content(self.frame[name]):
+            raise InputError(
+                f"{self.origin}: column {name!r} holds {content}, and neither numbers, texts nor dates; "
+                "turn it into one of these."
+            )
+        return self.frame[name]
+
+    def place(self, name: str, chosen: np.ndarray) -> str:
+        """Say where the first of the chosen cells of a column stands."""
+        return f"{self.origin}, row {self.frame.index[chosen][0]}: column {name!r}"
+
+    def holds(self, name: str, chosen: np.ndarray) -> str:
+        """Say where the first of the chosen cells of a column stands, and what it holds."""
+        text = str(self.frame[name][chosen].iloc[0]).strip()
+        return f"{self.place(name, chosen)} holds {text!r}"
+
+    def refuse(self, name: str, bad: np.ndarray, words: str) -> None:
+        """Raise if any cell of a column is bad: where the first one is, what it holds, and these words."""
+        if bad.any():
+            raise InputError(f"{self.holds(name, bad)}, {words}.")
+
+    def require(self, name: str, missing: np.ndarray, remedy: str = "fill it") -> None:
+        """Raise if any cell of a column is missing."""
+        if missing.any():
+            raise InputError(f"{self.place(name, missing)} is missing; {remedy}.")
+
+
+def foreign_content(column: pd.Series) -> str:
+    """Name what a column holds that is no number, text or date (of Parquet, of a data frame), or ""."""
+    first = column.get(column.first_valid_index())
+    return next((words for kinds, words in FOREIGN.items() if isinstance(first, kinds)), "")
 
 
 @dataclass(frozen=True)
@@ -59,7 +104,7 @@ class Table:
         first = 1
         for part in self._parts(rows):
             if len(part):
-                yield Chunk(self.origin, self.decimal, first, _plain(part))
+                yield Chunk(self.origin, self.decimal, _plain(part, first))
             first += len(part)
         if first == 1:
             raise InputError(
@@ -77,8 +122,9 @@ class Table:
             warnings.simplefilter("error", pd.errors.ParserWarning)
             if _is_parquet(self.path):
                 for batch in _parquet(self.path).iter_batches(batch_size=rows):
-                    frame = batch.to_pandas()
-                    yield frame.set_axis([normalized(str(name)) for name in frame.columns], axis=1)
+                    frame = batch.to_pandas(ignore_metadata=True)
+                    frame = frame[[name for name in frame if not _INDEX.match(str(name))]]
+                    yield frame.set_axis(list(self.columns), axis=1)
                 return
             yield from pd.read_csv(
                 self.path,
@@ -93,10 +139,10 @@ class Table:
             )
 
 
-def _plain(part: pd.DataFrame) -> pd.DataFrame:
-    """Count rows from 0, and leave no categorical types: they take no value that they do not know."""
+def _plain(part: pd.DataFrame, first: int) -> pd.DataFrame:
+    """Number the rows, and leave no categorical types: they take no value that they do not know."""
     known = [n for n in part if isinstance(part[n].dtype, pd.CategoricalDtype)]
-    return part.astype(dict.fromkeys(known, object)).reset_index(drop=True)
+    return part.astype(dict.fromkeys(known, object)).set_axis(range(first, first + len(part)))
 
 
 def open_tables(source: Path | str | Any) -> tuple[Table, ...]:
@@ -140,7 +186,7 @@ def open_frame(frame: Any) -> Table:
             kind = type(frame).__name__
             raise InputError(f"A {kind} is no table; give a path or a pandas or polars DataFrame.")
         frame = pd.DataFrame({str(name): frame[name].to_list() for name in frame.columns})
-    columns = _checked_header([str(name) for name in frame.columns], "The data frame")
+    columns = _checked_header(frame.columns, "The data frame")
     return Table("the data frame", "all", columns, frame=frame.set_axis(list(columns), axis=1))
 
 
@@ -152,8 +198,9 @@ def open_file(path: Path) -> Table:
         )
     if _is_parquet(path):
         with _reading(path):
-            columns = tuple(_parquet(path).schema_arrow.names)
-        return Table(str(path), name, _checked_header(list(columns), str(path)), path)
+            names = _parquet(path).schema_arrow.names
+            columns = [name for name in names if not _INDEX.match(name)]
+        return Table(str(path), name, _checked_header(columns, str(path)), path)
     with opening(path), open(path, "rb") as file:
         start = file.read(SAMPLE)
     if not start.strip(b"\xef\xbb\xbf \r\n\t"):
@@ -201,8 +248,8 @@ def _decimal(rows: list[list[str]], delimiter: str) -> str:
     return "," if commas and not thousands else "."
 
 
-def _checked_header(names: list[str], origin: str) -> tuple[str, ...]:
-    header = tuple(normalized(name) for name in names)
+def _checked_header(names: Iterable[Any], origin: str) -> tuple[str, ...]:
+    header = tuple(normalized(str(name)) for name in names)
     if "" in header:
         number = header.index("") + 1
         raise InputError(f"{origin} has no name for column {number}; give it one or remove it.")

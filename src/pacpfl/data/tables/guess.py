@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning
 from pacpfl.data.tables.files import ENDINGS, Table, open_tables
-from pacpfl.data.tables.read import clients_of
+from pacpfl.data.tables.read import scan_tables
 from pacpfl.data.tables.split import LEAST, WORDS
 from pacpfl.errors import InputError
 
@@ -52,38 +55,6 @@ def guess(source: Path, target: str | None = None, client: str | None = None) ->
     tables = open_tables(source)
     shared = [n for n in tables[0].columns if all(n in table.columns for table in tables)]
     words = [_files_in_words(source, tables), *_odd_columns(tables, shared)]
-    if not shared:
-        raise InputError(_nothing_shared(tables))
-    _check_named(tables, shared, target, client)
-    if client is None and len(tables) == 1:
-        client = guess_client(tables[0], target)
-        words.append(f"Column {client!r} names the client.")
-    if target is None:
-        refuse_hidden_target(tables, shared)
-    evidence = {name: Evidence(name) for name in shared}
-    rows: Counter[str] = Counter()  # of each client
-    for table in tables:
-        for chunk in table.chunks():
-            rows.update(clients_of(chunk, table, client or "").tolist())
-            for seen in evidence.values():
-                seen.add(chunk)
-    target, why = (target, "as you said") if target else guess_target(evidence, client)
-    words.append(f"The target is {target!r}: {why}.")
-    return _settle(source, evidence, rows, target, client or "", words)
-
-
-def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
-    odd = sorted({name for table in tables for name in table.columns} - set(shared))
-    gaps = ((Path(t.origin).name, name) for t in tables for name in odd if name not in t.columns)
-    return [
-        f"Not in every file, so not used: {_listed(odd)} ({file} has no {lacking})."
-        for file, lacking in islice(gaps, 1)
-    ]
-
-
-def _check_named(
-    tables: Sequence[Table], shared: Sequence[str], target: str | None, client: str | None
-) -> None:
     if target is not None and target == client:
         raise InputError(f"--target and --client are both {target!r}; name two columns.")
     for name, what in ((target, "--target"), (client, "--client")):
@@ -92,6 +63,35 @@ def _check_named(
             raise InputError(
                 f"{what} {name!r} is no column of {missing}; choose one of {', '.join(shared)}."
             )
+    if client is None and len(tables) == 1:
+        client = guess_client(tables[0], target)
+        words.append(f"Column {client!r} names the client.")
+    if target is None:
+        refuse_hidden_target(tables, shared)
+    plain = TableSettings(source=str(source), client=client or "", missing="impute")
+    scan = scan_tables(tables, plain, shared)
+    evidence, counts = scan.evidence, np.bincount(scan.codes).tolist()
+    target, why = (target, "as you said") if target else guess_target(evidence, client)
+    words.append(f"The target is {target!r}: {why}.")
+    rows = dict(zip(scan.names, counts, strict=True))
+    return _settle(replace(plain, target=target), evidence, rows, words)
+
+
+def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
+    """Say which columns are not in every file; raise where there are no others."""
+    if not shared:
+        first = tables[0]
+        other = min(tables, key=lambda table: len({*table.columns} & {*first.columns}))
+        raise InputError(
+            f"No column is in every file: {other.origin} has {_listed(other.columns)}, and "
+            f"{first.origin} {_listed(first.columns)}; give all a first line with the same names."
+        )
+    odd = sorted({name for table in tables for name in table.columns} - set(shared))
+    gaps = ((Path(t.origin).name, name) for t in tables for name in odd if name not in t.columns)
+    return [
+        f"Not in every file, so not used: {_listed(odd)} ({file} has no {lacking})."
+        for file, lacking in islice(gaps, 1)
+    ]
 
 
 def guess_client(table: Table, target: str | None) -> str:
@@ -120,15 +120,6 @@ def refuse_hidden_target(tables: Sequence[Table], shared: Sequence[str]) -> None
         )
 
 
-def _nothing_shared(tables: Sequence[Table]) -> str:
-    first = tables[0]
-    other = next((t for t in tables if not set(t.columns) & set(first.columns)), tables[-1])
-    return (
-        f"{other.origin} shares no column with {first.origin} (it has {_listed(other.columns)}); give "
-        "both a first line with the same names."
-    )
-
-
 def guess_target(evidence: Mapping[str, Evidence], client: str | None) -> tuple[str, str]:
     """Return the column that seems to be the target, and why."""
     names = [name for name in evidence if name != client]
@@ -143,14 +134,13 @@ def guess_target(evidence: Mapping[str, Evidence], client: str | None) -> tuple[
 
 
 def _settle(
-    source: Path,
+    settings: TableSettings,
     evidence: Mapping[str, Evidence],
     rows: Mapping[str, int],
-    target: str,
-    client: str,
     words: list[str],
 ) -> Guess:
     """Decide about all columns and rows, now that target and client are known."""
+    source, target = settings.source, settings.target
     task = decide_task(evidence[target], "auto")
     if evidence[target].constant:
         raise InputError(
@@ -159,7 +149,7 @@ def _settle(
     kind = "classes" if task == "classes" else "numbers"
     words.append(f"Task: {task}, because {target!r} holds {kind}.")
     split_by = next((n for n, seen in evidence.items() if _is_split(seen) and n != target), "")
-    others = [seen for n, seen in evidence.items() if n not in (target, client, split_by)]
+    others = [seen for n, seen in evidence.items() if n not in (target, settings.client, split_by)]
     used = _useful(source, target, others, words)
     missing = {n: evidence[n].missing for n in (*used, target) if evidence[n].missing}
     if missing:
@@ -167,26 +157,27 @@ def _settle(
         words.append(f'Missing cells ({cells}): features get training medians, missing = "impute".')
     if split_by:
         words.append(f"Column {split_by!r} says which rows train and which measure.")
-    large = _large_enough(source, rows, words)
-    settings = TableSettings(
-        source=str(source),
-        client=client,
-        target=target,
+    counts = [count for count in rows.values() if count >= 2 * LEAST]
+    if small := [name for name, count in rows.items() if count < 2 * LEAST]:
+        words.append(f"Left out, having fewer than {2 * LEAST} rows: {_listed(small)}.")
+    if not counts:
+        raise InputError(f"No client of {source} has {2 * LEAST} rows; give each client more.")
+    words.append(
+        f"{len(counts)} clients with {min(counts)} to {max(counts)} rows (median {median(counts):g})."
+    )
+    settings = replace(
+        settings,
         task=task,
         columns=tuple(used),
         missing="impute" if missing else "error",
         split="column" if split_by else "rows",
         split_by=split_by,
-        small="leave" if len(large) < len(rows) else "error",
-    )
-    counts = list(large.values())
-    words.append(
-        f"{len(counts)} clients with {min(counts)} to {max(counts)} rows (median {median(counts):g})."
+        small="leave" if small else "error",
     )
     return Guess(settings, tuple(words))
 
 
-def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[str]) -> list[str]:
+def _useful(source: str, target: str, columns: Sequence[Evidence], words: list[str]) -> list[str]:
     """Name the columns to learn from, and say why the others are not."""
     ignored = {column.name: why for column in columns if (why := _useless(column))}
     used = [column.name for column in columns if column.name not in ignored]
@@ -199,16 +190,6 @@ def _useful(source: Path, target: str, columns: Sequence[Evidence], words: list[
     words.append(f"Learning from {len(used)} columns: {_listed(used)}.")
     words += [f"Not used: {name!r}, {reason}." for name, reason in ignored.items()]
     return used
-
-
-def _large_enough(source: Path, rows: Mapping[str, int], words: list[str]) -> dict[str, int]:
-    """Return the numbers of rows of the clients that have enough, and name the others."""
-    large = {name: count for name, count in rows.items() if count >= 2 * LEAST}
-    if small := [name for name in rows if name not in large]:
-        words.append(f"Left out, having fewer than {2 * LEAST} rows: {_listed(small)}.")
-    if not large:
-        raise InputError(f"No client of {source} has {2 * LEAST} rows; give each client more.")
-    return large
 
 
 def _useless(evidence: Evidence) -> str:

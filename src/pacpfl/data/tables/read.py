@@ -19,20 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pacpfl.data.settings import TableSettings
-from pacpfl.data.store import Room, release, row_blocks
+from pacpfl.data.store import IN_MEMORY, empty_samples, release, row_blocks
 from pacpfl.data.tables.columns import (
     Column,
     Evidence,
     Schema,
-    cells_of,
     decide_task,
     kind_for_learning,
-    place,
     read_numbers,
     read_texts,
     read_times,
     read_words,
-    refuse,
     sort_labels,
 )
 from pacpfl.data.tables.files import CHUNK, Chunk, Table, normalized, open_tables, opening
@@ -49,18 +46,22 @@ class Tables(NamedTuple):
     federation: Federation
     schema: Schema
     notices: tuple[str, ...]
-    room: Room  # keeps the files on disk while the federation is in use
 
 
 def load_own(settings: TableSettings, seed: int) -> Tables:
     """Return the tables that `settings.source` names, read once as long as the files do not change."""
     before = stamp(settings)
-    tables = _load(settings, seed, before)
-    if stamp(settings) != before:  # the passes over the files may have seen different rows
-        raise InputError(
-            f"{settings.source} changed while it was read; start again when nobody writes there."
-        )
-    return tables
+    try:
+        tables = _load(settings, seed, before)
+    except Exception:  # whatever comes of rows that come or go between the passes
+        if stamp(settings) == before:
+            raise
+    else:
+        if stamp(settings) == before:
+            return tables
+    raise InputError(
+        f"{settings.source} changed while it was read; start again when nobody writes there."
+    )
 
 
 @lru_cache(maxsize=1)
@@ -86,7 +87,7 @@ def load_tables(
     seed: int = 0,
     *,
     chunk: int = CHUNK,
-    room: Room | None = None,
+    in_memory: int = IN_MEMORY,
 ) -> Tables:
     """Read a federation from tables, its features encoded and nothing scaled yet.
 
@@ -100,20 +101,18 @@ def load_tables(
         Of the split, and of which clients are new.
     chunk
         Rows that are held at once.
-    room
-        Where the rows go; large ones go to files on disk.
+    in_memory
+        Bytes above which the rows lie in files on disk.
     """
-    room = room or Room()
     tables = open_tables(source)
     names = learning_columns(tables, settings)
-    scan = scan_tables(tables, settings, names, chunk)
+    scan = scan_tables(tables, settings, (*names, settings.target), chunk)
     columns, task = column_kinds(settings, names, scan)
     split = split_rows(settings, scan, seed)
     reading = _Reading(tables, settings, scan, split, chunk)
     schema = reading.learn_schema(columns, task)
-    federation, schema, unseen = reading.fill(schema, room)
-    notices = (*_missing_notices(scan, settings), *split.notices, *unseen)
-    return Tables(federation, schema, notices, room)
+    federation, schema, unseen = reading.fill(schema, in_memory)
+    return Tables(federation, schema, (*_missing_notices(scan, settings), *split.notices, *unseen))
 
 
 def column_kinds(
@@ -195,10 +194,10 @@ def require_columns(table: Table, names: Iterable[str]) -> None:
 
 
 def scan_tables(
-    tables: Sequence[Table], settings: TableSettings, columns: Sequence[str], chunk: int
+    tables: Sequence[Table], settings: TableSettings, columns: Sequence[str], chunk: int = CHUNK
 ) -> Scan:
     """Make the first pass, chunk by chunk."""
-    evidence = {name: Evidence(name) for name in (*columns, settings.target)}
+    evidence = {name: Evidence(name) for name in columns}
     clients: dict[str, tuple[int, str]] = {}  # number and origin of each, in the order they come in
     new: dict[str, bool] = {}
     rows = []
@@ -226,14 +225,11 @@ def _complete_rows(
     part: Chunk, evidence: Mapping[str, Evidence], settings: TableSettings
 ) -> np.ndarray:
     """Add some rows to the evidence, and return which of them can be used."""
-    complete = np.ones(len(part.frame), bool)
+    complete = np.ones(len(part), bool)
     for name, seen in evidence.items():
         missing = seen.add(part)
-        if missing.any() and settings.missing == "error":
-            raise InputError(
-                f"{place(part, int(np.argmax(missing)))}: column {name!r} is missing; fill it, or set "
-                'tables.missing = "drop" or "impute".'
-            )
+        if settings.missing == "error":
+            part.require(name, missing, 'fill it, or set tables.missing = "drop" or "impute"')
         if settings.missing == "drop" or name == settings.target:
             complete &= ~missing
     return complete
@@ -242,41 +238,33 @@ def _complete_rows(
 def clients_of(part: Chunk, table: Table, column: str) -> np.ndarray:
     """Name the client of each row: as `column` says, or after the file where there is none."""
     if not column:
-        return np.full(len(part.frame), table.name, dtype=object)
-    words = read_texts(cells_of(part, column))
-    if (words == "").any():
-        raise InputError(
-            f"{place(part, int(np.argmax(words == '')))}: column {column!r}, which "
-            "names the client, is empty; fill it."
-        )
+        return np.full(len(part), table.name, dtype=object)
+    words = read_texts(part.cells(column))
+    part.require(column, words == "", "fill it, since it names the client")
     return np.array([normalized(word) for word in words], dtype=object)
 
 
 def _split_by(part: Chunk, settings: TableSettings) -> np.ndarray:
     """Read what the split goes by: nothing, times as numbers, or the words train, later and test."""
     if settings.split == "rows":
-        return np.zeros(len(part.frame), np.uint8)
+        return np.zeros(len(part), np.uint8)
     if settings.split == "column":
         found = read_words(part, settings.split_by, WORDS, "train, later or test")
         return found.astype(np.uint8)
-    cells = cells_of(part, settings.split_by)
+    cells = part.cells(settings.split_by)
     found = read_numbers(cells, part.decimal).values
     if np.isnan(found).any():
         moments = read_times(cells)
         found = np.where(moments.isna(), np.nan, moments.astype("int64"))
     fault = "which is not a number or a date such as 2024-05-31; correct it"
-    refuse(part, cells, np.isnan(found), fault)
+    part.refuse(settings.split_by, np.isnan(found), fault)
     return found
 
 
 def _note_new(part: Chunk, column: str, own: Sequence[str], new: dict[str, bool]) -> None:
-    called = read_words(part, column, NEW, "new or existing").astype(bool).tolist()
-    for row, (client, word) in enumerate(zip(own, called, strict=True)):
-        if new.setdefault(client, word) != word:
-            raise InputError(
-                f"{place(part, row)}: column {column!r} calls client {client!r} both new and existing; "
-                "decide for one."
-            )
+    called = read_words(part, column, NEW, "new or existing").astype(bool)
+    odd = np.array([new.setdefault(*pair) != pair[1] for pair in zip(own, called, strict=True)])
+    part.refuse(column, odd, "and another row of its client says otherwise; decide for one")
 
 
 @dataclass(frozen=True)
@@ -318,7 +306,7 @@ class _Reading:
             self.settings.unseen,
         )
 
-    def fill(self, schema: Schema, room: Room) -> tuple[Federation, Schema, list[str]]:
+    def fill(self, schema: Schema, in_memory: int) -> tuple[Federation, Schema, list[str]]:
         """Put every row at its place; the schema gets its medians.
 
         Existing clients come before new ones, and of each group training rows before later and test
@@ -333,41 +321,40 @@ class _Reading:
         places[order] = np.arange(len(order))
         sizes = np.bincount(purposes[used], minlength=2 * len(PARTS) * clients)
 
-        width = len(schema.features)
-        total = 8 * (width + 1) * len(order)
-        x = room.array((len(order), width), np.float64, total)
-        y = room.array((len(order),), np.float64, total)
+        whole = empty_samples(len(order), len(schema.features), np.float64, in_memory)
         unseen: Counter[str] = Counter()
         for chunk, rows in self._chunks():
             if used[rows].any():
                 some, at = chunk.only(used[rows]), places[rows][used[rows]]
-                x[at], unknown = schema.encode(some)
-                y[at] = schema.targets(some)
+                whole.x[at], unknown = schema.encode(some)
+                whole.y[at] = schema.targets(some)
                 unseen.update(unknown)
-                release(x)
+                release(whole.x)
         if self.settings.missing == "impute":
-            schema = _with_medians(schema, x[: sizes[:clients].sum()])
-            for block in row_blocks(len(x)):
-                x[block] = schema.impute(x[block])
-            release(x)
-        ends = np.cumsum(sizes)[:-1]
-        pairs = zip(np.split(x, ends), np.split(y, ends), strict=True)
-        parts = [Samples(*pair) if len(pair[1]) else None for pair in pairs]
-        return self._federation(schema, parts), schema, _unseen_notices(unseen)
+            schema = _with_medians(schema, whole.x[: sizes[:clients].sum()])
+            for block in row_blocks(len(order)):
+                whole.x[block] = schema.impute(whole.x[block])
+            release(whole.x)
+        federation = self._federation(schema, whole, sizes.reshape(2, len(PARTS), clients))
+        return federation, schema, _unseen_notices(unseen)
 
-    def _federation(self, schema: Schema, parts: Sequence[Samples | None]) -> Federation:
-        """Hand out the samples of every group, part and client."""
-        clients = len(self.scan.names)
+    def _federation(self, schema: Schema, whole: Samples, sizes: np.ndarray) -> Federation:
+        """Hand out the samples of every group, part and client; `sizes` has their numbers."""
+        ends = sizes.cumsum().reshape(sizes.shape)
+
+        def samples(*of: int) -> Samples | None:
+            own = slice(ends[of] - sizes[of], ends[of])
+            return Samples(whole.x[own], whole.y[own]) if sizes[of] else None
+
         groups: list[list[Client]] = [[], []]
         for client, name in enumerate(self.scan.names):
             new = int(self.split.is_new[client])
-            train, later, test = parts[new * len(PARTS) * clients + client :: clients][: len(PARTS)]
+            train, later, test = (samples(new, part, client) for part in range(len(PARTS)))
             if train is not None:
                 groups[new].append(Client(name, train, later, test))
         return Federation(
             Path(self.settings.source).stem or "tables",
-            tuple(groups[0]),
-            tuple(groups[1]),
+            *map(tuple, groups),
             *schema.form[:3],
             unscaled=schema.unscaled,
             constants=True,
@@ -378,15 +365,8 @@ class _Reading:
         start = 0
         for table in self.tables:
             for chunk in table.chunks(self.chunk):
-                rows = slice(start, start + len(chunk.frame))
-                start = rows.stop
-                if start > len(self.scan.codes):
-                    raise InputError(f"{table.origin} changed while it was read; start again.")
-                yield chunk, rows
-        if start < len(self.scan.codes):
-            raise InputError(
-                f"{self.tables[-1].origin} or another table lost rows while being read; start again."
-            )
+                yield chunk, slice(start, start + len(chunk))
+                start += len(chunk)
 
 
 def _unseen_notices(unseen: Mapping[str, int]) -> list[str]:
@@ -452,12 +432,17 @@ def read_rows(
             owners |= dict.fromkeys(own.tolist())
             if client is not None:
                 chunk = chunk.only(own == normalized(client))
-                if not len(chunk.frame):
-                    continue
         x, unknown = schema.encode(chunk)
         unseen.update(unknown)
-        y = schema.targets(chunk) if targets else np.zeros(len(chunk.frame))
-        x, complete = _complete(chunk, schema, x, y, targets)
+        y = schema.targets(chunk) if targets else np.zeros(len(chunk))
+        if schema.missing == "impute":
+            x = schema.impute(x)
+        gaps = np.isnan(np.column_stack([x, y]))
+        if not targets or schema.missing == "error":
+            features = [c.name for c in schema.columns for _ in c.features]
+            for name, missing in zip([*features, schema.target], gaps.T, strict=True):
+                chunk.require(name, missing)
+        complete = ~gaps.any(1)
         dropped += int((~complete).sum())
         xs.append(x[complete])
         ys.append(y[complete])
@@ -472,19 +457,3 @@ def read_rows(
     notices += [f"{dropped} rows with missing cells were dropped."] if dropped else []
     name = client or (next(iter(owners)) if len(owners) == 1 else table.name)
     return Rows(name, np.concatenate(xs), np.concatenate(ys) if targets else None, tuple(notices))
-
-
-def _complete(
-    chunk: Chunk, schema: Schema, x: np.ndarray, y: np.ndarray, targets: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return features without gaps, and which rows can be used."""
-    if schema.missing == "impute":
-        x = schema.impute(x)
-    gaps = np.isnan(x).any(1) | np.isnan(y)
-    if gaps.any() and not (targets and schema.missing in ("drop", "impute")):
-        at = int(np.flatnonzero(gaps)[0])
-        columns = [c.name for c in schema.columns for _ in c.features]
-        bad = np.flatnonzero(np.isnan(x[at]))
-        name = columns[bad[0]] if len(bad) else schema.target
-        raise InputError(f"{place(chunk, at)}: column {name!r} is missing; fill it.")
-    return x, ~gaps
