@@ -89,10 +89,6 @@ def test_too_many_writers(images: Images, writers: int) -> None:
     refused(lambda: hands(images, writers), f"{writers} writers cannot share the 1797 images")
 
 
-def test_more_samples_than_there_are() -> None:
-    refused(lambda: digits(30, 0, samples=50), "ask for fewer clients or samples")
-
-
 def test_scikit_learn_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     refused(digit_images, "pip install scikit-learn")

@@ -16,11 +16,9 @@ from scipy import stats
 from pacpfl.data.image_files import load_images
 from pacpfl.data.images import (
     Images,
-    Part,
     by_writer,
     dirichlet,
     divide,
-    federation,
     samples,
     split,
 )
@@ -59,20 +57,6 @@ def test_pixels_become_rows_between_0_and_1() -> None:
     np.testing.assert_allclose(found.x, expected, rtol=1e-6)
     both = Images("set", np.array([[[0, 255]]], np.uint8), np.array([0]), 2)
     assert samples(both, np.array([0])).x.tolist() == [[0.0, 1.0]]
-
-
-def test_a_federation_says_what_it_holds() -> None:
-    parts = [
-        Part("one", np.array([0, 1]), np.array([2])),
-        Part("two", np.array([3]), np.array([4])),
-    ]
-    found = federation(GOOD, parts[:1], parts[1:])
-    assert (found.name, found.classes, found.shape) == ("set", 3, (2, 3))
-    assert (found.target, found.features) == ("label", tuple(f"pixel {n}" for n in range(6)))
-    (one,), (two,) = found.existing, found.new
-    assert (one.name, two.name) == ("one", "two")
-    np.testing.assert_array_equal(one.train.x, samples(GOOD, np.array([0, 1])).x)
-    assert (one.test.y.tolist(), two.train.y.tolist(), two.test.y.tolist()) == ([2], [2], [1])
 
 
 # ---- partitions ----
@@ -118,8 +102,8 @@ def test_dirichlet_uses_every_sample_once(new_clients: int) -> None:
         for part in (client.train, client.test):
             assert part.y.tolist() == SKEWED.labels[rows_of(part)].tolist()
         assert len(client.test) == round(0.2 * len(client.train + client.test))
-    assert found.classes == 10
-    assert found.shape == (1, 3)
+    assert (found.name, found.classes, found.shape) == ("numbered", 10, (1, 3))
+    assert (found.target, found.features) == ("label", ("pixel 0", "pixel 1", "pixel 2"))
 
 
 def test_the_test_part_has_the_clients_own_labels() -> None:

@@ -125,16 +125,6 @@ def test_a_client_that_does_not_fit_is_named_and_leaves_no_store(
     refused(lambda: open_store(tmp_path), str(tmp_path))
 
 
-def test_an_interrupted_write_leaves_no_store(tmp_path: Path) -> None:
-    def parts() -> Iterator[Samples]:
-        yield from make_parts((3, 3))
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_store(tmp_path, parts(), FEATURES)
-    refused(lambda: open_store(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("name", "end"),
     [

@@ -11,9 +11,9 @@ random order within a class, from a random start; every sample has probability t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import repeat
 
 import numpy as np
 
@@ -71,14 +71,6 @@ class Images:
         return self.images.shape[1], self.images.shape[2]
 
 
-class Part(NamedTuple):
-    """One client of a partition: the rows it trains on and the rows it is tested on."""
-
-    name: str
-    train: np.ndarray
-    test: np.ndarray
-
-
 def samples(images: Images, rows: np.ndarray) -> Samples:
     """Return x [m, H W] in 0..1 with ink high, and y, the class numbers; float32 both."""
     x = images.images[rows].reshape(len(rows), -1).astype(np.float32)
@@ -86,15 +78,26 @@ def samples(images: Images, rows: np.ndarray) -> Samples:
     return Samples(x, images.labels[rows].astype(np.float32))
 
 
-def federation(images: Images, existing: Sequence[Part], new: Sequence[Part] = ()) -> Federation:
-    """Make a client of every part of a partition."""
+def federation(
+    images: Images,
+    rows: Mapping[str, np.ndarray],
+    existing: int,
+    test_fraction: float,
+    randoms: Iterable[np.random.Generator],
+    most: int | None = None,
+) -> Federation:
+    """Make a client of each of the named rows, which trains on at most `most` of those not tested.
 
-    def client(part: Part) -> Client:
-        return Client(part.name, samples(images, part.train), None, samples(images, part.test))
-
-    old, joining = (tuple(map(client, parts)) for parts in (existing, new))
+    The first `existing` clients train together; the others join afterwards.
+    """
+    everyone = []
+    for (name, own), random in zip(rows.items(), randoms, strict=False):
+        count = int(_tested(np.array(len(own)), test_fraction))
+        train, test = (own[part] for part in split(images.labels[own], count, random))
+        everyone.append(Client(name, samples(images, train[:most]), None, samples(images, test)))
+    old, new = tuple(everyone[:existing]), tuple(everyone[existing:])
     pixels = tuple(f"pixel {number}" for number in range(images.images[0].size))
-    return Federation(images.name, old, joining, pixels, "label", images.classes, images.shape)
+    return Federation(images.name, old, new, pixels, "label", images.classes, images.shape)
 
 
 def by_writer(
@@ -134,14 +137,9 @@ def by_writer(
     chosen = ranking[enough[ranking]][:wanted]
     rows = np.split(np.argsort(position, kind="stable"), np.cumsum(counts)[:-1])  # of each writer
 
-    def part(writer: int) -> Part:
-        own = rows[writer]
-        random = np.random.default_rng([_SPLIT, seed, writer])
-        train, test = split(images.labels[own], int(tests[writer]), random)
-        return Part(f"writer {names[writer]}", own[train[:samples]], own[test])
-
-    parts = [part(int(writer)) for writer in chosen]
-    return federation(images, parts[:clients], parts[clients:])
+    named = {f"writer {names[writer]}": rows[writer] for writer in chosen}
+    randoms = [np.random.default_rng([_SPLIT, seed, writer]) for writer in chosen.tolist()]
+    return federation(images, named, clients, test_fraction, randoms, samples)
 
 
 def dirichlet(
@@ -181,15 +179,10 @@ def dirichlet(
             "least."
         )
 
-    def part(number: int) -> Part:
-        own = rows[number]
-        test = int(_tested(np.array(len(own)), test_fraction))
-        train, test_rows = split(images.labels[own], test, random)
-        group, place = ("existing", number) if number < clients else ("new", number - clients)
-        return Part(f"{group}-{place:02d}", own[train], own[test_rows])
-
-    every = [part(number) for number in range(parts)]
-    return federation(images, every[:clients], every[clients:])
+    names = [f"existing-{place:02d}" for place in range(clients)]
+    names += [f"new-{place:02d}" for place in range(new_clients)]
+    named = dict(zip(names, rows, strict=True))
+    return federation(images, named, clients, test_fraction, repeat(random))
 
 
 def divide(

@@ -163,8 +163,8 @@ def standardize(federation: Federation, how: str) -> Federation:
 def _scaled(clients: Sequence[Client], scalers: dict[str, Scaler]) -> tuple[Client, ...]:
     for part in ("train", "later", "test"):
         held = {c.name: getattr(c, part) for c in clients if getattr(c, part) is not None}
-        scaled: dict[str, Any] = _scaled_part(held, scalers)
-        clients = [replace(c, **{part: scaled.get(c.name)}) for c in clients]
+        scaled: dict[str, Any] = {c.name: None for c in clients} | _scaled_part(held, scalers)
+        clients = [replace(c, **{part: scaled[c.name]}) for c in clients]
     return tuple(clients)
 
 

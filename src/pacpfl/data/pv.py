@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import signal
+from scipy import linalg, signal
 
 from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Sky, Weather, airmass, hour_of_day, require_pvlib, sky
@@ -152,12 +152,10 @@ def house_records(
     )
 
 
-def _seeds(
-    seed: int, clients: int, new_clients: int
-) -> tuple[list[np.random.SeedSequence], list[np.random.SeedSequence]]:
+def _seeds(seed: int, *counts: int) -> list[list[np.random.SeedSequence]]:
     """Return one for each existing and each new house; those of a house do not depend on the counts."""
-    existing, new = np.random.SeedSequence([20180601, seed]).spawn(2)
-    return existing.spawn(clients), new.spawn(new_clients)
+    groups = np.random.SeedSequence([20180601, seed]).spawn(2)
+    return [group.spawn(count) for group, count in zip(groups, counts, strict=True)]
 
 
 def _record(
@@ -264,8 +262,7 @@ def array_size(module: Mapping[str, float], inverter: Mapping[str, float]) -> tu
 def sample_hours(local: pd.DatetimeIndex, year: int) -> np.ndarray:
     """Return where the hours 8 to 17 of June and July of a year stand."""
     inside = (local.year == year) & np.isin(local.month, MONTHS)
-    inside &= (local.hour >= FIRST_HOUR) & (local.hour <= LAST_HOUR)
-    return np.flatnonzero(inside)
+    return np.flatnonzero(inside & (local.hour >= FIRST_HOUR) & (local.hour <= LAST_HOUR))
 
 
 def _chosen_hours(
@@ -275,7 +272,7 @@ def _chosen_hours(
     hours = {year: sample_hours(weather.local, year) for year in weather.local.year.unique()}
     complete = [y for y, found in hours.items() if len(found) == SAMPLES and found[0] >= reach]
     train, test = years or (*complete[:2], None, None)[:2]
-    if train is None or test is None or train == test or not {train, test} <= set(complete):
+    if train == test or not {train, test} <= set(complete):
         wanted = "two years" if years is None else f"the years {train} and {test}, each its own,"
         raise InputError(
             f"{weather.source} goes from {weather.times[0]:%Y-%m-%d} to {weather.times[-1]:%Y-%m-%d}, "
@@ -319,16 +316,12 @@ def select_lags(
 
 
 def partial_autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
-    """Compute phi_11, phi_22, ... up to the longest lag, by the recursion of Levinson and Durbin.
+    """Compute phi_11, phi_22, ... up to the longest lag.
 
     The one at lag h is the correlation of x_t and x_{t-h} that the hours between them do not explain: the
-    last coefficient of the best linear prediction of x_t from x_{t-1}, ..., x_{t-h}.
-
-        phi_hh = (r_h - sum_j phi_{h-1,j} r_{h-j}) / (1 - sum_j phi_{h-1,j} r_j)
-        phi_hj = phi_{h-1,j} - phi_hh phi_{h-1,h-j}
-
-    with r the autocorrelations (sums over all pairs divided by the whole length, which keeps every
-    |phi_hh| <= 1).
+    last coefficient of the best linear prediction of x_t from x_{t-1}, ..., x_{t-h}, which solves the
+    Toeplitz system R phi = r of the autocorrelations (sums over all pairs divided by the whole length,
+    which keeps every |phi_hh| <= 1).
     """
     series = np.asarray(series, float)
     if series.ndim != 1 or len(series) <= longest or not np.isfinite(series).all():
@@ -340,13 +333,6 @@ def partial_autocorrelation(series: np.ndarray, longest: int) -> np.ndarray:
         raise InputError("A series that never changes has no autocorrelation; leave it out.")
     centred = series - series.mean()
     covariance = signal.correlate(centred, centred, method="fft")[len(series) - 1 :]
-    correlation = covariance / covariance[0]
-    found = np.zeros(longest)
-    coefficients = np.zeros(0)  # phi_{h-1, 1 .. h-1}
-    unexplained = 1.0
-    for lag in range(1, longest + 1):
-        last = (correlation[lag] - coefficients @ correlation[lag - 1 : 0 : -1]) / unexplained
-        coefficients = np.append(coefficients - last * coefficients[::-1], last)
-        unexplained *= 1.0 - last**2
-        found[lag - 1] = last
-    return found
+    r = covariance / covariance[0]
+    lags = range(1, longest + 1)
+    return np.array([linalg.solve_toeplitz(r[:lag], r[1 : lag + 1])[-1] for lag in lags])

@@ -10,7 +10,6 @@ import os
 import re
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
@@ -117,11 +116,11 @@ def fetch_pvgis(
         what = f"The weather kept in {path} cannot be used"
         with explained(what, "delete the file and it is fetched again", InputError):
             return read_pvgis_csv(path)
-    question = {"lat": latitude, "lon": longitude, "startyear": years[0], "endyear": years[1]}
-    question |= {"angle": 0, "components": 1, "outputformat": "csv"}
+    place = f"lat={latitude}&lon={longitude}&startyear={years[0]}&endyear={years[1]}"
+    asked = f"{place}&angle=0&components=1&outputformat=csv"
     remedy = "read a CSV file exported from its website, or use synthetic weather"
     with explained("There is no weather from PVGIS", remedy, InputError):
-        fetch(f"{url}?{urlencode(question)}", path, **options)
+        fetch(f"{url}?{asked}", path, **options)
         try:
             weather = read_pvgis_csv(path)
             if _covered_years(weather.times) != years:

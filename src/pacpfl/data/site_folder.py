@@ -34,12 +34,12 @@ def read_site_folder(path: Path) -> Federation:
     """Return the site's clients, in the order of their names; all of them exist, none is new."""
     if (path / "store.json").is_file():
         store = open_store(path)
-        ends = store.offsets.tolist()
-        clients = tuple(
-            Client(f"client-{number:06d}", Samples(store.x[start:end], store.y[start:end]))
-            for number, (start, end) in enumerate(pairwise(ends))
-        )
-        width, classes, shape = store.features, None, None
+        rows = [slice(*ends) for ends in pairwise(store.offsets.tolist())]
+        clients = [
+            Client(f"client-{number:06d}", Samples(store.x[own], store.y[own]))
+            for number, own in enumerate(rows)
+        ]
+        forms: set[Any] = {(store.features, None, None)}
     else:
         read = [_read(file) for file in sorted(path.glob("*.npz"))]
         if not read:
@@ -47,15 +47,15 @@ def read_site_folder(path: Path) -> Federation:
                 f"{path} holds neither .npz files nor a client store; put one .npz with x and y for each "
                 "client there."
             )
-        clients, forms = zip(*read, strict=True)
-        if len(set(forms)) > 1:
-            raise InputError(
-                f"The clients in {path} differ in their number of features, classes or shape; give all "
-                "the same."
-            )
-        width, classes, shape = forms[0]
+        clients, forms = [client for client, _ in read], {form for _, form in read}
+    if len(forms) > 1:
+        raise InputError(
+            f"The clients in {path} differ in their number of features, classes or shape; give all the "
+            "same."
+        )
+    width, classes, shape = forms.pop()
     names = ("x",) if width == 1 else tuple(f"x{j + 1}" for j in range(width))
-    return Federation(path.name, clients, (), names, "y", classes, shape)
+    return Federation(path.name, tuple(clients), (), names, "y", classes, shape)
 
 
 def write_client_file(folder: Path, client: Client, federation: Federation) -> Path:
@@ -73,32 +73,27 @@ def write_client_file(folder: Path, client: Client, federation: Federation) -> P
 def _read(path: Path) -> tuple[Client, tuple[int, int | None, tuple[int, ...] | None]]:
     """Read a client, and how many features, which classes and what shape it has."""
     arrays = open_npz(path, NAMES, "np.savez(path, x=..., y=...)")
-    parts: dict[str, Samples] = {}
+    parts: dict[str, Any] = {}
     for part, suffix in PARTS.items():
-        names = (f"x{suffix}", f"y{suffix}")
-        given = [name for name in names if name in arrays]
-        if len(given) == 1 or (part == "train" and not given):
-            raise InputError(f"{path} must hold both {names[0]!r} and {names[1]!r}; save both.")
-        if given:
-            parts[part] = _samples(path, *(arrays[name] for name in names))
+        x, y = (arrays.get(f"{letter}{suffix}") for letter in "xy")
+        if x is None or y is None:
+            if part == "train" or x is not y:
+                raise InputError(f"{path} must hold both 'x{suffix}' and 'y{suffix}'; save both.")
+            continue
+        if x.ndim != 2 or y.shape != x.shape[:1] or not len(y) or x.dtype.kind not in "fiub":
+            raise InputError(
+                f"{path}: x must be a table of numbers and y one number for each of its rows; they have "
+                f"shapes {x.shape} and {y.shape}."
+            )
+        parts[part] = Samples(x.astype(float), y.astype(float))
+        if not (np.isfinite(parts[part].x).all() and np.isfinite(parts[part].y).all()):
+            raise InputError(
+                f"{path} holds numbers that are not finite; correct or leave out the rows."
+            )
     classes, shape = arrays.get("classes"), arrays.get("shape")
     form = (
         parts["train"].x.shape[1],
         None if classes is None else int(classes.item()),
         None if shape is None else tuple(int(side) for side in shape),
     )
-    return Client(path.stem, parts["train"], parts.get("later"), parts.get("test")), form
-
-
-def _samples(path: Path, x: np.ndarray, y: np.ndarray) -> Samples:
-    if x.ndim != 2 or y.shape != x.shape[:1] or not len(y) or x.dtype.kind not in "fiub":
-        raise InputError(
-            f"{path}: x must be a table of numbers and y one number for each of its rows; they have "
-            f"shapes {x.shape} and {y.shape}."
-        )
-    x, y = x.astype(float), y.astype(float)
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InputError(
-            f"{path} holds numbers that are not finite; correct or leave out the rows."
-        )
-    return Samples(x, y)
+    return Client(path.stem, **parts), form

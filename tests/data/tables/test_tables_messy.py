@@ -57,10 +57,10 @@ def load(source: Any, **more: Any) -> Tables:
         (b"x,colour,y\n1,red,2\nNaN,red,3\n", "row 2: column 'x' is missing"),
         (b"x,colour,y\n1,red,2\n2,red,\n", "row 2: column 'y' is missing"),
         (b"x,colour,y\n1,red,2\ninf,red,3\n", "row 2: column 'x' holds 'inf'"),
-        (b"x,colour,y\n1,red,2,9\n2,red,3,9\n", "more cells than its first"),
+        (b"x,colour,y\n1,red,2,9\n2,red,3,9\n", "loss of data"),
         (b"x,colour,y\n1,red,2\n1,red,2\n1,red,2,9\n", "line 4"),
         (b'x,colour,y\n1,"red,2\n', "cannot be read"),
-        (b"x,colour,y\n1,r\xe9d,2\n", "is not in UTF-8"),
+        (b"x,colour,y\n1,r\xe9d,2\n", "cannot be read .*utf-8.* save it again in UTF-8"),
         ("x,colour,y\n1,red,2\n".encode("utf-16"), "is not a text file in UTF-8"),
     ],
 )

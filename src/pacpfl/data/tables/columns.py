@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -135,17 +136,11 @@ class Evidence:
     """Counts of what has been seen in one column: enough to tell its kind."""
 
     name: str
-    rows: int = 0
-    missing: int = 0
-    numeric: int = 0
-    boolean: int = 0
-    dated: int = 0
-    unclear: int = 0  # dates that are not written as ISO 8601 has them
-    first_unclear: str = ""  # where the first of them stands
+    seen: Counter[str] = field(default_factory=Counter)  # rows in all, and cells of each kind
+    first: dict[str, str] = field(default_factory=dict)  # where the first cell of a kind stands
     words: set[str] = field(default_factory=set)  # hardly more than MOST_CATEGORIES
     levels: set[float] = field(default_factory=set)  # numbers, hardly more than MOST_LEVELS
     foreign: str = ""  # what else it holds: no number, text or date
-    first_other: str = ""  # where the first cell stands that is no number
     whole: bool = True  # all numbers are whole
 
     def add(self, chunk: Chunk) -> np.ndarray:
@@ -154,30 +149,34 @@ class Evidence:
         self.foreign = self.foreign or foreign_content(cells)
         if self.foreign:
             return cells.isna().to_numpy(bool)
-        found = read_numbers(cells, chunk.decimal)
-        numbers = found.values[~found.missing & ~found.bad]
-        self.rows += len(cells)
-        self.missing += int(found.missing.sum())
-        self.numeric += len(numbers)
+        values, missing, bad = read_numbers(cells, chunk.decimal)
+        numbers = values[~missing & ~bad]
+        self.seen.update(rows=len(cells), missing=int(missing.sum()), number=len(numbers))
         if not self.many_levels:
             self.levels |= set(np.unique(numbers)[: MOST_LEVELS + 1].tolist())
         self.whole = self.whole and bool(np.all(numbers % 1 == 0))
-        if found.bad.any():
-            self._add_others(chunk, found.bad)
-        return found.missing
+        if bad.any():
+            self._add_others(chunk, cells[bad])
+        return missing
 
-    def _add_others(self, chunk: Chunk, bad: np.ndarray) -> None:
-        others = chunk.frame[self.name][bad]
-        self.first_other = self.first_other or chunk.holds(self.name, bad)
-        self.boolean += int(np.isfinite(read_booleans(others)).sum())
-        self.dated += int(read_times(others).notna().sum())
+    def _add_others(self, chunk: Chunk, others: pd.Series) -> None:
         unclear = _texts(others).str.match(_OTHER_DATE)
-        if unclear.any():
-            self.unclear += int(unclear.sum())
-            where = chunk.frame.index.isin(others.index[unclear])
-            self.first_unclear = self.first_unclear or chunk.holds(self.name, where)
+        kinds = {
+            "other": np.ones(len(others), bool),
+            "boolean": np.isfinite(read_booleans(others)),
+            "date": read_times(others).notna(),
+            "unclear": unclear,  # a date that is not written as ISO 8601 has it
+        }
+        self.seen.update({kind: int(cells.sum()) for kind, cells in kinds.items()})
+        for kind in ("other", "unclear"):
+            if kind not in self.first and kinds[kind].any():
+                self.first[kind] = chunk.holds(others[kinds[kind]])
         if not self.many_words:
             self.words.update(read_texts(others).tolist())
+
+    @property
+    def missing(self) -> int:
+        return self.seen["missing"]
 
     @property
     def many_words(self) -> bool:
@@ -191,15 +190,13 @@ class Evidence:
     def kind(self) -> str:
         """Return number, boolean, date, unclear (dates written in other ways), category, text (too many
         different words), mixed, foreign (neither of these) or empty."""
-        present = self.rows - self.missing
+        seen, present = self.seen, self.seen["rows"] - self.seen["missing"]
         rules = {
             "foreign": bool(self.foreign),
             "empty": not present,
-            "number": self.numeric == present,
-            "boolean": self.boolean == present,
-            "date": self.dated == present,
-            "unclear": bool(self.unclear) and self.dated + self.unclear >= present,
-            "mixed": 2 * self.numeric >= present,
+            **{kind: seen[kind] == present for kind in ("number", "boolean", "date")},
+            "unclear": bool(seen["unclear"]) and seen["date"] + seen["unclear"] >= present,
+            "mixed": 2 * seen["number"] >= present,
             "text": self.many_words,
         }
         return next((kind for kind, applies in rules.items() if applies), "category")
@@ -216,51 +213,42 @@ def kind_for_learning(evidence: Evidence, categorical: bool = False, dated: bool
         return "category"
     if dated and kind not in ("date", "foreign", "empty", "unclear"):
         raise InputError(
-            f"{evidence.first_other or f'{column} holds numbers'}, and it is named in tables.dates; "
+            f"{evidence.first.get('other', f'{column} holds numbers')}, and it is named in tables.dates; "
             "write dates like 2024-05-31 or 2024-05-31T14:00."
         )
     refusals = {
-        "foreign": f"{column} holds {evidence.foreign}, and neither numbers, texts nor dates; put it "
-        "into tables.ignore, or turn it into one of these.",
-        "empty": f"{column} has no values at all; put it into tables.ignore, or fill it.",
-        "unclear": f"{evidence.first_unclear}, a date that is not written like 2024-05-31; write all "
-        "of them so, or put the column into tables.ignore.",
-        "mixed": f"{evidence.first_other}, where other rows have numbers; correct it, or name the "
-        "column in tables.categorical or tables.ignore.",
-        "text": f"{column} holds more than {MOST_CATEGORIES} different texts, too many to learn from; "
-        "put it into tables.ignore, or name it in tables.categorical.",
+        "foreign": f"{column} holds {evidence.foreign}, and neither numbers, texts nor dates",
+        "empty": f"{column} has no values at all",
+        "unclear": f"{evidence.first.get('unclear')}, a date that is not written like 2024-05-31",
+        "mixed": f"{evidence.first.get('other')}, where other rows have numbers",
+        "text": f"{column} holds more than {MOST_CATEGORIES} different texts, too many to learn from",
     }
     if kind in refusals:
-        raise InputError(refusals[kind])
+        way = "tables.categorical or " if kind in ("mixed", "text") else ""
+        raise InputError(f"{refusals[kind]}; correct it, or name the column in {way}tables.ignore.")
     return kind
 
 
 def decide_task(evidence: Evidence, task: str) -> str:
     """Return "regression" or "classes", or raise where the target is neither."""
     kind, target = evidence.kind, f"The target {evidence.name!r}"
-    if kind == "empty":
-        raise InputError(f"{target} has no values at all; fill it or choose another.")
-    if kind in ("date", "unclear", "foreign"):
-        content = evidence.foreign or "dates"
+    others = {"empty": "no values at all", "date": "dates", "unclear": "dates"}
+    if content := evidence.foreign or others.get(kind):
         raise InputError(f"{target} holds {content}; choose a column of numbers or classes.")
-    numbers = kind == "number" and evidence.levels != {0.0, 1.0}
-    if task == "regression" or (task == "auto" and numbers):
-        if kind != "number":
-            raise InputError(
-                f"{evidence.first_other}, and the target must be numbers; correct it, or set "
-                'tables.task = "classes".'
-            )
-        return "regression"
-    if task == "auto" and kind == "mixed":
+    if task == "auto":
+        numbers = kind == "mixed" or (kind == "number" and evidence.levels != {0.0, 1.0})
+        task = "regression" if numbers else "classes"
+    if task == "regression" and kind != "number":
         raise InputError(
-            f"{evidence.first_other}, where other rows have numbers; correct it, or set tables.task."
+            f"{evidence.first['other']}, and the target must be numbers; correct it, or set "
+            'tables.task = "classes".'
         )
-    if evidence.many_words or (evidence.numeric and evidence.many_levels):
+    if task == "classes" and (evidence.many_words or evidence.many_levels):
         raise InputError(
             f"{target} has more than {MOST_LEVELS} different values, too many classes; choose another "
             'target, or set tables.task = "regression".'
         )
-    return "classes"
+    return task
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import time, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pacpfl.errors import InputError, explained, imported, reason
+from pacpfl.errors import InputError, explained, imported
 
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 DELIMITERS = (",", ";", "\t", "|")
@@ -61,24 +61,21 @@ class Chunk:
             )
         return self.frame[name]
 
-    def place(self, name: str, chosen: np.ndarray) -> str:
-        """Say where the first of the chosen cells of a column stands."""
-        return f"{self.origin}, row {self.frame.index[chosen][0]}: column {name!r}"
-
-    def holds(self, name: str, chosen: np.ndarray) -> str:
-        """Say where the first of the chosen cells of a column stands, and what it holds."""
-        text = str(self.frame[name][chosen].iloc[0]).strip()
-        return f"{self.place(name, chosen)} holds {text!r}"
+    def holds(self, cells: pd.Series) -> str:
+        """Say where the first of some cells of a column stands, and what it holds."""
+        text, row = str(cells.iloc[0]).strip(), cells.index[0]
+        return f"{self.origin}, row {row}: column {cells.name!r} holds {text!r}"
 
     def refuse(self, name: str, bad: np.ndarray, words: str) -> None:
         """Raise if any cell of a column is bad: where the first one is, what it holds, and these words."""
         if bad.any():
-            raise InputError(f"{self.holds(name, bad)}, {words}.")
+            raise InputError(f"{self.holds(self.frame[name][bad])}, {words}.")
 
     def require(self, name: str, missing: np.ndarray, remedy: str = "fill it") -> None:
         """Raise if any cell of a column is missing."""
         if missing.any():
-            raise InputError(f"{self.place(name, missing)} is missing; {remedy}.")
+            row = self.frame.index[missing][0]
+            raise InputError(f"{self.origin}, row {row}: column {name!r} is missing; {remedy}.")
 
 
 def foreign_content(column: pd.Series) -> str:
@@ -260,9 +257,8 @@ def _checked_header(names: Iterable[Any], origin: str) -> tuple[str, ...]:
 
 
 def _parquet(path: Path) -> Any:
-    return imported("pyarrow.parquet", f"{path} is Parquet and", "'pacpfl[tables]'").ParquetFile(
-        path
-    )
+    module = imported("pyarrow.parquet", f"{path} is Parquet and", "'pacpfl[tables]'")
+    return module.ParquetFile(path)
 
 
 def _is_parquet(path: Path) -> bool:
@@ -274,21 +270,7 @@ def opening(path: Path) -> AbstractContextManager[None]:
     return explained(f"{path} cannot be read", "check its permissions", OSError)
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> AbstractContextManager[None]:
     """Turn whatever a parser says about a broken file into one sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not in UTF-8 (byte {error.start}); save it as CSV in UTF-8."
-        ) from error
-    except (ValueError, OSError, Warning) as error:
-        said = reason(error).removeprefix("Error tokenizing data. C error: ")
-        if "loss of data" in said:
-            said = "its rows have more cells than its first line, which must be the header"
-        raise InputError(
-            f"{path} cannot be read as a table ({said}); mend that place, or save it again."
-        ) from error
+    remedy = "mend that place, or save it again in UTF-8 with a first line that names every column"
+    return explained(f"{path} cannot be read as a table", remedy, ValueError, OSError, Warning)

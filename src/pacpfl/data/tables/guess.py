@@ -179,17 +179,18 @@ def _settle(
 
 def _useful(source: str, target: str, columns: Sequence[Evidence], words: list[str]) -> list[str]:
     """Name the columns to learn from, and say why the others are not."""
-    ignored = {column.name: why for column in columns if (why := _useless(column))}
-    used = [column.name for column in columns if column.name not in ignored]
-    for column in columns:
-        if column.name in used:
-            kind_for_learning(column)  # raises where rows disagree
+    useless = {column.name: why for column in columns if (why := _useless(column))}
+    ignored = [f"{name!r}, {why}" for name, why in useless.items()]
+    used = [column for column in columns if column.name not in useless]
     if not used:
-        why = "".join(f" ({name!r}: {reason})" for name, reason in islice(ignored.items(), 1))
+        why = f" ({ignored[0]})" if ignored else ""
         raise InputError(f"{source} has no column to learn {target!r} from{why}; add one.")
-    words.append(f"Learning from {len(used)} columns: {_listed(used)}.")
-    words += [f"Not used: {name!r}, {reason}." for name, reason in ignored.items()]
-    return used
+    for column in used:
+        kind_for_learning(column)  # raises where rows disagree
+    names = [column.name for column in used]
+    words.append(f"Learning from {len(names)} columns: {_listed(names)}.")
+    words += [f"Not used: {each}." for each in ignored]
+    return names
 
 
 def _useless(evidence: Evidence) -> str:

@@ -133,15 +133,14 @@ def column_kinds(
 
 
 def _missing_notices(scan: Scan, settings: TableSettings) -> list[str]:
-    counts = {name: seen.missing for name, seen in scan.evidence.items() if seen.missing}
-    if not counts:
+    missing = [f"{n!r} {seen.missing}" for n, seen in scan.evidence.items() if seen.missing]
+    if not missing:
         return []
-    cells = ", ".join(f"{name!r} {count}" for name, count in counts.items())
-    rows = int((~scan.complete).sum())
+    filled, lacking = "Missing features were replaced by training medians. ", " without a target"
     if settings.missing == "drop":
-        return [f"Missing cells: {cells}. {rows} rows were dropped."]
-    words = "Missing features were replaced by training medians."
-    return [f"Missing cells: {cells}. {words} {rows} rows without a target were dropped."]
+        filled = lacking = ""
+    rows = int((~scan.complete).sum())
+    return [f"Missing cells: {', '.join(missing)}. {filled}{rows} rows{lacking} were dropped."]
 
 
 def learning_columns(tables: Sequence[Table], settings: TableSettings) -> tuple[str, ...]:
@@ -354,7 +353,8 @@ class _Reading:
                 groups[new].append(Client(name, train, later, test))
         return Federation(
             Path(self.settings.source).stem or "tables",
-            *map(tuple, groups),
+            tuple(groups[0]),
+            tuple(groups[1]),
             *schema.form[:3],
             unscaled=schema.unscaled,
             constants=True,
