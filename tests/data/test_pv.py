@@ -97,58 +97,17 @@ def test_features_are_the_series_looked_up_by_the_clock(
 ) -> None:
     """Every number of the table is looked up by its own time of day, not by counting rows."""
     record, client = records[which], federation.existing[which]
+    light = sky(weather)
+    station = direct_irradiance(light, weather.latitude, 180.0)
     clock = {time.floor("h"): i for i, time in enumerate(weather.local)}
     for year, samples in ((2018, client.train), (2019, client.test)):
         for row, time in enumerate(hours_by_hand(year)):
             now = clock[time]
             assert samples.y[row] == record.output[now]
-            assert samples.x[row, 1] == record.temperature[now]
-            assert samples.x[row, 2] == record.wind[now]
+            seen = [light.height[now], record.temperature[now], record.wind[now]]
+            assert samples.x[row, :4].tolist() == [*seen, station[now - 1]]
             past = [record.output[clock[time - pd.Timedelta(hours=lag)]] for lag in PAPER_LAGS]
             assert samples.x[row, 4:].tolist() == past
-
-
-def test_sun_and_station_against_plain_geometry(weather: Weather, federation: Federation) -> None:
-    """Sun height by the textbook's formula, and the station's plane by a scalar product."""
-    client = federation.existing[0]
-    clock = {time.floor("h"): i for i, time in enumerate(weather.local)}
-    for row, time in list(enumerate(hours_by_hand(2018)))[::7]:
-        height, _ = sun(weather, weather.times[clock[time]])
-        assert client.train.x[row, 0] == pytest.approx(np.degrees(height), abs=0.4)
-
-        before = clock[time] - 1
-        height, azimuth = sun(weather, weather.times[before])
-        tilt = np.radians(weather.latitude)
-        towards_sun = np.array(
-            [np.cos(height) * np.sin(azimuth), np.cos(height) * np.cos(azimuth), np.sin(height)]
-        )
-        normal = np.array([0.0, -np.sin(tilt), np.cos(tilt)])  # east, north, up: it leans south
-        beam = weather.beam[before] / np.sin(height)
-        assert client.train.x[row, 3] == pytest.approx(
-            beam * max(normal @ towards_sun, 0.0), rel=0.03, abs=3.0
-        )
-
-
-def sun(weather: Weather, time: pd.Timestamp) -> tuple[float, float]:
-    """Height and azimuth in radians, from declination, equation of time and hour angle."""
-    day = time.day_of_year + (time.hour + time.minute / 60) / 24 - 1
-    angle = 2 * np.pi * day / 365
-    declination = (
-        0.006918 - 0.399912 * np.cos(angle) + 0.070257 * np.sin(angle)
-        - 0.006758 * np.cos(2 * angle) + 0.000907 * np.sin(2 * angle)
-    )  # fmt: skip
-    minutes = 229.18 * (
-        0.000075 + 0.001868 * np.cos(angle) - 0.032077 * np.sin(angle)
-        - 0.014615 * np.cos(2 * angle) - 0.040849 * np.sin(2 * angle)
-    )  # fmt: skip
-    solar = time.hour + time.minute / 60 + weather.longitude / 15 + minutes / 60
-    hour_angle, latitude = np.radians(15 * (solar - 12)), np.radians(weather.latitude)
-    sine = np.sin(latitude) * np.sin(declination)
-    sine += np.cos(latitude) * np.cos(declination) * np.cos(hour_angle)
-    east = -np.cos(declination) * np.sin(hour_angle)
-    north = np.cos(latitude) * np.sin(declination)
-    north -= np.sin(latitude) * np.cos(declination) * np.cos(hour_angle)
-    return float(np.arcsin(sine)), float(np.arctan2(east, north))
 
 
 def test_first_and_random_windows(weather: Weather, federation: Federation) -> None:

@@ -82,15 +82,6 @@ def test_every_cell_arrives_whatever_the_file_looks_like(folder: Path) -> None:
     check_federation(federation)
 
 
-def test_chunks_change_nothing(folder: Path) -> None:
-    (folder / "b.csv").unlink()
-    one = load(folder).federation
-    for chunk in (1, 7):
-        for a, b in zip(one.existing, load(folder, chunk=chunk).federation.existing, strict=True):
-            np.testing.assert_array_equal(a.train.x, b.train.x)
-            np.testing.assert_array_equal(a.train.y, b.train.y)
-
-
 def test_one_table_with_a_column_of_clients(folder: Path, tmp_path: Path) -> None:
     """Rows of the clients in between each other: the same federation."""
     parts = [frame(rows, seed).assign(site=name) for name, rows, seed in SITES]
@@ -103,25 +94,6 @@ def test_one_table_with_a_column_of_clients(folder: Path, tmp_path: Path) -> Non
         assert not found
     again = everyone(load(whole.sample(frac=1, random_state=1), client="site").federation)
     assert set(rows_of(again["a"])) == set(range(1000, 1020))
-
-
-def test_frames_of_other_libraries_are_read_by_their_columns() -> None:
-    class Foreign:
-        """What polars offers of a data frame."""
-
-        def __init__(self, inner: pd.DataFrame) -> None:
-            self.inner, self.columns = inner, list(inner.columns)
-
-        def to_dict(self) -> dict[str, Any]:
-            return self.inner.to_dict()
-
-        def __getitem__(self, name: str) -> pd.Series:
-            return self.inner[name]
-
-    table = pd.concat([frame(9, s).assign(who=f"c{s}") for s in (1, 2)])
-    ours, theirs = (load(source, client="who").federation for source in (table, Foreign(table)))
-    for a, b in zip(ours.existing, theirs.existing, strict=True):
-        np.testing.assert_array_equal(a.train.x, b.train.x)
 
 
 def test_the_split_is_seeded_per_client_and_disjoint(folder: Path) -> None:

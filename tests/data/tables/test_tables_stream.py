@@ -35,8 +35,8 @@ def table() -> pd.DataFrame:
 
 @pytest.mark.parametrize("how", ["none", "global", "client"])
 def test_on_disk_or_in_memory_it_is_the_same(table: pd.DataFrame, how: str) -> None:
-    memory = standardize(load_tables(table, SETTINGS, chunk=64).federation, how)
-    disk = standardize(load_tables(table, SETTINGS, chunk=64, in_memory=0).federation, how)
+    memory = standardize(load_tables(table, SETTINGS).federation, how)
+    disk = standardize(load_tables(table, SETTINGS, chunk=7, in_memory=0).federation, how)
     for group in ("existing", "new"):
         for one, other in zip(memory.groups()[group], disk.groups()[group], strict=True):
             assert one.name == other.name
