@@ -390,7 +390,7 @@ def first(content: Content) -> Content:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (leaf(("f0001_41", [1]), ("f0002_00", [])), "'f0002_00': x has shape .0,. and y .0,. "),
+        (leaf(("f0001_41", [1]), ("f0002_00", [])), "'f0002_00': x has shape .0,. and y .0,.;"),
         (change(lambda c: first(c)["y"].pop()), r"'f0001_41': x has shape \(3, 25\) and y \(2,\)"),
         (change(lambda c: first(c)["x"].pop()), r"'f0001_41': x has shape \(2, 25\) and y \(3,\)"),
         (change(lambda c: c.__setitem__("user_data", [*c["user_data"]])), "lacks LEAF's"),

@@ -54,11 +54,6 @@ def assert_holds(store: ClientStore, parts: list[Samples]) -> None:
         assert not np.any(data.y[row, m:])
 
 
-def test_a_store_in_memory_holds_every_sample() -> None:
-    parts = make_parts()
-    assert_holds(from_samples(parts), parts)
-
-
 def test_clients_are_gathered_in_the_order_asked_for_and_may_repeat() -> None:
     store, chosen = from_samples(make_parts()), np.array([3, 1, 3])
     data, every = store.gather(chosen, np.float32), store.gather(np.arange(4), np.float32)

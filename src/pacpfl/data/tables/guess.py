@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -87,11 +86,10 @@ def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
             f"{first.origin} {_listed(first.columns)}; give all a first line with the same names."
         )
     odd = sorted({name for table in tables for name in table.columns} - set(shared))
-    gaps = ((Path(t.origin).name, name) for t in tables for name in odd if name not in t.columns)
-    return [
-        f"Not in every file, so not used: {_listed(odd)} ({file} has no {lacking})."
-        for file, lacking in islice(gaps, 1)
-    ]
+    if not odd:
+        return []
+    file, name = next((t.origin, name) for t in tables for name in odd if name not in t.columns)
+    return [f"Not in every file, so not used: {_listed(odd)} ({Path(file).name} has no {name})."]
 
 
 def guess_client(table: Table, target: str | None) -> str:
@@ -107,17 +105,16 @@ def guess_client(table: Table, target: str | None) -> str:
 
 def refuse_hidden_target(tables: Sequence[Table], shared: Sequence[str]) -> None:
     """Raise if the column that looks most like the target would be passed over for a file that lacks it."""
-    names = {name for table in tables for name in table.columns if name.lower() in TARGETS}
-    if any(name in shared for name in names):
-        return
+    named = {name for table in tables for name in table.columns if name.lower() in TARGETS}
     last, _ = Counter(table.columns[-1] for table in tables).most_common(1)[0]
-    likely = min(names, default=last)
-    if likely not in shared:
-        lacking = next(table.origin for table in tables if likely not in table.columns)
-        raise InputError(
-            f"{lacking} has no column {likely!r}, which looks like the target elsewhere; add it, remove "
-            "the file, or name the target with --target COLUMN."
-        )
+    if {*shared} & (named or {last}):
+        return
+    likely = min(named, default=last)
+    lacking = next(table.origin for table in tables if likely not in table.columns)
+    raise InputError(
+        f"{lacking} has no column {likely!r}, which looks like the target elsewhere; add it, remove the "
+        "file, or name the target with --target COLUMN."
+    )
 
 
 def guess_target(evidence: Mapping[str, Evidence], client: str | None) -> tuple[str, str]:
@@ -195,21 +192,22 @@ def _useful(source: str, target: str, columns: Sequence[Evidence], words: list[s
 
 def _useless(evidence: Evidence) -> str:
     """Return why a column is not learned from, or "" where it is."""
-    reasons = {
-        "empty": "it is empty",
-        "foreign": f"it holds {evidence.foreign}",
-        "text": "it holds too many different texts",
-        "date": "it holds dates (tables.dates would learn from their hour, weekday and month)",
-        "unclear": "it holds dates that are not all written like 2024-05-31",
-    }
-    if evidence.kind in reasons:
-        return reasons[evidence.kind]
-    if evidence.constant:
+    name, reasons = (
+        evidence.name.lower(),
+        {
+            "empty": "it is empty",
+            "foreign": f"it holds {evidence.foreign}",
+            "text": "it holds too many different texts",
+            "date": "it holds dates (tables.dates would learn from their hour, weekday and month)",
+            "unclear": "it holds dates that are not all written like 2024-05-31",
+        },
+    )
+    numbered = (name in NUMBERS or name.endswith("_id")) and evidence.whole
+    if evidence.kind not in reasons and evidence.constant:
         return "it has the same value everywhere"
-    name = evidence.name.lower()
-    if (name in NUMBERS or name.endswith("_id")) and evidence.whole and evidence.many_levels:
+    if evidence.kind not in reasons and numbered and evidence.many_levels:
         return "it numbers rows or things"
-    return ""
+    return reasons.get(evidence.kind, "")
 
 
 def _is_split(evidence: Evidence) -> bool:

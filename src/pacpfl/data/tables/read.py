@@ -278,31 +278,25 @@ class _Reading:
 
     def learn_schema(self, columns: list[Column], task: str) -> Schema:
         """Take categories from the training rows of existing clients, class labels from all rows used."""
-        categories: dict[str, set[str]] = {c.name: set() for c in columns if c.kind == "category"}
-        labels: set[str] = set()
         target = self.settings.target
-        for chunk, rows in self._chunks() if categories or task == "classes" else ():
+        words: dict[str, set[str]] = {c.name: set() for c in columns if c.kind == "category"}
+        if task == "classes":
+            words[target] = set()
+        for chunk, rows in self._chunks() if words else ():
             parts = self.split.parts[rows]
             training = (parts == TRAIN) & ~self.split.is_new[self.scan.codes[rows]]
-            for name, words in categories.items():
-                words |= set(read_texts(chunk.frame[name])[training].tolist())
-            if task == "classes":
-                labels |= set(read_texts(chunk.frame[target])[parts != UNUSED].tolist())
-        columns = [
-            replace(c, categories=tuple(sorted(categories.get(c.name, {""}) - {""})))
-            for c in columns
-        ]
+            for name, found in words.items():
+                seen = parts != UNUSED if name == target else training
+                found |= set(read_texts(chunk.frame[name])[seen].tolist()) - {""}
+        columns = [replace(c, categories=tuple(sorted(words.get(c.name, ())))) for c in columns]
         if not any(column.features for column in columns):
             raise InputError("No training row has a value in any column to learn from; fill some.")
-        if task == "classes" and len(labels) < 2:
+        classes = sort_labels(sorted(words[target])) if task == "classes" else None
+        if classes is not None and len(classes) < 2:
             raise InputError(f"The target {target!r} has one class only; nothing is to learn.")
+        settings = self.settings
         return Schema(
-            tuple(columns),
-            target,
-            sort_labels(sorted(labels)) if task == "classes" else None,
-            self.settings.client,
-            self.settings.missing,
-            self.settings.unseen,
+            tuple(columns), target, classes, settings.client, settings.missing, settings.unseen
         )
 
     def fill(self, schema: Schema, in_memory: int) -> tuple[Federation, Schema, list[str]]:
