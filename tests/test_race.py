@@ -128,6 +128,15 @@ def test_a_leg_is_rounds_of_the_method_and_the_density_of_what_is_asked() -> Non
             assert entrant.worth[3][number, client] == pytest.approx(expected, rel=2e-3, abs=2e-3)
 
 
+def test_legs_of_all_candidates_of_a_family_are_one_program() -> None:
+    runner = small_race(lines(clients=4, rows=9))
+    for entrant in runner.enter([{}, {"train.tau": 0.7}, {"prior.noise": 0.2}]):
+        for rounds in (1, 2, 4):
+            runner.play(entrant, rounds)
+    method, _ = runner._program(runner.base)
+    assert race._start(method)._cache_size() == race._leg(method)._cache_size() == 1
+
+
 def judged(field: race.Field, *worth: np.ndarray) -> tuple[Race, list[Entrant]]:
     """A race whose candidates have these scores after 25, 50, ... rounds."""
     runner = Race(Config(), field, ())

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float
 from pacpfl import predictive
 from pacpfl.config import Config, differing, updated
 from pacpfl.data.prepare import Scaler, fit_scaler
-from pacpfl.engine.runtime import compiled_once
+from pacpfl.engine.runtime import brief_options, compiled_once
 from pacpfl.files import Facts
 from pacpfl.hyper import HyperPrior, hyper_prior
 from pacpfl.methods.pacpfl import PACPFL, State
@@ -126,7 +126,7 @@ def _start(method: PACPFL) -> Callable[..., State]:
     def one(numbers: Numbers, fold: Fold, key: Array) -> State:
         return Numbered.of(method, numbers).init(key, jax.tree.map(lambda a: a[0], fold.train))
 
-    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0)))
+    return _every_fold(one, (None, 0, 0))
 
 
 @compiled_once
@@ -153,17 +153,32 @@ def _leg(method: PACPFL) -> Callable[..., tuple[State, Array]]:
         state = jax.lax.fori_loop(start, end, play, state)
         return state, log_densities(numbered, state, fold, key)
 
-    axes = (None, 0, 0, 0, None, None)
-    every = jax.vmap(one, in_axes=axes)
+    return _every_fold(one, (None, 0, 0, 0, None, None))
+
+
+def _every_fold(one: Callable[..., Any], axes: tuple[int | None, ...]) -> Callable[..., Any]:
+    """Compile a function for all folds side by side, dealt to the devices.
+
+    Where its arguments lie is told, not found out: the state that a leg begins with and the one that it
+    leaves would otherwise be compiled for twice.
+    """
+    mesh = _mesh()
+    folds, everywhere = jax.sharding.PartitionSpec("folds"), jax.sharding.PartitionSpec()
+    specs = tuple(everywhere if axis is None else folds for axis in axes)
+    each = jax.shard_map(
+        jax.vmap(one, in_axes=axes), mesh=mesh, in_specs=specs, out_specs=folds, check_vma=False
+    )
+    places = tuple(jax.sharding.NamedSharding(mesh, spec) for spec in specs)
+    return jax.jit(
+        each, in_shardings=places, out_shardings=jax.sharding.NamedSharding(mesh, folds),
+        compiler_options=brief_options(),
+    )  # fmt: skip
+
+
+def _mesh() -> jax.sharding.Mesh:
     devices = math.gcd(FOLDS, jax.device_count())
-    if devices == 1:
-        return jax.jit(every)
     kinds = (jax.sharding.AxisType.Auto,)
-    mesh = jax.make_mesh((devices,), ("folds",), kinds, devices=jax.devices()[:devices])
-    everywhere, dealt = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("folds")
-    specs = tuple(everywhere if axis is None else dealt for axis in axes)
-    each = jax.shard_map(every, mesh=mesh, in_specs=specs, out_specs=dealt, check_vma=False)
-    return jax.jit(each)
+    return jax.make_mesh((devices,), ("folds",), kinds, devices=jax.devices()[:devices])
 
 
 def log_densities(method: PACPFL, state: State, fold: Fold, key: Array) -> Float[Array, " n"]:
