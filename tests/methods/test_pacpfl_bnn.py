@@ -152,12 +152,3 @@ def test_clients_share_the_bodies_of_their_networks_or_not() -> None:
         bodies = np.asarray(personalize(method, state, data, data.x[0])[0].posteriors.body)
         assert (np.abs(bodies[0] - bodies[1]).max() == 0) == equal
         assert np.abs(bodies[:, 0] - bodies[:, 1]).max() > 0.01
-
-
-def test_a_failed_particle_has_no_weight_and_harms_nobody() -> None:
-    data = make_clients()
-    state, _, _ = play(METHOD, data, KEY)
-    broken = state._replace(particles=state.particles.at[0].set(jnp.nan))
-    models, predictions = personalize(METHOD, broken, data, data.x[0])
-    np.testing.assert_array_equal(models.weights, np.tile([0.0, 1.0], (CLIENTS, 1)))
-    assert np.isfinite(predictions.log_probabilities).all()

@@ -17,8 +17,8 @@ from scipy.special import expit, log_expit
 
 from pacpfl.methods import pfedgp
 from pacpfl.methods.base import mini_batch
-from pacpfl.methods.network import State
-from pacpfl.methods.pfedgp import ABSENT, PFedGPClassify, PFedGPSettings, Update, half_of_each_class
+from pacpfl.methods.network import State, Update
+from pacpfl.methods.pfedgp import ABSENT, PFedGPClassify, PFedGPSettings, half_of_each_class
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
 
@@ -158,7 +158,7 @@ def test_predictive_objective_is_that_of_a_model_of_the_other_half() -> None:
     )
     expected = np.mean(own) - np.log1p(-ABSENT)
     update = updated(METHOD, PARAMETERS, CLIENT, key)
-    assert float(update.log_evidence) == pytest.approx(expected, abs=1e-10)
+    assert float(update.value) == pytest.approx(expected, abs=1e-10)
 
 
 def test_gradient_of_the_marginal_objective(oracle: SimpleNamespace) -> None:
@@ -172,7 +172,7 @@ def test_gradient_of_the_predictive_objective(
     oracle: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scales are held fixed, as the original holds its draws of omega."""
-    gradient = updated(METHOD, PARAMETERS, CLIENT, KEY).gradient
+    gradient = -updated(METHOD, PARAMETERS, CLIENT, KEY).gradient
     data, half = jax.tree.map(jnp.asarray, CLIENT), jax.random.split(KEY)[1]
     original = pfedgp.fit_levels
 
@@ -212,7 +212,7 @@ def test_half_of_each_class() -> None:
 def test_a_client_with_one_class_has_nothing_to_learn() -> None:
     data = CLIENT._replace(y=np.where(CLIENT.mask, 2.0, 0.0))
     update = updated(METHOD, PARAMETERS, data, KEY)
-    assert float(update.log_evidence) == 0 and not np.any(update.gradient)
+    assert float(update.value) == 0 and not np.any(update.gradient)
     _, log_probabilities = personalized(METHOD, PARAMETERS, data, AT)
     expected = np.full(CLASSES, ABSENT)
     expected[2] = 1 - 4 * ABSENT
@@ -224,7 +224,7 @@ def test_the_server_climbs_along_the_mean_of_its_updates() -> None:
     method, weights = replace(METHOD, optimizer=optax.sgd(0.5)), jnp.array([1.0, 3.0])
     state = method.init(KEY, CLIENT)
     gradients = np.random.default_rng(0).normal(size=(2, state.parameters.size))
-    updates = Update(jnp.asarray(gradients), jnp.array([-1.0, -3.0]))
+    updates = Update(-jnp.asarray(gradients), jnp.array([-1.0, -3.0]))
     found = method.server_update(state, updates, weights, KEY)
     step = 0.5 * np.average(gradients, axis=0, weights=weights)
     np.testing.assert_allclose(found.parameters, state.parameters + step, atol=1e-12)
@@ -246,5 +246,5 @@ def test_support_bounds_what_a_client_looks_at() -> None:
     padded = Data(*(np.resize(part, (SLOTS, *part.shape[1:])) for part in chosen))
     padded = padded._replace(mask=np.arange(SLOTS) < 4)
     value, gradient = marginal(PARAMETERS, padded)
-    assert float(update.log_evidence) == pytest.approx(float(value) / 4, abs=1e-12)
-    np.testing.assert_allclose(update.gradient, gradient / 4, atol=1e-12)
+    assert float(update.value) == pytest.approx(float(value) / 4, abs=1e-12)
+    np.testing.assert_allclose(-update.gradient, gradient / 4, atol=1e-12)

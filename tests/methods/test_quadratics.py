@@ -16,7 +16,6 @@ from compiling import compiled
 
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.network import (
-    AVERAGE,
     MAML,
     MTL,
     FedAvg,
@@ -25,7 +24,6 @@ from pacpfl.methods.network import (
     MTLSettings,
     NetworkModel,
     State,
-    server_start,
 )
 from pacpfl.priors.networks import MLP
 from pacpfl.types import Data
@@ -39,7 +37,7 @@ START = np.array([0.4, -0.7, 0.2])  # slopes and intercept
 STIFF = 1e300  # as good as infinite
 MODEL = NetworkModel(MLP((FEATURES, 1)), Gaussian(NOISE))
 ONE_STEP = FedAvg(MODEL, LocalTraining(1, RATE))
-LINEAR = MAML(MODEL, MAMLSettings(inner_learning_rate=ALPHA), server_optimizer=optax.sgd(0.6))
+LINEAR = MAML(MODEL, MAMLSettings(inner_learning_rate=ALPHA), optimizer=optax.sgd(0.6))
 DEEP = MAML(
     NetworkModel(MLP((FEATURES, 3, 3)), Categorical(3)),
     MAMLSettings(inner_steps=3, inner_learning_rate=0.7),
@@ -105,7 +103,7 @@ def test_one_full_step_is_gradient_descent_on_all_samples_together() -> None:
         np.mean((x @ START - y) ** 2) / (2 * NOISE**2) - log_density
         for x, y in zip(ROWS, Y, strict=True)
     ]
-    np.testing.assert_allclose(updates.loss[0], losses, rtol=1e-12)
+    np.testing.assert_allclose(updates.value[0], losses, rtol=1e-12)
 
 
 def test_rounds_of_several_local_steps_with_weights_and_someone_absent() -> None:
@@ -127,7 +125,7 @@ adapted_loss = compiled(MAML.adapted_loss, static_argnums=0)
 
 
 def server(parameters: np.ndarray, method: MAML = LINEAR) -> State:
-    return server_start(method.server_optimizer, jnp.asarray(parameters))
+    return method.begin(jnp.asarray(parameters))
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
@@ -142,7 +140,7 @@ def test_the_gradient_goes_through_the_inner_steps(
         lambda p: float(adapted_loss(method, jnp.asarray(p), LABELLED, KEY)), w
     )
     np.testing.assert_allclose(update.gradient, expected, rtol=1e-7, atol=1e-9)
-    assert float(update.loss) == pytest.approx(float(adapted_loss(method, w, LABELLED, KEY)))
+    assert float(update.value) == pytest.approx(float(adapted_loss(method, w, LABELLED, KEY)))
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
@@ -277,7 +275,7 @@ def test_endless_coupling_is_averaging_in_every_round() -> None:
 def test_a_new_client_solves_its_own_penalised_problem() -> None:
     """argmin L(w) + coupling / 2 |w - v|^2, from v; with or without the state of a beginner."""
     method = tuned(personal_steps=300)
-    state = server_start(AVERAGE, jnp.asarray(START))
+    state = COUPLED.begin(jnp.asarray(START))
     data = jax.tree.map(lambda a: jnp.asarray(a[1]), DATA)
     model = compiled_personalize(method, state, (), data, KEY)
     expected = np.linalg.solve(H[1] + 0.6 * np.eye(3), B[1] + 0.6 * START)
@@ -311,7 +309,7 @@ def test_a_client_that_diverges_keeps_what_it_had_and_is_counted() -> None:
     assert np.isfinite(networks).all()
     # At home as well: endless steps are undone, and what the rounds gave is there.
     fast = replace(tuned(coupling=0.0, personal_steps=4), local=LocalTraining(1, 1e200))
-    state = server_start(AVERAGE, jnp.asarray(START))
+    state = COUPLED.begin(jnp.asarray(START))
     data = jax.tree.map(lambda a: jnp.asarray(a[0]), DATA)
     model = compiled_personalize(fast, state, (), data, KEY)
     np.testing.assert_array_equal(model.parameters, START)

@@ -163,10 +163,6 @@ class State(NamedTuple):
     skipped: Int[Array, ""]  # clients' updates that were left out because they were not finite
 
 
-def server_start(optimizer: optax.GradientTransformation, parameters: Parameters) -> State:
-    return State(parameters, optimizer.init(parameters), jnp.zeros((), jnp.int32))
-
-
 class Combined(NamedTuple):
     """What the server makes of its clients' vectors."""
 
@@ -208,17 +204,38 @@ class Watched(Method[PyTree, PyTree, PyTree]):
 
     def diagnostics(self, state: PyTree, updates: PyTree, weights: Weights) -> Curves:
         """The mean over the clients who are present and have one."""
-        return {self.watched: combine(getattr(updates, self.watched)[:, None], weights).mean[0]}
+        return {self.watched: combine(updates.value[:, None], weights).mean[0]}
 
 
-class Change(NamedTuple):
-    change: Parameters  # w_i - w
+class Update(NamedTuple):
+    gradient: Parameters  # downhill is against it
+    value: Float[Array, ""]  # of what the client moves along: for the progress bar only
+
+
+class Downhill(Watched):
+    """A method with one vector for all, moved by an optimiser against the clients' mean gradient."""
+
+    model: NetworkModel
+    optimizer: optax.GradientTransformation = AVERAGE
+
+    def init(self, key: Array, example: Data) -> State:
+        return self.begin(self.model.initial(key, example))
+
+    def begin(self, parameters: Parameters) -> State:
+        return State(parameters, self.optimizer.init(parameters), jnp.zeros((), jnp.int32))
+
+    def server_update(self, state: State, updates: PyTree, weights: Weights, key: Array) -> State:
+        return server_step(self.optimizer, state, combine(updates.gradient, weights))
+
+
+class SizedUpdate(NamedTuple):
+    gradient: Parameters  # w - w_i
+    value: Float[Array, ""]  # loss of the server's network
     samples: Float[Array, ""]  # m_i
-    loss: Float[Array, ""]  # of the server's network: for the progress bar only
 
 
 @dataclass(frozen=True)
-class FedAvg(Watched):
+class FedAvg(Downhill):
     """FedAvg (McMahan et al. 2017): one network for all, trained by steps at the clients, then averaged.
 
         client:  w_i = w after E steps of SGD on L_i, from the server's w
@@ -233,18 +250,18 @@ class FedAvg(Watched):
     model: NetworkModel
     local: LocalTraining
 
-    def init(self, key: Array, example: Data) -> State:
-        return server_start(AVERAGE, self.model.initial(key, example))
-
     def client_update(
         self, state: State, client_state: Nothing, data: Data, key: Array
-    ) -> tuple[Change, Nothing]:
+    ) -> tuple[SizedUpdate, Nothing]:
         trained, loss = self.local.descend(self.model.loss, state.parameters, data, key)
         samples = data.mask.sum().astype(trained.dtype)
-        return Change(trained - state.parameters, samples, loss), ()
+        return SizedUpdate(state.parameters - trained, loss, samples), ()
 
-    def server_update(self, state: State, updates: Change, weights: Weights, key: Array) -> State:
-        return server_step(AVERAGE, state, combine(-updates.change, weights, updates.samples))
+    def server_update(
+        self, state: State, updates: SizedUpdate, weights: Weights, key: Array
+    ) -> State:
+        combined = combine(updates.gradient, weights, updates.samples)
+        return server_step(self.optimizer, state, combined)
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
         return self.model.predictor(state.parameters, data)
@@ -260,13 +277,8 @@ class MAMLSettings(Settings):
     first_order: bool = key(False, "leave out the second derivatives")
 
 
-class Gradient(NamedTuple):
-    gradient: Parameters  # of F_i
-    loss: Float[Array, ""]  # F_i of the server's network: for the progress bar only
-
-
 @dataclass(frozen=True)
-class MAML(Watched):
+class MAML(Downhill):
     """MAML (Finn et al. 2017), federated as Per-FedAvg (Fallah et al. 2020): a start to adapt from.
 
         minimise over w:   F(w) = 1/n sum_i F_i(w),   F_i(w) = L_i(U_i(w)),
@@ -290,10 +302,7 @@ class MAML(Watched):
     model: NetworkModel
     settings: MAMLSettings = MAMLSettings()
     batch: int | None = None
-    server_optimizer: optax.GradientTransformation = ADAM
-
-    def init(self, key: Array, example: Data) -> State:
-        return server_start(self.server_optimizer, self.model.initial(key, example))
+    optimizer: optax.GradientTransformation = ADAM
 
     def adapt(self, parameters: Parameters, data: Data, steps: int) -> Parameters:
         """U: gradient steps from `parameters`."""
@@ -313,14 +322,11 @@ class MAML(Watched):
 
     def client_update(
         self, state: State, client_state: Nothing, data: Data, key: Array
-    ) -> tuple[Gradient, Nothing]:
+    ) -> tuple[Update, Nothing]:
         loss, gradient = jax.value_and_grad(self.adapted_loss)(
             state.parameters, data, jax.random.fold_in(key, 0)
         )
-        return Gradient(gradient, loss), ()
-
-    def server_update(self, state: State, updates: Gradient, weights: Weights, key: Array) -> State:
-        return server_step(self.server_optimizer, state, combine(updates.gradient, weights))
+        return Update(gradient, loss), ()
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
         adapted = self.adapt(state.parameters, data, self.settings.personal_steps)
@@ -340,13 +346,8 @@ class Memory(NamedTuple):
     steps: Int[Array, ""]  # local steps taken so far
 
 
-class Shift(NamedTuple):
-    change: Parameters  # of u_i
-    loss: Float[Array, ""]  # of the client's network: for the progress bar only
-
-
 @dataclass(frozen=True)
-class MTL(Watched):
+class MTL(Downhill):
     """Mean-regularised multi-task learning (Evgeniou & Pontil 2004), clients as tasks.
 
         minimise over w_1, ..., w_n:   sum_i L_i(w_i) + coupling / 2 |w_i - v|^2,   v = 1/n sum_i w_i
@@ -383,9 +384,6 @@ class MTL(Watched):
     local: LocalTraining
     settings: MTLSettings = MTLSettings()
 
-    def init(self, key: Array, example: Data) -> State:
-        return server_start(AVERAGE, self.model.initial(key, example))
-
     def init_client(self, state: State, data: Data, key: Array) -> Memory:
         return Memory(state.parameters, jnp.zeros((), jnp.int32))
 
@@ -396,18 +394,18 @@ class MTL(Watched):
 
     def client_update(
         self, state: State, client_state: Memory, data: Data, key: Array
-    ) -> tuple[Shift, Memory]:
+    ) -> tuple[Update, Memory]:
         old, steps = client_state
         new, loss = self.local.descend(self.model.loss, old, data, key, before=self.backward(state))
         # What is not finite is sent, for the server to count, and not kept.
         kept = finite_or(Memory(new, steps + self.local.steps), client_state)
-        return Shift(new - old, loss), kept
+        return Update(old - new, loss), kept
 
-    def server_update(self, state: State, updates: Shift, weights: Weights, key: Array) -> State:
+    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
         """v moves by 1/n of each change: its state's parameters are the mean of all u."""
-        combined = combine(-updates.change, weights)
+        combined = combine(updates.gradient, weights)
         share = combined.mean * combined.used / self.clients
-        return server_step(AVERAGE, state, combined._replace(mean=share))
+        return server_step(self.optimizer, state, combined._replace(mean=share))
 
     def personalize(
         self, state: State, client_state: Memory | Nothing, data: Data, key: Array

@@ -98,7 +98,7 @@ class State(NamedTuple):
 
 class Update(NamedTuple):
     shared: WeightDistribution  # z_i
-    log_evidence: Float[Array, ""]  # -Omega per sample, last step: for the progress bar only
+    value: Float[Array, ""]  # -Omega per sample, last step: for the progress bar only
 
 
 @dataclass(frozen=True)

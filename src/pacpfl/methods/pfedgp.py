@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float
 
 from pacpfl import hyper
 from pacpfl.linalg import factorise, gaussian_log_density
-from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
-from pacpfl.methods.network import Combined, State, Watched, combine, server_start, server_step
+from pacpfl.methods.base import Nothing, Weights, mini_batch
+from pacpfl.methods.network import Downhill, State, Update, combine, server_step
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.networks import Network
@@ -36,13 +36,8 @@ Each = Float[Array, " m"]  # a number for each sample
 Square = Float[Array, "m m"]
 
 
-class Update(NamedTuple):
-    gradient: Float[Array, " size"]
-    log_evidence: Float[Array, ""]  # per sample: for the progress bar only
-
-
 @dataclass(frozen=True)
-class PFedGP(Method[State, Nothing, Update]):
+class PFedGP(Downhill):
     """For regression.
 
     One prior P_phi, a Gaussian process with a deep kernel, is shared by all clients, and learned so
@@ -72,10 +67,12 @@ class PFedGP(Method[State, Nothing, Update]):
     batch: int | None = None  # None: all samples
     initial_std: float = 0.5
 
+    watched = "log_evidence"
+
     def init(self, key: Array, example: Data) -> State:
         blocks = [b if b.std is None else b._replace(std=0.0) for b in self.prior.blocks]
         start = hyper.hyper_prior(blocks, self.initial_std, example.x.dtype)
-        return server_start(self.optimizer, hyper.sample(key, start, 1)[0])
+        return self.begin(hyper.sample(key, start, 1)[0])
 
     def client_update(
         self, state: State, client_state: Nothing, data: Data, key: Array
@@ -85,31 +82,21 @@ class PFedGP(Method[State, Nothing, Update]):
         log_evidence, gradient = jax.value_and_grad(self.prior.log_evidence)(
             state.parameters, batch, temperature
         )
-        return Update(gradient, log_evidence / samples), ()
+        return Update(-gradient, log_evidence / samples), ()
 
     def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
-        """The mean of the updates that are there and finite, and a step along it."""
-        used, share, total = usable(updates, weights)
-        mean = share / total @ jnp.where(used[:, None], updates.gradient, 0)
-        missed = (weights > 0) & ~used
-        return server_step(self.optimizer, state, Combined(-mean, used.sum(), missed.sum()))
+        """Shares that add up to one, times the gradients, as ever: to the bit."""
+        combined = combine(updates.gradient, weights)
+        used = (weights > 0) & jnp.isfinite(updates.gradient).all(1)
+        share = jnp.where(used, weights, 0)
+        share = share / jnp.where(used.any(), share.sum(), 1)
+        mean = share @ jnp.where(used[:, None], updates.gradient, 0)
+        return server_step(self.optimizer, state, combined._replace(mean=mean))
 
     def personalize(
         self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         return personal_model(self.prior, state.parameters[None], data, "uniform")
-
-    def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
-        used, share, total = usable(updates, weights)
-        return {"log_evidence": share @ jnp.where(used, updates.log_evidence, 0) / total}
-
-
-def usable(updates: Update, weights: Weights) -> tuple[Array, Weights, Array]:
-    """Which clients are there and sent numbers, their weights, and the sum of these (1 without any)."""
-    finite = jnp.isfinite(updates.gradient).all(1) & jnp.isfinite(updates.log_evidence)
-    used = (weights > 0) & finite
-    share = jnp.where(used, weights, 0)
-    return used, share, jnp.where(used.any(), share.sum(), 1)
 
 
 @dataclass(frozen=True)
@@ -142,7 +129,7 @@ class Samples(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PFedGPClassify(Watched):
+class PFedGPClassify(Downhill):
     """For classification, without inducing points.
 
     All clients share a network g and a kernel on its output; a client's own model is a tree of binary
@@ -196,7 +183,7 @@ class PFedGPClassify(Watched):
         own = self.settings
         kernel = jnp.array([math.log(own.kernel_variance), math.log(own.kernel_length)])
         start = jnp.concatenate([self.network.initial(key), kernel]).astype(example.x.dtype)
-        return server_start(self.optimizer, start)
+        return self.begin(start)
 
     def client_update(
         self, state: State, client_state: Nothing, data: Data, key: Array
@@ -210,7 +197,7 @@ class PFedGPClassify(Watched):
             return self.log_evidence_bound(parameters, data) / data.mask.sum()
 
         value, gradient = jax.value_and_grad(objective)(state.parameters)
-        return Update(gradient, value), ()
+        return Update(-gradient, value), ()
 
     def log_evidence_bound(self, parameters: Parameters, data: Data) -> Float[Array, ""]:
         """The bound on ln p(y | x) of the client's tree: the sum of its nodes' bounds."""
@@ -258,10 +245,6 @@ class PFedGPClassify(Watched):
         """k by inner products of features of length 1, for which |u - u'|^2 / 2 = 1 - u u'."""
         log_variance, log_length = parameters[-2], parameters[-1]
         return jnp.exp(log_variance + (products - 1) * jnp.exp(-2 * log_length))
-
-    def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
-        """One step along the mean gradient of those whose gradients are finite."""
-        return server_step(self.optimizer, state, combine(-updates.gradient, weights))
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> TreeModel:
         data = mini_batch(key, data, self.settings.personal_support or None)
