@@ -46,11 +46,13 @@ EXACT: dict[str, Prior] = {
     "warped": WarpedPrior(LINE),
     "mixture of warped": MixturePrior(WarpedPrior(LINE), 2),
 }
-FEW = Inference(networks=3, steps=2, adapt="all")
+LAPLACE = Inference("laplace", networks=3, steps=2, adapt="all")
 DRAWN: dict[str, Prior] = {
-    "classes": BNNPrior(MLP((2, 3, 3)), Categorical(3), BNNSettings(draws=2), FEW),
+    "classes": BNNPrior(
+        MLP((2, 3, 3)), Categorical(3), BNNSettings(draws=2), Inference(networks=3, steps=2)
+    ),
     "bound": BNNPrior(
-        MLP((2, 3, 1)), Gaussian(0.5), BNNSettings(objective="elbo", noise="own"), FEW
+        MLP((2, 3, 1)), Gaussian(0.5), BNNSettings(objective="elbo", noise="own"), LAPLACE
     ),
 }
 ALL = EXACT | DRAWN

@@ -177,12 +177,12 @@ class World:
         lines = (self.folder / site / "refused.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
-    def assert_replayed(self, build: Callable[[int], Method]) -> None:
+    def assert_replayed(self, build: Callable[[int], Method], tolerance: float = 1e-11) -> None:
         """All rounds are done, and whoever has all samples gets the same from the log."""
         done, state = self.final()
         assert done == self.rounds == len(self.record.rounds)
         again, _ = replay(build, self.store, self.record, seed=7, dtype=np.float64)
-        assert_close(state, again)
+        assert_close(state, again, tolerance)
 
 
 def assert_close(one: Any, two: Any, tolerance: float = 1e-11) -> None:

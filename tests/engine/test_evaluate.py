@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +20,11 @@ from pacpfl.errors import InputError
 from pacpfl.folder import summarise
 from pacpfl.types import Client, Data, Federation, Probabilities, Samples
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 STATE = ToyState(jnp.zeros(1), jnp.zeros((), jnp.int32))
 WEIGHTS, STDS = np.array([0.25, 0.75]), np.array([0.5, 1.0])
 LEVELS = np.linspace(0, 1, 20)
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 def samples(m: int, seed: int) -> Samples:

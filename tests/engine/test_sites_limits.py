@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from local_sites import RUN, World, recipe_for
@@ -21,14 +19,10 @@ from pacpfl.sites.site import Site
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Form
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 STORE = make_store((3, 5, 4))
 SHARES = {"a": range(0, 2), "b": range(2, 3)}
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 def recipe_of(**more: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,9 @@ from pacpfl.sites.terms import Outcome, order, write_outcome
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 DATA = Data(jnp.ones((3, 2)), jnp.ones(3), jnp.ones(3, bool))
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 # --- wire

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import pytest
@@ -26,16 +25,12 @@ from pacpfl.sites import participation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import give_order, read_outcome
 
+pytestmark = pytest.mark.usefixtures("x64")
+
 LENGTHS = (3, 5, 2, 4, 5)
 SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
 ALL, WITHOUT_B = (0, 1, 2, 3, 4), (0, 1, 3, 4)
 ROUNDS = 12
-
-
-@pytest.fixture(autouse=True)
-def double() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.fixture(scope="module")
