@@ -33,13 +33,6 @@ def test_score_against_differences(prior: hyper.HyperPrior, oracle: SimpleNamesp
     np.testing.assert_allclose(hyper.score(prior, many), rows, rtol=1e-6, atol=1e-8)
 
 
-def test_posterior_adds_tau_times_the_sum_of_evidences(prior: hyper.HyperPrior) -> None:
-    np.testing.assert_allclose(hyper.log_density(prior, PHI), PEER.logpdf(PHI), rtol=1e-10)
-    evidences = jnp.array([-3.0, -8.5, 1.25])
-    found = hyper.posterior_log_density(prior, PHI, evidences, 0.3)
-    np.testing.assert_allclose(found, PEER.logpdf(PHI) + 0.3 * (-3.0 - 8.5 + 1.25), rtol=1e-10)
-
-
 def test_samples_follow_the_hyper_prior(prior: hyper.HyperPrior) -> None:
     draws = np.asarray(hyper.sample(jax.random.key(0), prior, 4000))
     assert draws.shape == (4000, 6)

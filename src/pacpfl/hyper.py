@@ -7,7 +7,6 @@ where tau follows from the lambda of the server-level bound (`bounds.tau_from_la
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -63,22 +62,6 @@ def sample(
     return prior.means + spread * prior.stds * noise
 
 
-def log_density(prior: HyperPrior, phi: Float[Array, " size"]) -> Float[Array, ""]:
-    r"""Return $\ln N(\phi | \mu, \mathrm{diag}(\sigma^2))$."""
-    z = (phi - prior.means) / prior.stds
-    return -0.5 * jnp.sum(z**2 + math.log(2 * math.pi)) - jnp.sum(jnp.log(prior.stds))
-
-
 def score(prior: HyperPrior, phi: Float[Array, "*k size"]) -> Float[Array, "*k size"]:
     r"""Return the gradient of the log density, $(\mu - \phi) / \sigma^2$."""
     return (prior.means - phi) / prior.stds**2
-
-
-def posterior_log_density(
-    prior: HyperPrior,
-    phi: Float[Array, " size"],
-    log_evidences: Float[Array, " n"],
-    tau: float,
-) -> Float[Array, ""]:
-    r"""Return $\ln Q^*(\phi) = \ln P(\phi) + \tau \sum_i \ln Z_i$, up to the constant $\ln Z^S$."""
-    return log_density(prior, phi) + tau * jnp.sum(log_evidences)

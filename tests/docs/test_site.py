@@ -174,7 +174,7 @@ def test_it_has_light_and_dark(site):
 def test_the_reference_is_complete(site):
     """Functions by their docstrings, every command, every key of the configuration."""
     learning = fetched((site / "reference" / "learning.html").read_text(encoding="utf-8"))
-    named = {"hyper.posterior_log_density", "methods.pacpfl.PACPFL.client_update"}
+    named = {"hyper.score", "methods.pacpfl.PACPFL.client_update"}
     assert {f"pacpfl.{name}" for name in named} <= learning.ids
     commands = fetched((site / "reference" / "command-line.html").read_text(encoding="utf-8")).ids
     names = {c.name or c.callback.__name__ for c in app.registered_commands if not c.hidden}  # type: ignore[union-attr]

@@ -328,20 +328,6 @@ def test_prediction_of_classes_is_the_mixture_of_the_networks(oracle: SimpleName
         np.testing.assert_allclose(np.exp(found), softmax(logits, -1).mean(0), rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("kind", "adapt"),
-    [("svgd", "last"), ("variational", "last"), ("laplace", "last"), ("svgd", "all")],
-)
-def test_padding_changes_no_posterior(kind: str, adapt: str) -> None:
-    prior, phi, data = two_layers(kind, adapt)
-    nonsense = Data(
-        np.where(data.mask[:, None], data.x, 40), np.where(data.mask, data.y, 77), data.mask
-    )
-    expected, found = (posterior_of(prior, phi, each, 1.0, KEY) for each in (data, nonsense))
-    for part in ("body", "head", "log_likelihoods"):
-        np.testing.assert_allclose(getattr(found, part), getattr(expected, part), rtol=1e-9)
-
-
 def test_svgd_step_by_step(oracle: SimpleNamespace) -> None:
     """Two plain steps: gradients by differences, cosine schedule."""
     prior, phi, data = two_layers("svgd", "all", optimizer="sgd")

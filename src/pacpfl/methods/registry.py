@@ -25,7 +25,7 @@ import numpy as np
 from pacpfl.bounds.conditions import lambda_condition
 from pacpfl.bounds.server import lambda_from_tau, tau_from_lambda
 from pacpfl.errors import InputError
-from pacpfl.likelihoods import Categorical, Gaussian, Likelihood
+from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.methods.alone import (
     ARD,
     AloneSettings,
@@ -110,14 +110,12 @@ def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:
     if shape is None or len(shape) != 2:
         raise InputError('network.kind = "cnn" needs images, which the data are not; choose "mlp".')
     first, second = network.filters
-    padding = "valid" if min(shape) >= SMALLEST else "same"
-    return CNN(*shape, outputs, filters=(first, second), hidden=network.hidden, padding=padding)
+    padding: Literal["valid", "same"] = "valid" if min(shape) >= SMALLEST else "same"
+    return CNN(*shape, outputs, (first, second), network.hidden, padding)
 
 
 def build_model(config: Sections, form: Form) -> NetworkModel:
-    likelihood: Likelihood = Gaussian(1.0)
-    if form.classes is not None:
-        likelihood = Categorical(form.classes)
+    likelihood = Gaussian(1.0) if form.classes is None else Categorical(form.classes)
     return NetworkModel(build_network(config, form, likelihood.outputs), likelihood)
 
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -46,17 +46,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from pacpfl import svgd
 from pacpfl.errors import InputError
 from pacpfl.methods import pacpfl
-from pacpfl.methods.base import (
-    ClientState,
-    Curves,
-    Method,
-    Nothing,
-    Predictor,
-    State,
-    Update,
-    Weights,
-    mini_batch,
-)
+from pacpfl.methods.base import Curves, Method, Nothing, Predictor, Weights, mini_batch
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.personal import PersonalModel
 from pacpfl.privacy import mechanisms
@@ -273,22 +263,22 @@ class Code(NamedTuple):
 Sent: TypeAlias = PyTree[Array | Code]  # an update, whose large arrays are codes
 
 
-class Carried(NamedTuple, Generic[ClientState]):
+class Carried(NamedTuple):
     """What a client keeps: what the method has it keep, and what rounding took away."""
 
-    own: ClientState
+    own: PyTree[Array]
     residual: PyTree[Array]
 
 
 @dataclass(frozen=True)
-class Compressed(Method[State, Carried[ClientState], Sent], Generic[State, ClientState, Update]):
-    method: Method[State, ClientState, Update]
+class Compressed(Method[PyTree, Carried, Sent]):
+    method: Method
     encoding: str  # float16 or int8
 
-    def init(self, key: Array, example: Data) -> State:
+    def init(self, key: Array, example: Data) -> PyTree:
         return self.method.init(key, example)
 
-    def init_client(self, state: State, data: Data, key: Array) -> Carried[ClientState]:
+    def init_client(self, state: PyTree, data: Data, key: Array) -> Carried:
         own = self.method.init_client(state, data, key)
         shapes, _ = jax.eval_shape(self.method.client_update, state, own, data, key)
         residual = jax.tree.map(
@@ -297,8 +287,8 @@ class Compressed(Method[State, Carried[ClientState], Sent], Generic[State, Clien
         return Carried(own, residual)
 
     def client_update(
-        self, state: State, client_state: Carried[ClientState], data: Data, key: Array
-    ) -> tuple[Sent, Carried[ClientState]]:
+        self, state: PyTree, client_state: Carried, data: Data, key: Array
+    ) -> tuple[Sent, Carried]:
         update, own = self.method.client_update(state, client_state.own, data, key)
 
         def send(leaf: Array, left: Array) -> tuple[Array | Code, Array]:
@@ -314,15 +304,15 @@ class Compressed(Method[State, Carried[ClientState], Sent], Generic[State, Clien
         )
         return sent, Carried(own, residual)
 
-    def server_update(self, state: State, updates: Sent, weights: Weights, key: Array) -> State:
+    def server_update(self, state: PyTree, updates: Sent, weights: Weights, key: Array) -> PyTree:
         return self.method.server_update(state, decoded(updates, weights.dtype), weights, key)
 
     def personalize(
-        self, state: State, client_state: Carried[ClientState], data: Data, key: Array
+        self, state: PyTree, client_state: Carried, data: Data, key: Array
     ) -> Predictor:
         return self.method.personalize(state, client_state.own, data, key)
 
-    def diagnostics(self, state: State, updates: Sent, weights: Weights) -> Curves:
+    def diagnostics(self, state: PyTree, updates: Sent, weights: Weights) -> Curves:
         return self.method.diagnostics(state, decoded(updates, weights.dtype), weights)
 
 

@@ -88,20 +88,24 @@ class Problem(NamedTuple):
         """How many of the weights do not adapt: the first ones."""
         return body_size(self.network) if self.inference.adapt == "last" else 0
 
+    @property
+    def headed(self) -> Headed | None:
+        """The network, if what its last layer sees is to be computed once."""
+        return self.network if self.fixed and isinstance(self.network, Headed) else None
+
 
 class Target(NamedTuple):
     """ln p(S | w)^t of n networks as a function of what adapts, in units of the prior's sigma."""
 
     problem: Problem
     seen: Array  # of each network, features of the samples, or else its body
-    by_features: bool
     data: Data
     temperature: Float[Array, ""]
 
     def outputs(self, seen: Array, z: Float[Array, " p"], rows: Rows = EVERY) -> Array:
         fixed = self.problem.fixed
         head = self.problem.means[fixed:] + self.problem.std[fixed:] * z
-        if self.by_features:
+        if self.problem.headed:
             return affine(head, seen[rows])
         return self.problem.network(jnp.concatenate([seen, head]), self.data.x[rows])
 
@@ -125,11 +129,10 @@ class Target(NamedTuple):
 
 
 def make_target(problem: Problem, body: Array, data: Data, temperature: Array) -> Target:
-    network = problem.network
-    if not problem.fixed or not isinstance(network, Headed):
-        return Target(problem, body, False, data, temperature)
-    seen = jax.lax.map(lambda one: by_rows(lambda x: network.features(one, x), data.x), body)
-    return Target(problem, seen, True, data, temperature)
+    headed = problem.headed
+    if headed:
+        body = jax.lax.map(lambda one: by_rows(lambda x: headed.features(one, x), data.x), body)
+    return Target(problem, body, data, temperature)
 
 
 def ascend(
@@ -299,7 +302,7 @@ def infer(
     begin, go_on = INFERENCES[problem.inference.inference]
     start = begin(noise) if reached is None else reached
     reached, z = go_on(target, start, noise, jax.random.fold_in(key, 1))
-    if target.by_features:
+    if problem.headed:
         log_likelihoods = target.log_likelihoods(noise)
     else:
         said = network_outputs(problem, body, head, data.x)
@@ -318,13 +321,13 @@ def network_outputs(
 
     Through body and head one after the other, so that a body all clients share is not copied.
     """
-    network = problem.network
+    headed = problem.headed
 
     def one(pair: tuple[Array, Array]) -> Array:
         body, head = pair
-        if problem.fixed and isinstance(network, Headed):
-            return by_rows(lambda rows: affine(head, network.features(body, rows)), x)
+        if headed:
+            return by_rows(lambda rows: affine(head, headed.features(body, rows)), x)
         whole = jnp.concatenate(pair)
-        return by_rows(lambda rows: network(whole, rows), x)
+        return by_rows(lambda rows: problem.network(whole, rows), x)
 
     return jax.lax.map(one, (bodies, heads))

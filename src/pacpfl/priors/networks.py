@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PyTree
 from pacpfl.errors import InputError
 from pacpfl.settings import Settings, key
 
+SIDE = 5  # of a convolution's patch
 ROWS = 512  # inputs at once where all there are may not fit into memory
 
 Parameters = Float[Array, " size"]
@@ -200,8 +201,7 @@ class CNN(Dense):
     """The convolutional network of the classification study (McMahan et al. 2017, as in the paper).
 
     5x5 convolution to 32 channels, 2x2 maximum, 5x5 convolution to 64, 2x2 maximum, dense layer of
-    512, output; rectified after each but the last. Rows of features are images, pixel after pixel,
-    the channels of a pixel side by side.
+    512, output; rectified after each but the last. Rows of features are grey images, pixel after pixel.
 
     A convolution is written as ONE matrix product of all patches with the kernel (im2col). Under vmap
     over weights this becomes a batched product, which processors of every kind are built for; a
@@ -209,36 +209,27 @@ class CNN(Dense):
 
     `padding` "valid" (the usual one: 582,026 parameters for digits of 28 x 28) takes patches from
     inside the image only; "same" surrounds it with zeros, which small images need. Parameters lie
-    layer by layer: kernel [side, side, in, out] row by row (dense: [in, out]), then biases [out].
+    layer by layer: kernel [5, 5, in, out] row by row (dense: [in, out]), then biases [out].
     """
 
     height: int
     width: int
     outputs: int
-    channels: int = 1
     filters: tuple[int, int] = (32, 64)
     hidden: int = 512
-    side: int = 5
-    padding: str = "valid"
+    padding: Literal["valid", "same"] = "valid"
 
     def __post_init__(self) -> None:
-        if self.padding not in ("valid", "same"):
-            raise InputError(f"padding = {self.padding!r} is not one of valid, same; choose one.")
-        if self.padding == "same" and self.side % 2 == 0:
-            raise InputError(
-                f'side = {self.side} has no middle, which padding "same" needs; choose an odd one.'
-            )
         if min(self._grids[1]) < 2:
             raise InputError(
                 f"Images of {self.height} x {self.width} are too small for two convolutions of "
-                f"{self.side} x {self.side} with padding {self.padding!r}; "
-                'choose padding "same", smaller kernels, or an MLP.'
+                f'{SIDE} x {SIDE} with padding {self.padding!r}; choose padding "same", or an MLP.'
             )
 
     @property
     def _grids(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Height and width after each convolution; the maximum behind it halves them."""
-        lost = self.side - 1 if self.padding == "valid" else 0
+        lost = SIDE - 1 if self.padding == "valid" else 0
         height, width = self.height - lost, self.width - lost
         return (height, width), (height // 2 - lost, width // 2 - lost)
 
@@ -246,10 +237,9 @@ class CNN(Dense):
     def layers(self) -> tuple[tuple[int, int], ...]:
         first, second = self.filters
         height, width = self._grids[1]
-        area = self.side**2
         return (
-            (area * self.channels, first),
-            (area * first, second),
+            (SIDE**2, first),
+            (SIDE**2 * first, second),
             ((height // 2) * (width // 2) * second, self.hidden),
             (self.hidden, self.outputs),
         )
@@ -272,7 +262,7 @@ class CNN(Dense):
 
     def features(self, body: Float[Array, " body"], x: Inputs) -> Float[Array, "m hidden"]:
         first, second, dense = jnp.split(body, np.cumsum(self.layer_sizes[:2]))
-        values = x.reshape(x.shape[0], self.height, self.width, self.channels)
+        values = x.reshape(x.shape[0], self.height, self.width, 1)
         values = self._stage(second, self._stage(first, values))
         return jax.nn.relu(affine(dense, values.reshape(x.shape[0], self.layers[2][0])))
 
@@ -281,18 +271,18 @@ class CNN(Dense):
     ) -> Float[Array, "m h2 w2 o"]:
         """Convolution, maximum, rectifier: the last two may change places, and so fewer are rectified."""
         if self.padding == "same":
-            edge = (self.side // 2, self.side // 2)
+            edge = (SIDE // 2, SIDE // 2)
             images = jnp.pad(images, ((0, 0), edge, edge, (0, 0)))
-        return jax.nn.relu(maximum_of_squares(affine(parameters, patches(images, self.side))))
+        return jax.nn.relu(maximum_of_squares(affine(parameters, patches(images))))
 
 
-def patches(images: Float[Array, "m h w c"], side: int) -> Float[Array, "m h1 w1 patch"]:
-    """Every side x side patch as one row, ordered like the kernel: by row, column, channel."""
-    height, width = images.shape[1] - side + 1, images.shape[2] - side + 1
+def patches(images: Float[Array, "m h w c"]) -> Float[Array, "m h1 w1 patch"]:
+    """Every patch as one row, ordered like the kernel: by row, column, channel."""
+    height, width = images.shape[1] - SIDE + 1, images.shape[2] - SIDE + 1
     shifted = [
         images[:, down : down + height, right : right + width]
-        for down in range(side)
-        for right in range(side)
+        for down in range(SIDE)
+        for right in range(SIDE)
     ]
     return jnp.concatenate(shifted, -1)
 
