@@ -8,9 +8,9 @@ learning rates. With a categorical likelihood it is the cross-entropy.
 
 Open in the papers, which know point predictions only:
 - Regression: the predictive distribution is N(network(x), s_i^2), where s_i^2 is the sum of squared
-  residuals on the client's OWN training samples divided by m_i - 1 (one degree of freedom, for the
-  level; a network that has learned its samples by heart leaves residuals that are too small, and its
-  calibration error says so). s_i is never below `FLOOR` times the likelihood's own noise.
+  residuals on the client's OWN training samples divided by m_i - 1 (residuals of samples learned by
+  heart are too small, and the calibration error says so), and s_i at least `FLOOR` times the
+  likelihood's noise.
 - Classification: the softmax as it is, without temperature scaling.
 - The optimiser of the local steps starts anew in every round: nothing of it is kept or sent.
 """
@@ -289,12 +289,10 @@ class MAML(Downhill):
         personal model:  U_i with `personal_steps`, on all of the client's samples
 
     Open in the papers, settled here:
-    - Batches: U_i sees one mini-batch of `batch` samples (the same in all inner steps), the outer loss
-      another, drawn independently of it, as in Per-FedAvg; the second derivatives are those of the
-      first batch, while Per-FedAvg draws a third for them. `batch=None`: all samples in both places,
-      which is F_i exactly.
-    - A client takes one meta-step in a round and sends its gradient, that of F_i itself: Per-FedAvg is
-      SGD with it at the server, whose Adam needs it, too.
+    - Batches: U_i sees one mini-batch of `batch` samples in all inner steps, the outer loss
+      another, as in Per-FedAvg; second derivatives are those of the first, while Per-FedAvg draws a
+      third for them.
+    - A client sends the gradient of F_i, once in a round: Per-FedAvg is SGD with it at the server.
     - `first_order=True` takes J_U for the identity (FO-MAML): grad L_i at U_i(w).
     - Clients count alike, as in Per-FedAvg, however many samples they have.
     """
@@ -352,10 +350,9 @@ class MTL(Downhill):
 
         minimise over w_1, ..., w_n:   sum_i L_i(w_i) + coupling / 2 |w_i - v|^2,   v = 1/n sum_i w_i
 
-    Every client keeps a network of its own; the server keeps the mean v. (The mean minimises the
-    penalty over v, so that w_i and v may be improved in turns, and the gradient for w_i is that of L_i
-    plus coupling (w_i - v).) A local step is one of forward-backward splitting, the penalty being
-    implicit:
+    Every client keeps a network of its own; the server keeps the mean v, which minimises the
+    penalty, so that w_i and v may be improved in turns. A local step is one of forward-backward
+    splitting, the penalty being implicit:
 
         backward:  w = (u + r v) / (1 + r),   r = learning rate * coupling
         forward:   u = w - learning rate * grad L_i(w)
@@ -368,15 +365,13 @@ class MTL(Downhill):
       with one local step (further ones repeat it) and equal weights.
 
     Open in the paper (written for kernel machines), settled here:
-    - L_i is a mean over the client's samples, and clients count alike, as in the usual federated form
-      (Hanzely & Richtarik 2020). All networks start from the same initial values.
-    - With c of n clients per round the server adds 1/n of each one's change: v stays everybody's mean.
+    - L_i is a mean over the client's samples, and clients count alike (Hanzely & Richtarik 2020).
+      All networks start from the same initial values.
     - With momentum or Adam the optimiser takes the forward step. Both limits stay; in between, the
       coupling is weighed against the optimiser's steps and not against the loss's gradient.
     - Everyone ends with `personal_steps` steps in all, those taken in rounds counted: a new client
-      starts from v and trains at home with the penalty towards v, a client who was rarely chosen
-      catches up, and one who took part in every round changes nothing (personal_steps = rounds * local
-      steps).
+      starts from v and trains at home with the penalty towards it, and who was rarely chosen
+      catches up.
     """
 
     model: NetworkModel

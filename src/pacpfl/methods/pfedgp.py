@@ -40,26 +40,22 @@ Square = Float[Array, "m m"]
 class PFedGP(Downhill):
     """For regression.
 
-    One prior P_phi, a Gaussian process with a deep kernel, is shared by all clients, and learned so
-    that it explains each of them:
+    All clients share one prior, a Gaussian process with a deep kernel, and condition it on their
+    own samples. It is learned so that it explains each of them:
 
-        maximise over phi the mean over clients of ln Z(P_phi, S_i);
+        maximise over phi the mean over clients of ln Z(P_phi, S_i).
 
-    each client then conditions it on its own samples. There is no hyper-prior, and one particle. What
-    the original, a classifier, leaves open for regression, and what is done here:
-    - Gaussian noise, learned with the kernel, instead of a classification likelihood: no inducing
-      points and no augmentation, the evidence is closed form.
+    The original is a classifier; for regression, here:
+    - Gaussian noise, learned with the kernel: the evidence is closed form, without inducing points
+      and augmentation.
     - The mean function is the prior's: `zero` is the original's, the PAC-PFL paper also tries a
       network.
-    - Clients send gradients, the server averages them and takes the step with any optax optimiser.
-      That makes it the special case of PAC-PFL that the PAC-PFL paper names: one particle, a flat
-      hyper-prior, and tau = 1 with the mean over clients. With the sum of n clients instead, PAC-PFL's
-      gradients are n tau times as large.
-    - `batch` samples per step: the batch's log-likelihood is scaled to all m_i samples, as in PAC-PFL.
-    - Weights start as one draw of N(0, initial_std^2). Length scales, output scales and noise start
-      where the prior's own blocks are centred: there is one particle, and nothing to gain from a bad
-      draw.
-    - A client whose update is not finite is left out of its round and counted.
+    - Clients send gradients, and the server takes the step with any optimiser. So it is the special
+      case of PAC-PFL that its paper names: one particle, a flat hyper-prior, tau = 1 and the mean
+      over clients. With the sum of n clients PAC-PFL's gradients are n tau times as large.
+    - A batch's log-likelihood is scaled to all m_i samples, as printed for PAC-PFL.
+    - Weights start as one draw of N(0, initial_std^2), all else where the prior's own blocks are
+      centred: one particle has nothing to gain from a bad draw.
     """
 
     prior: Prior
@@ -85,7 +81,6 @@ class PFedGP(Downhill):
         return Update(-gradient, log_evidence / samples), ()
 
     def server_update(self, state: State, updates: Update, weights: Weights, key: Array) -> State:
-        """Shares that add up to one, times the gradients, as ever: to the bit."""
         combined = combine(updates.gradient, weights)
         used = (weights > 0) & jnp.isfinite(updates.gradient).all(1)
         share = jnp.where(used, weights, 0)
@@ -141,35 +136,29 @@ class PFedGPClassify(Downhill):
         client:  gradient of its objective by the network's parameters, ln v and ln l
         server:  the clients' mean, and one step of any optimiser.
 
-    With one local step of plain gradient descent, the original's setting, averaging the clients'
-    networks and averaging their gradients are the same; only the latter is offered. A client's
-    objective is
+    With one local step of plain gradient descent, the original's setting, averaging networks is the
+    same. A client's objective is
 
-    - `predictive`, what the authors' code does by default: the mean of ln p(y_j | x_j, support) over a
+    - `predictive`, the default of the authors' code: the mean of ln p(y_j | x_j, support) over a
       random half of each class, the other half being the support;
-    - `marginal`, the paper's derivation: 1/m times the lower bound on ln p(y | x).
+    - `marginal`, the paper's derivation: 1/m times the lower bound on ln p(y | x). It rewards a
+      kernel under which classes of one side of a node look alike, whatever their own difference: on
+      handwritten digits (30 writers, 20 samples each, a network of 64 and 32 units, 1,500 rounds)
+      it ended with 57% correct of the test samples whose class the writer had, the first with 88%.
 
-    The second rewards a kernel under which classes of one side of a node look alike, whatever their
-    own difference: on handwritten digits (30 writers, 20 samples each, a network of 64 and 32 units,
-    1,500 rounds) it ended with 57% correct of the test samples whose class the writer had, the first
-    with 88%.
-
-    The tree is built anew in every round, for each client by the `similarity` of its classes as the
-    features are then, as in the original, or by the `number` of the classes, which gives clients with
-    the same classes the same tree; on those digits the latter had 91%.
+    In every round each client's tree is built anew, by the `similarity` of its classes as the
+    features are then, as in the original, or by their `number` (91% of those digits).
 
     Where this departs from the original, and why:
     - Mean-field updates instead of Gibbs chains, and a tree of halves instead of 2-means: see below.
-    - A node counts by the sum over its samples, which makes the sum over nodes the likelihood of the
+    - A node counts by the sum over its samples, so that the nodes' sum is the likelihood of the
       samples; the authors' code takes each node's mean.
     - v and l are learned; the authors' code keeps them at 8 and 1 (our initial values; 77% if kept).
     - The probability of a side is E[sigma(f)]; the authors' code takes exp E[ln sigma(f)].
-    - A class of which the client has no sample is not in its tree. It gets the probability `ABSENT`,
-      not 0, so that a log-likelihood stays finite.
+    - A class of which the client has no sample gets the probability `ABSENT`, not 0, so that a
+      log-likelihood stays finite.
 
-    A client costs log2(classes) factorisations of m x m per iteration. `support` above 0 bounds m in
-    training: so many random samples of the client, others in each round, are all it sees then.
-    `personal_support` does the same for the client's final model. 0: all samples.
+    A client costs log2(classes) factorisations of m x m per iteration; `support` bounds m.
     """
 
     network: Network  # its outputs are the features
@@ -305,17 +294,15 @@ def half_of_each_class(key: Array, members: Float[Array, "m classes"]) -> Bool[A
 
 # --- the tree of classes (Achituve et al. 2021, section on the GP tree)
 #
-# Each inner node of the tree divides its classes in two, and one binary classifier, that sees the
-# node's samples only, decides between them. A class has the product of the decisions on its way:
+# Each inner node divides its classes in two, and a binary classifier of the node's samples decides:
 #
-#     p(y | x) = product over levels of p(side of y at its node | x),
+#     p(y | x) = product over levels of p(side of y at its node | x).
 #
-# so the likelihood of all samples is the product of the nodes' likelihoods. Classes that look alike
-# stay together: a node's classes are divided at the median of their means' first principal component.
-# The paper divides them by 2-means, which can cut off one class at a time; halves make the depth log2
-# of the number of classes, and that is what lets all nodes of one level share one factorisation: a
-# level is one Gaussian process whose kernel is zero between samples of different nodes. 62 classes need
-# 6 factorisations, not 61. "Do classes a and b share a node?" is all that is asked: there is no list.
+# Classes that look alike stay together: a node's classes are divided at the median of their means'
+# first principal component. (The paper's 2-means can cut off one class at a time.) Halves make the
+# depth log2 of the number of classes, and all nodes of a level share one factorisation: a level is
+# one Gaussian process whose kernel is zero between samples of different nodes. 62 classes need 6,
+# not 61.
 
 
 class ClassTree(NamedTuple):
@@ -381,14 +368,11 @@ def _right_half(similarity: Array, together: Array) -> Bool[Array, " classes"]:
 #     omega_j = tanh(c_j / 2) / (2 c_j),   q(f) = N(mu, S),  S = (K^-1 + diag(omega))^-1,  mu = S s / 2,
 #     c_j = sqrt(mu_j^2 + S_jj).
 #
-# Mean-field and not Gibbs sampling, because a fixed number of such updates is one compiled loop with no
-# random numbers, it can be checked to all digits, and its bound on ln Z (that of Jaakkola & Jordan 2000)
-# has a gradient that costs one factorisation. The price is a posterior mean somewhat too close to 0 (by
-# 7% at most on three samples of variance 3, against quadrature). Every matrix that is factorised is
-# B = I + Omega^1/2 K Omega^1/2, whose eigenvalues are at least 1: no jitter is ever needed.
-#
-# A label of 0 stands for a sample that takes no part: its row of B is that of the identity, and it changes
-# no result. The matrix K itself may be singular.
+# Unlike Gibbs sampling, this is one compiled loop without random numbers, and its bound on ln Z
+# (that of Jaakkola & Jordan 2000) has a gradient that costs one factorisation. The price is a
+# posterior mean somewhat too close to 0 (by 7% at most on three samples of variance 3). Factorised
+# is B = I + Omega^1/2 K Omega^1/2, whose eigenvalues are at least 1: K may be singular. A label of
+# 0 stands for a sample that takes no part: its row of B is that of the identity.
 
 
 class BinaryPosterior(NamedTuple):

@@ -14,13 +14,12 @@ whose exponential is unbiased, or bounded from below by Jensen's inequality (`ob
     ln Z(P_phi, S) >= E[t ln p(S | w)] ~ t/L sum_l ln p(S | w_l).
 
 For L = 1 the two are the same. `noise="shared"`: in one round all clients try the same L networks
-(the server sends a seed), so an image passes through k L networks instead of k L for each client
-anew; each client's estimate has the same distribution, but the clients' errors no longer average out.
+(the server sends a seed); each client's estimate has the same distribution, but their errors no
+longer average out.
 
-Initial values: drawing thousands of weights from a wide hyper-prior makes the activations explode, and
-a narrow one shrinks the network to zero. So means start where training of a network would start
-(He), and sigma starts at `initial_std`, which is also where its hyper-prior is centred; the
-hyper-prior of the means stays wide.
+Thousands of weights drawn from a wide hyper-prior make the activations explode, and a narrow one
+shrinks the network to zero. So means start where training of a network would (He), and sigma at
+`initial_std`, where its hyper-prior is centred; that of the means stays wide.
 """
 
 from __future__ import annotations

@@ -201,7 +201,8 @@ class CNN(Dense):
     """The convolutional network of the classification study (McMahan et al. 2017, as in the paper).
 
     5x5 convolution to 32 channels, 2x2 maximum, 5x5 convolution to 64, 2x2 maximum, dense layer of
-    512, output; rectified after each but the last. Rows of features are grey images, pixel after pixel.
+    512, output; rectified after each but the last. Rows of features are grey images, pixel after
+    pixel.
 
     A convolution is written as ONE matrix product of all patches with the kernel (im2col). Under vmap
     over weights this becomes a batched product, which processors of every kind are built for; a
