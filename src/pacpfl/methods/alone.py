@@ -1,9 +1,7 @@
 """Models without rounds, of one client's samples alone or of all: what everybody would try first.
 
-`Vanilla` fits a Gaussian process with a given prior family, `VanillaBNN` infers Bayesian networks,
-`ARD` and `Ridge` are what a user would reach for. `Pooled` and `PooledBNN` are the same on everybody's
-samples together: they send data to one place, so they are no federated methods, and show what ignoring
-the clients' differences costs. Clients who join later get the same model.
+`Pooled` and `PooledBNN` send everybody's samples to one place, so they are no federated methods,
+and show what ignoring the clients' differences costs. Clients who join later get the same model.
 """
 
 from __future__ import annotations
@@ -77,9 +75,8 @@ class Alone(Method[PyTree, Nothing, Nothing]):
 class Vanilla(Alone):
     """Every client fits its own prior to its own data, alone (type-II maximum likelihood).
 
-    Open in the paper: the optimiser and its starting points. Here: Adam with a cosine schedule on
-    -ln Z(P_phi, S_i), from `restarts` draws of the hyper-prior, and the one with the highest evidence is
-    kept; a fit whose evidence is not finite never is.
+    The paper leaves the optimiser open: here Adam with a cosine schedule on -ln Z(P_phi, S_i), from
+    `restarts` draws of the hyper-prior, of which the one with the highest evidence is kept.
     """
 
     prior: Prior
@@ -143,12 +140,10 @@ class SparseModel(eqx.Module):
 class Pooled(Vanilla):
     """One prior, fitted to everybody's samples, from one start.
 
-    The paper says that the pooled Gaussian process has inducing points, and leaves the rest open. Here:
-    - Up to `exact_limit` samples the model needs none, and is fitted like `Vanilla`.
-    - Beyond, the collapsed variational bound takes the place of the evidence (`priors.sparse`). The
-      parameters of the prior and the `inducing` inputs are learned together, by the same Adam; the inputs
-      start at the centres of k-means.
-    - All samples are used in every step: it costs O(n M^2), and 15,000 samples need no mini-batches.
+    Up to `exact_limit` samples it is fitted like `Vanilla`. Beyond, it has inducing points, as the
+    paper says: the collapsed variational bound takes the place of the evidence (`priors.sparse`),
+    and the inputs, which start at the centres of k-means, are learned with the parameters. Every
+    step uses all samples, at O(n M^2).
     """
 
     exact_limit: int = 500
@@ -184,9 +179,8 @@ class VanillaBNN(Alone):
     The prior is fixed before any data are seen: where PAC-PFL's particles start, N(initial values of a
     network, initial_std^2). From there each client infers alone, exactly as a client of PAC-PFL does.
 
-    Open in the paper: prior, inference and their settings. A prior that has learned nothing must not
-    bind: let every layer adapt (adapt = "all", hundreds of steps) and give the samples a high
-    temperature. What counts is temperature x initial_std^2. Measured on scikit-learn's digits, 20
+    A prior that has learned nothing must not bind: let every layer adapt (adapt = "all", hundreds of
+    steps) and give the samples a high temperature. Measured on scikit-learn's digits, 20
     samples a client, one hidden layer of 64, initial_std 0.1: accuracy 18% at temperature 1, 67% at
     100, 68% at 1,000 (a logistic regression: 63%), and the same for std 0.3 and a ninth of the
     temperature. A prior around zero would be the textbook's choice, but SVGD with a few networks
@@ -294,13 +288,12 @@ class ARD(Vanilla):
 
     where c, a, s and all l_j maximise the evidence of the client's own samples: what people reach for when
     they know Gaussian processes, and a baseline to be beaten. Decisions:
-    - Adam with a cosine schedule, as in `Vanilla`, on the logarithms of the scales. Compared with L-BFGS
-      it needs no line search, for which float32 is too coarse, and all clients take the same steps.
-    - The first start suits standardised data: every length sqrt(d), scale 1, noise 0.4.
-      The others are draws around it. The one that ends with the highest evidence is kept.
-    - Nothing bounds the scales, and nothing else than the evidence is asked: a feature that does not
-      matter drifts to a long length, and few samples of many features are over-fitted, as they are by
-      every other implementation that finds this maximum.
+    - Adam, as in `Vanilla`, on the logarithms of the scales: for the line search of L-BFGS float32
+      is too coarse, and all clients take the same steps.
+    - The first start suits standardised data: every length sqrt(d), scale 1, noise 0.4. The others
+      are draws around it.
+    - Nothing bounds the scales: a feature that does not matter drifts to a long length, and few
+      samples of many features are over-fitted, as by every implementation that finds this maximum.
     """
 
     settings: AloneSettings = AloneSettings(steps=250, learning_rate=0.1, restarts=2, hyper_std=0.5)

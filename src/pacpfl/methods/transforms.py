@@ -7,19 +7,17 @@ Algorithm 3):
     server:  G = sum_i G_i + noise;  mean = G / expected cohort                   (lines 8 and 9)
              then as in PAC-PFL: hyper-prior's gradient, SVGD step                (lines 10 to 14)
 
-What leaves a client is its clipped update, and with adaptive clipping one bit that is accounted for.
-Everything else here is computed from noisy sums: particles, the optimiser's state, averages. The
-evidence that PAC-PFL shows on its progress bar depends on the clients' data and is never sent.
+What leaves a client is its clipped update, and with adaptive clipping one bit that is accounted
+for; everything else is computed from noisy sums. The evidence on PAC-PFL's progress bar is never
+sent.
 
 Beyond the printed algorithm: the clip is on the whole k x d update; the noise is that of a plan
 whose epsilon is accounted (pacpfl.privacy); the particles of the last rounds can be averaged, which
 takes out much of the noise and costs nothing (Polyak & Juditsky 1992).
 
-Unit `sample`: where ln Z is a sum over samples, every sample's gradient is clipped, and the sum over
-the client's samples is sent. That is so for the lower bound `elbo` of Bayesian networks, and for their
-evidence from one draw. It is not so for Gaussian processes, whose kernel matrix couples all samples,
-nor for ln 1/L sum_l p(S|w_l), whose weights do: there only the client unit is offered, which implies
-the sample unit.
+Unit `sample`: where ln Z is a sum over samples (`Prior.coupling` says why it is not), every
+sample's gradient is clipped, and the sum over the client's samples is sent. The client unit implies
+it.
 
 With `summed` it is the same under secure aggregation (sites.secure_terms): the sum of the updates
 already holds the sites' noise, and the server adds none.

@@ -5,13 +5,10 @@ $$h \sim GP(m_\phi, k_\phi), \qquad y = h(x) + N(0, s_\phi(x)^2).$$
 Means and kernels are sums of parts, which the tables `MEANS` and `priors.kernels.KERNELS` list. A linear
 mean is the line all clients share, a linear kernel how far a client's own line may be from it.
 
-The noise is a constant (paper), or its logarithm depends on the features, by a line or a network:
+The noise is a constant (paper), or its logarithm depends on the features, by a line or a network,
+because a cloudy noon cannot be foretold as well as a clear evening:
 
 $$s_\phi(x) = \sigma_\phi \exp(g_\phi(x)), \qquad |g_\phi| < 1.5.$$
-
-A cloudy noon cannot be foretold as well as a clear evening; with one noise for both, intervals are too
-wide for the one and too narrow for the other. Everything stays closed form, since the noise of
-different samples is still independent and Gaussian.
 
 With temperature t the likelihood is taken to the power t, which stays Gaussian, so that ln Z is closed
 form for every beta = t m, not only for beta = m:

@@ -16,9 +16,9 @@ Three ways lead from N(0, I) to this posterior:
 
 With `steps=0` all of them leave draws of the prior: no personalisation.
 
-`adapt="last"`: only the last layer moves, on top of the body (all layers before it) of a network drawn
-from the prior. Its features are computed once, so hundreds of steps cost less than one pass through
-the whole network, and where clients share the draws they share the body, too.
+`adapt="last"`: only the last layer moves, on top of the body (all layers before it) of a network
+drawn from the prior. Its features are computed once: hundreds of steps cost less than one pass
+through all of it.
 """
 
 from __future__ import annotations

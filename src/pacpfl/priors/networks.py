@@ -110,10 +110,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class MLP(Dense):
-    """Linear output; `sizes` = (inputs, hidden..., outputs).
-
-    Parameters lie layer by layer: weights [in, out] row by row, then biases [out].
-    """
+    """Linear output; `sizes` = (inputs, hidden..., outputs)."""
 
     sizes: tuple[int, ...]
     activation: str = "tanh"
@@ -204,9 +201,9 @@ class CNN(Dense):
     512, output; rectified after each but the last. Rows of features are grey images, pixel after
     pixel.
 
-    A convolution is written as ONE matrix product of all patches with the kernel (im2col). Under vmap
-    over weights this becomes a batched product, which processors of every kind are built for; a
-    convolution primitive would become a grouped convolution, several times slower.
+    A convolution is ONE matrix product of all patches with the kernel (im2col), under vmap over
+    weights a batched product; a convolution primitive would become a grouped one, several times
+    slower.
 
     `padding` "valid" (the usual one: 582,026 parameters for digits of 28 x 28) takes patches from
     inside the image only; "same" surrounds it with zeros, which small images need. Parameters lie
@@ -305,8 +302,7 @@ class WrappedNetwork:
     order of its tree; `initial` are those that `make` gave them. A layer is a module that holds such
     arrays itself, so the LAST layer is the last in the order of fields, not of use.
 
-    Networks that draw random numbers or keep a state (dropout, batch normalisation) do not fit: they
-    are called with nothing but the input.
+    Networks that draw random numbers or keep a state (dropout, batch normalisation) do not fit.
     """
 
     make: Callable[[Array], eqx.Module]

@@ -6,10 +6,9 @@ r = y - m(X), the log evidence of n samples is at least
 
     ln N(r | 0, Q + s^2 I) - tr(K_ff - Q) / (2 s^2),
 
-with equality where Z contains all of X. This is the collapsed form: the best distribution of u is
-closed form under Gaussian noise and already put in. The uncollapsed form (Hensman et al. 2013) would
-allow mini-batches, but needs M + M^2 more parameters and a step size for them; one full step here is
-O(n M^2), a fraction of a second for the 15,000 samples this is used for, and has no noise.
+with equality where Z contains all of X: the best distribution of u is closed form and put in.
+Without that (Hensman et al. 2013) mini-batches are possible, with M + M^2 more parameters; a full
+step here is O(n M^2), a fraction of a second for 15,000 samples.
 
 Everything goes through two factors of size M: W with W K_uu W^T = I, and V with V B V^T = I, where
 A = W K_uf / s and B = I + A A^T.
