@@ -105,9 +105,7 @@ def train(
     Trained
         The states after the last round, and what was measured on the way.
     """
-    cohort = InProcess(
-        method, store, clients_per_round, seed, dtype, matrices_per_client, secrecy
-    )  # fmt: skip
+    cohort = InProcess(method, store, clients_per_round, seed, dtype, matrices_per_client, secrecy)
     training = Training(cohort.start(), rounds, saving).resume()
     training.keep_to(secrecy)
     began = time.monotonic()
@@ -165,7 +163,7 @@ class InProcess:
         chosen = [] if self._everyone else [self._choose(first + i) for i in range(count)]
         if any(len(clients) > self._slots for clients in chosen):
             self._prepare(self.store.clients)
-        inputs = self._inputs(chosen)
+        inputs = self._fixed or self._inputs(chosen, self._capacity, self._held)
         noise = None
         if self.secrecy is not None:
             noise = self.secrecy.noise()
@@ -199,21 +197,16 @@ class InProcess:
         in_memory = not isinstance(store.x, np.memmap)
         if not self._everyone and in_memory and store.x.size * itemsize <= RESIDENT_BYTES:
             resident, bytes_per_round = hold(store, dtype), 1
-        capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
-        rounds = Rounds(self.method, layout, capacity, self._everyone, n, store.longest)
+        self._capacity = max(1, min(MAXIMUM_ROUNDS_PER_CALL, STREAM_BYTES // bytes_per_round))
+        self._slots, self._held = layout.slots, resident is not None
+        rounds = Rounds(self.method, layout, self._capacity, self._everyone, n, store.longest)
         self._call = make_call(rounds, Keys.of(self.seed), resident)
-        self._capacity, self._slots = capacity, layout.slots
-        if self._everyone:
-            fixed = round_inputs(store, [np.arange(n)], layout.slots, dtype)
-        held = resident is not None
+        self._fixed = self._inputs([np.arange(n)]) if self._everyone else None
 
-        def inputs(chosen: list[np.ndarray]) -> RoundInputs:
-            """From the clients chosen in each round."""
-            if self._everyone:
-                return fixed
-            return round_inputs(store, chosen, layout.slots, dtype, capacity, held)
-
-        self._inputs = inputs
+    def _inputs(
+        self, chosen: list[np.ndarray], capacity: int = 1, held: bool = False
+    ) -> RoundInputs:
+        return round_inputs(self.store, chosen, self._slots, self.dtype, capacity, held)
 
 
 @compiled_once
