@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
+
+
+def small(features: int, **settings: Any) -> GPPrior:
+    """A Gaussian process with these settings, whose networks are small."""
+    widths: dict[str, Any] = {"mean_widths": (3,), "kernel_widths": (4, 3), "noise_widths": (3,)}
+    return GPPrior(features, GPSettings(**widths | settings))
 
 
 def make_particle(prior: GPPrior, seed: int = 0) -> np.ndarray:

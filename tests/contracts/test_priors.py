@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import compiled
-from small_data import padded
+from small_data import padded, small
 
 from pacpfl import hyper, predictive
 from pacpfl.likelihoods import Categorical, Gaussian
 from pacpfl.priors.base import Prior
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
-from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.inference import Inference
 from pacpfl.priors.mixture import MixturePrior
 from pacpfl.priors.networks import MLP
@@ -26,21 +25,17 @@ from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-WIDTHS: dict[str, Any] = {"mean_widths": (3,), "kernel_widths": (4, 3), "noise_widths": (3,)}
-LINE = GPPrior(2, GPSettings(mean="linear", kernel="ard", noise_model="linear"))
+LINE = small(2, mean="linear", kernel="ard", noise_model="linear")
 EXACT: dict[str, Prior] = {
-    "deep": GPPrior(2, GPSettings(**WIDTHS)),
-    "matern": GPPrior(2, GPSettings(mean="zero", kernel="matern")),
-    "periodic": GPPrior(2, GPSettings(mean="constant", kernel="periodic+linear")),
-    "sums": GPPrior(
+    "deep": small(2),
+    "matern": small(2, mean="zero", kernel="matern"),
+    "periodic": small(2, mean="constant", kernel="periodic+linear"),
+    "sums": small(
         2,
-        GPSettings(
-            mean="constant+linear+mlp",
-            kernel="deep+ard+linear",
-            output_scale="learned",
-            noise_model="mlp",
-            **WIDTHS,
-        ),
+        mean="constant+linear+mlp",
+        kernel="deep+ard+linear",
+        output_scale="learned",
+        noise_model="mlp",
     ),
     "mixture": MixturePrior(LINE, 3),
     "warped": WarpedPrior(LINE),

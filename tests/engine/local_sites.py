@@ -27,6 +27,9 @@ from pacpfl.sites.terms import Outcome, Reply, Terms, give_order
 from pacpfl.types import Client, Data, Federation, Samples
 
 RUN = "0123abcd"
+LENGTHS = (3, 5, 2, 4, 5)  # samples of the clients
+SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
+ALL, WITHOUT_B = (0, 1, 2, 3, 4), (0, 1, 3, 4)
 Spoil = Callable[[str, dict[str, Any], Reply], Reply | None]
 
 

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
-from local_sites import RUN, World
+from local_sites import ALL, LENGTHS, RUN, SHARES, WITHOUT_B, World, assert_close
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.config import Config
@@ -55,10 +55,7 @@ from pacpfl.sites.wire import Refused
 from pacpfl.types import Data
 
 ROUNDS = 5
-SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
 FOUR = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 4), "d": range(4, 5)}
-ALL, WITHOUT_B = (0, 1, 2, 3, 4), (0, 1, 3, 4)
-LENGTHS = (3, 5, 2, 4, 5)
 TINY = make_store(LENGTHS, seed=4)
 TERMS = Terms(RUN, 1, secure=True)
 STEPS = ("advertise", "share", "mask", "agree", "reveal")
@@ -141,11 +138,6 @@ def world(store: ClientStore, tmp_path: Path, authority: Authority) -> Make:
     return make
 
 
-def assert_near(one: Any, two: Any, tolerance: float = CLOSE) -> None:
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=0, atol=tolerance)
-
-
 def assert_sums(here: World) -> None:
     """Who has all samples gets the same from the log, compiled."""
     with jax.disable_jit(False):
@@ -184,8 +176,8 @@ def test_a_secure_run_is_the_simulators_run(world: Make) -> None:
         assert outcome.finished, outcome
         expected = here.simulated()
         again, _ = replay(lambda n: Toy(), here.store, here.record, seed=7, dtype=np.float64)
-    assert_near(here.final()[1], expected)
-    assert_near(here.final()[1], again)
+    assert_close(here.final()[1], expected, CLOSE)
+    assert_close(here.final()[1], again, CLOSE)
     steps = [about["step"] for about, _, _ in here.net.asked if "step" in about]
     assert steps == [*STEPS] * ROUNDS
     for reply in said:
@@ -681,7 +673,7 @@ def test_the_server_steps_from_the_noisy_sum() -> None:
     key = jax.random.key(3)
     expected = quiet.server_update(state, PrivateUpdate(rows, (), np.zeros(5, bool)), weights, key)
     found = method.server_update(state, PrivateUpdate(mean, (), ()), weights, key)
-    assert_near(found, expected, 1e-12)
+    assert_close(found, expected, 1e-12)
 
 
 def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Authority) -> None:

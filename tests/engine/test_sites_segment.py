@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import optax
 import pytest
-from local_sites import RUN, Crash, World, assert_close
+from local_sites import ALL, LENGTHS, RUN, SHARES, WITHOUT_B, Crash, World, assert_close
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.data.store import ClientStore
@@ -27,9 +27,6 @@ from pacpfl.sites.terms import give_order, read_outcome
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-LENGTHS = (3, 5, 2, 4, 5)
-SHARES = {"a": range(0, 2), "b": range(2, 3), "c": range(3, 5)}
-ALL, WITHOUT_B = (0, 1, 2, 3, 4), (0, 1, 3, 4)
 ROUNDS = 12
 
 

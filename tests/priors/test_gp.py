@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.integrate import dblquad
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-from small_data import make_particle, make_samples, padded
+from small_data import make_particle, make_samples, padded, small
 
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.types import Data
@@ -23,37 +23,20 @@ from pacpfl.types import Data
 pytestmark = pytest.mark.usefixtures("x64")
 
 Everything = Callable[..., dict[str, Any]]
-WIDTHS: dict[str, Any] = {"mean_widths": (3,), "kernel_widths": (4, 3)}
+SCALED = {"output_scale": "learned"}
 KINDS = {
-    "zero-ard": GPPrior(2, GPSettings(mean="zero", kernel="ard")),
-    "constant-deep": GPPrior(2, GPSettings(mean="constant", kernel="deep", **WIDTHS)),
-    "linear-ard-scaled": GPPrior(
-        6, GPSettings(mean="linear", kernel="ard", output_scale="learned")
+    "zero-ard": small(2, mean="zero", kernel="ard"),
+    "constant-deep": small(2, mean="constant"),
+    "linear-ard-scaled": small(6, mean="linear", kernel="ard", **SCALED),
+    "mlp-deep-wide": small(2, kernel_outputs=6),
+    "sums-scaled-noise-mlp": small(
+        2, mean="constant+linear+mlp", kernel="deep+ard", noise_model="mlp", **SCALED
     ),
-    "mlp-deep-wide": GPPrior(2, GPSettings(mean="mlp", kernel="deep", kernel_outputs=6, **WIDTHS)),
-    "sums-scaled-noise-mlp": GPPrior(
-        2,
-        GPSettings(
-            mean="constant+linear+mlp",
-            kernel="deep+ard",
-            output_scale="learned",
-            noise_model="mlp",
-            noise_widths=(3,),
-            **WIDTHS,
-        ),
+    "linear-deep-linear-scaled-noise-linear": small(
+        2, mean="linear", kernel="deep+linear", noise_model="linear", **SCALED
     ),
-    "linear-deep-linear-scaled-noise-linear": GPPrior(
-        2,
-        GPSettings(
-            mean="linear",
-            kernel="deep+linear",
-            output_scale="learned",
-            noise_model="linear",
-            **WIDTHS,
-        ),
-    ),
-    "constant-matern-periodic-scaled": GPPrior(
-        2, GPSettings(mean="constant", kernel="matern+periodic", output_scale="learned")
+    "constant-matern-periodic-scaled": small(
+        2, mean="constant", kernel="matern+periodic", **SCALED
     ),
 }
 SLOTS = 12  # more than one leaf of the factorisation

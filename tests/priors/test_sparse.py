@@ -11,22 +11,18 @@ import numpy as np
 import pytest
 from compiling import compiled
 from scipy import stats
-from small_data import make_particle, make_samples, padded
+from small_data import make_particle, make_samples, padded, small
 
 from pacpfl.priors import sparse
-from pacpfl.priors.gp import GPPrior, GPSettings
+from pacpfl.priors.gp import GPPrior
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 KINDS = {
-    "linear-ard-scaled": GPPrior(
-        2, GPSettings(mean="linear", kernel="ard", output_scale="learned")
-    ),
-    "mlp-deep": GPPrior(6, GPSettings(mean_widths=(2,), kernel_widths=(3,))),
-    "zero-ard-linear-noise": GPPrior(
-        2, GPSettings(mean="zero", kernel="ard+linear", noise_model="linear")
-    ),
+    "linear-ard-scaled": small(2, mean="linear", kernel="ard", output_scale="learned"),
+    "mlp-deep": small(6, mean_widths=(2,), kernel_widths=(3,)),
+    "zero-ard-linear-noise": small(2, mean="zero", kernel="ard+linear", noise_model="linear"),
 }
 COUNT, SLOTS, INDUCING, TEST = 11, 14, 4, 6
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -216,7 +216,7 @@ class Downhill(Watched):
     """A method with one vector for all, moved by an optimiser against the clients' mean gradient."""
 
     model: NetworkModel
-    optimizer: optax.GradientTransformation = AVERAGE
+    optimizer: optax.GradientTransformation
 
     def init(self, key: Array, example: Data) -> State:
         return self.begin(self.model.initial(key, example))
@@ -249,6 +249,8 @@ class FedAvg(Downhill):
 
     model: NetworkModel
     local: LocalTraining
+
+    optimizer = AVERAGE
 
     def client_update(
         self, state: State, client_state: Nothing, data: Data, key: Array
@@ -378,6 +380,8 @@ class MTL(Downhill):
     clients: int  # n
     local: LocalTraining
     settings: MTLSettings = MTLSettings()
+
+    optimizer = AVERAGE
 
     def init_client(self, state: State, data: Data, key: Array) -> Memory:
         return Memory(state.parameters, jnp.zeros((), jnp.int32))
