@@ -224,9 +224,13 @@ def _laplace(target: Target, start: Array, noise: Array, key: Array) -> tuple[Ar
         z = jax.lax.fori_loop(0, steps, newton, z)
         return z, z + _shrink(target, seen, z)(epsilon, more)
 
-    rows = target.data.mask.size * target.problem.likelihood.outputs
-    more = jax.random.normal(key, (noise.shape[0], rows), noise.dtype)
-    return jax.vmap(one)(target.seen, start, noise, more)
+    def draw(rank: Array) -> Array:
+        """By a sample's rank among those that count, so that padding changes no draw."""
+        shape = (len(noise), target.problem.likelihood.outputs)
+        return jax.random.normal(jax.random.fold_in(key, rank), shape, noise.dtype)
+
+    more = jax.vmap(draw, out_axes=1)(jnp.cumsum(target.data.mask) - 1)
+    return jax.vmap(one)(target.seen, start, noise, more.reshape(len(noise), -1))
 
 
 def _shrink(target: Target, seen: Array, z: Array) -> Callable[[Array, Scalar], Array]:
