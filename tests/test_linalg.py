@@ -1,4 +1,5 @@
-"""Batched factorisations against LAPACK and scipy, and what happens when they fail."""
+"""How triangles are cut into tiles; batched factorisations against LAPACK and scipy, and what happens when
+they fail."""
 
 from __future__ import annotations
 
@@ -33,6 +34,39 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """From five rows on there are tiles, five at most, of whatever size."""
     monkeypatch.setattr(tiles, "TILE", 4)
     monkeypatch.setattr(tiles, "ROWS", 1)
+
+
+@pytest.mark.parametrize(
+    ("tile", "multiple", "expected"),
+    [(2, 1, [3, 3, 3, 2]), (6, 1, [6, 5]), (11, 1, [11]), (2, 4, [4, 4, 3]), (6, 16, [11])],
+)
+def test_tiles_have_whole_lines_and_are_few(
+    tile: int, multiple: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "TILE", tile)
+    monkeypatch.setattr(tiles, "ROWS", multiple)
+    assert [row[-1].shape[-1] for row in tiles.split(jnp.eye(11))] == expected
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_accelerators_get_whole_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert tiles.edges(11) == [slice(0, 11)]
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_only_blocks_on_and_below_the_diagonal_are_asked_for() -> None:
+    seen = np.zeros((11, 11), int)
+
+    def block(rows: slice, columns: slice) -> jnp.ndarray:
+        seen[rows, columns] += 1
+        return jnp.zeros((rows.stop - rows.start, columns.stop - columns.start))
+
+    built = tiles.build(11, block)
+    assert tiles.rows(built) == 11
+    assert seen.max() == 1
+    np.testing.assert_array_equal(np.tril(seen), np.tril(np.ones_like(seen)))
+    assert seen.sum() < 0.7 * 11**2
 
 
 @pytest.mark.usefixtures("small_tiles")

@@ -15,10 +15,12 @@ from scipy import stats
 
 from benchmarks.problem import Sizes, make_problem, reference_round, svgd_direction
 from pacpfl import hyper, svgd
+from pacpfl.config import Config, override
 from pacpfl.methods.base import mini_batch
 from pacpfl.methods.pacpfl import PACPFL, State, TrainSettings, Update, build_optimizer
+from pacpfl.methods.registry import build_pacpfl, temperatures
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.types import Data
+from pacpfl.types import Data, Form
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -292,3 +294,17 @@ def test_a_schedule_cools_down_in_its_last_fifth() -> None:
         change, memory = optimizer.update(jnp.ones(1), memory)
         steps.append(-float(change[0]))
     np.testing.assert_allclose(steps, [0.5] * 9 + [0.25, 0.0], atol=1e-7)
+
+
+def test_beta_is_the_temperature_times_the_mean_number_of_samples() -> None:
+    """tau = lambda / (lambda + beta n (n_2 + upsilon)) by hand: n = 3, n_2 = 1, mean m = 20."""
+    form = Form(("x",), clients=3, sizes=(10, 20, 30), later=1)
+    config = override(Config(), ["train.temperature=0.5", "train.lambda=6", "train.upsilon=0.5"])
+    found = temperatures(config, form)
+    assert (found["beta"], found["n_2"], found["lambda_condition"]) == (10.0, 1, True)
+    assert found["tau"] == pytest.approx(6 / (6 + 10 * 3 * 1.5))
+    method = build_pacpfl(config, form)
+    assert (method.settings.temperature, method.tau) == (0.5, found["tau"])
+    again = override(Config(), [f"train.tau={found['tau']}", "train.temperature=0.5"])
+    again = override(again, ["train.upsilon=0.5"])
+    assert temperatures(again, form)["lambda"] == pytest.approx(6)

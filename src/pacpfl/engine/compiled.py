@@ -199,9 +199,9 @@ def average(updates: PyTree, weights: jax.Array) -> tuple[PyTree, jax.Array]:
 def gather(tree: PyTree, devices: int) -> PyTree:
     """Return every device's slots on every device, in ONE collective.
 
-    On a CPU a device that waits for the others holds a thread; two collectives that the devices
-    enter in a different order would wait for each other for ever. So all leaves travel in one array
-    of floats, the others bit by bit where they are as wide, else by value (which is exact).
+    On a CPU a device that waits holds a thread; two collectives that the devices enter in a
+    different order would wait for each other for ever. So all leaves travel in one array of floats,
+    the others bit by bit where they are as wide, else by value (which is exact).
     """
     if devices == 1:
         return tree

@@ -65,11 +65,9 @@ def brief_options() -> dict[str, bool | int] | None:
 def compiled_once(make: Callable[P, R]) -> Callable[P, R]:
     """Cache what `make` builds, compiled functions, by its arguments.
 
-    A study runs the same method with many seeds. Programs on disk spare it the compiler, but not the
-    tracing and reading of them, which for small federations takes longer than the training itself.
-
-    Arguments must determine the result: methods are frozen, and hold what is not learned. With
-    arguments that have no hash it is built each time.
+    Programs on disk spare a study with many seeds the compiler, but not the tracing and reading of
+    them, which for small federations takes longer than the training itself. Arguments must
+    determine the result; with arguments that have no hash it is built each time.
     """
     remembered = lru_cache(PROGRAMS)(make)
 

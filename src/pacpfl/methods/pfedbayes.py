@@ -17,18 +17,15 @@ server one, z, of the same family; sigma = softplus(rho). They solve
 
 Left open by the paper, and settled here:
 - The optimisers' memories start anew in each round: a client keeps its q_i and nothing else.
-- q_i is the global distribution before the client's first round. A client that is personalised takes
-  `personal_steps` more steps for its q_i, z staying as it is: a new client from the global distribution,
-  an existing one from its own, to catch up with z and with samples that came later.
+- q_i starts as the global distribution. A client that is personalised takes `personal_steps` more
+  steps for it, z staying as it is: to catch up with z and with samples that came later.
 - A client predicts with the mixture of networks drawn from its q_i, so its probabilities can be
-  checked for calibration. (The public code predicts with one network, whose weights hardly vary: its
-  noise has a standard deviation of 0.001 instead of 1.)
+  checked for calibration. (The public code predicts with one network, whose noise has a standard
+  deviation of 0.001 instead of 1.)
 - zeta is 1 by default, which makes -Omega the usual evidence lower bound. The public code has 10.
-- The clients' mean is that of the paper: every client counts the same.
-- Means start at the network's initial values, all standard deviations at `initial_std`. It must be small
+- Means start at the network's initial values, all standard deviations at `initial_std`: small
   beside the weights themselves, or the noise drowns what the network says.
-- A client whose round ends in numbers that are not finite keeps the q_i it had; the server leaves its
-  update out, and counts it.
+- A client whose round ends in numbers that are not finite keeps the q_i it had.
 """
 
 from __future__ import annotations

@@ -205,9 +205,8 @@ class Entry:
     def clients_at_once(self, config: Sections, federation: Federation, dtype: type) -> int | None:
         """Return how many clients to personalise at once, so that their networks fit into memory.
 
-        What counts is the size of the activations: a convolution of 28 x 28 pixels, written as a matrix
-        product (`priors.networks`), holds a third of a megabyte for every image and network. The
-        estimate is rough, and generous. None: the engine decides, as for targets that are numbers.
+        What counts is the size of the activations: a convolution of 28 x 28 pixels holds a third of a
+        megabyte for every image and network. None: the engine decides, as where targets are numbers.
         """
         if federation.classes is None:
             return None

@@ -200,11 +200,9 @@ def normal(key: Array, shape: tuple[int, ...], dtype: jnp.dtype | type) -> Float
 
     On a processor JAX's generator (threefry) takes several times as long as the rest of a normal
     number, and a large part of such a round. There, numbers in float32 come from a hash of their
-    place: C. Wellons's `lowbias32`, a bijection of 32 bits that changes every bit of its result with a
-    probability near one half when one bit of its argument changes, once over place and first word of
-    the key and once more with the second word. Keys are JAX's own. That is enough for estimates by
-    sampling; privacy's noise comes from elsewhere (`pacpfl.privacy`). Accelerators hash threefry in no
-    time, and keep it.
+    place: C. Wellons's `lowbias32`, once over place and first word of JAX's key and once more with
+    the second word. That is enough for estimates by sampling; privacy's noise comes from elsewhere.
+    Accelerators hash threefry in no time, and keep it.
     """
     if jnp.dtype(dtype) != jnp.float32:
         return jax.random.normal(key, shape, dtype)
