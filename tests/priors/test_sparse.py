@@ -34,8 +34,8 @@ def values(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The bound, and means and standard deviations at `at`."""
     posterior = sparse.condition(prior, phi, inducing, data)
-    mean, std = sparse.predict(prior, phi, posterior, at)
-    return sparse.bound(prior, phi, inducing, data), mean, std
+    said = sparse.predict(prior, phi, posterior, at)
+    return sparse.bound(prior, phi, inducing, data), said.means[0], said.stds[0]
 
 
 @partial(compiled, static_argnums=0)

@@ -143,22 +143,20 @@ def initial_client_states(
     method: Method, state: PyTree, store: ClientStore, keys: Keys, dtype: type
 ) -> PyTree:
     """Return what clients keep before the first round, leading axis n; () where they keep nothing."""
-    one, many = _first_states(method)
-    example = first_client(store, dtype)
-    if not jax.tree.leaves(jax.eval_shape(one, state, keys, example, 0)):
-        return one(state, keys, example, 0)
-    everyone = np.arange(store.clients)
-    return many(state, keys, store.gather(everyone, dtype), everyone)
+    first_states, everyone = _first_states(method), np.arange(store.clients)
+    one = everyone[:1]
+    shapes = jax.eval_shape(first_states, state, keys, store.gather(one, dtype), one)
+    if not jax.tree.leaves(shapes):
+        return shapes
+    return first_states(state, keys, store.gather(everyone, dtype), everyone)
 
 
 @compiled_once
-def _first_states(method: Method) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
-    """Return the function for one client, and compiled for many."""
-
+def _first_states(method: Method) -> Callable[..., PyTree]:
     def one(state: PyTree, keys: Keys, data: Data, client: ArrayLike) -> PyTree:
         return method.init_client(state, data, keys.start_of(client))
 
-    return one, jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
+    return jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
 
 
 def first_client(store: ClientStore, dtype: type) -> Data:

@@ -132,8 +132,7 @@ class SparseModel(eqx.Module):
     posterior: sparse.SparsePosterior
 
     def __call__(self, x: Float[Array, "t d"]) -> Prediction:
-        mean, std = sparse.predict(self.prior, self.phi, self.posterior, x)
-        return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
+        return sparse.predict(self.prior, self.phi, self.posterior, x)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pacpfl.priors.base import Inputs, Particle
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.kernels import squared_distances
 from pacpfl.tiles import matmul, transpose
-from pacpfl.types import Data
+from pacpfl.types import Data, Prediction
 
 # Added to the diagonal of K_uu, in units of k(x, x): neighbouring inducing inputs make it singular.
 # The bound stays a bound: it is that of inducing values observed with a little noise. In float32 less
@@ -94,17 +94,15 @@ def condition(prior: GPPrior, phi: Particle, inducing: Inducing, data: Data) -> 
     return SparsePosterior(inducing, parts.prior_factor, posterior_factor, alpha)
 
 
-def predict(
-    prior: GPPrior, phi: Particle, posterior: SparsePosterior, x: Inputs
-) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
-    """Mean m(x) + k_u^T alpha and standard deviation, with
-    variance k(x, x) - |W k_u|^2 + |V W k_u|^2 + s^2."""
+def predict(prior: GPPrior, phi: Particle, posterior: SparsePosterior, x: Inputs) -> Prediction:
+    """Mean m(x) + k_u^T alpha and variance k(x, x) - |W k_u|^2 + |V W k_u|^2 + s^2."""
     cross = prior.covariance(phi, posterior.inducing, x)
     mean = prior.mean_function(phi, x) + matmul(posterior.alpha, cross)
     before = jnp.sum(matmul(posterior.prior_factor, cross) ** 2, axis=0)
     after = jnp.sum(matmul(posterior.posterior_factor, cross) ** 2, axis=0)
     variance = jnp.maximum(prior.variance(phi, x) - before, 0) + after
-    return mean, jnp.sqrt(variance + prior.noise_variance(phi, x))
+    std = jnp.sqrt(variance + prior.noise_variance(phi, x))
+    return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
 
 
 def initial_inducing(data: Data, count: int, rounds: int = 10) -> Inducing:
