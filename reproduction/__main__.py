@@ -75,7 +75,7 @@ def reproduce(
     from pacpfl.engine import runtime
 
     runtime.configure()
-    from pacpfl.report.terminal import counting
+    from pacpfl.report.terminal import watching
     from reproduction import page, sentences, study
     from reproduction.table import Table
 
@@ -91,10 +91,10 @@ def reproduce(
     if houses(now):
         place(every)  # or why the weather cannot be read, before anything is run
     path = folder / "outcomes.jsonl"
-    with counting(f"reproduce {name}", console) as counter:
+    with watching(console, f"reproduce {name}") as watcher:
         failures = study.run_cells(
-            *(now, path, jobs, seconds, counter.stop),
-            lambda now: counter.show(now.done, now.total, now.latest),
+            *(now, path, jobs, seconds, watcher.stop),
+            lambda now: watcher.count(now.done, now.total, now.latest),
         )
     for failure in failures:
         console.print(failure, soft_wrap=True, markup=False)
@@ -113,7 +113,7 @@ def reproduce(
     missing = sum(cell.place not in kept for cell in now)
     if missing:
         console.print(f"{missing} of {len(now)} runs are missing; the same command goes on.")
-        raise typer.Exit(1 if failures else 130 if counter.stop() else 0)
+        raise typer.Exit(1 if failures else 130 if watcher.stop() else 0)
 
 
 def given_images(

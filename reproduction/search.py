@@ -26,7 +26,7 @@ from pacpfl.cli.common import console
 from pacpfl.config import override
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError
-from pacpfl.report.terminal import counting
+from pacpfl.report.terminal import watching
 from pacpfl.tune.workers import work
 from reproduction.study import Cell, base_config, read_study, run_cell
 
@@ -217,12 +217,12 @@ def search(
     for mode in modes.split(","):
         for epsilon in [None] if mode == "none" else [float(e) for e in epsilons.split(",")]:
             name = mode if epsilon is None else f"{mode}-{epsilon:g}"
-            with counting(name, console) as counter:
+            with watching(console, name) as watcher:
                 found = best_first(
-                    *(dataset, mode, epsilon, chosen[:seeds], chosen[seeds:], jobs, counter.stop),
-                    lambda done, counter=counter: counter.show(done, runs, ""),  # type: ignore[misc]
+                    *(dataset, mode, epsilon, chosen[:seeds], chosen[seeds:], jobs, watcher.stop),
+                    lambda done, watcher=watcher: watcher.count(done, runs, ""),  # type: ignore[misc]
                 )
-            if counter.stop():
+            if watcher.stop():
                 raise typer.Exit(130)
             text = as_toml(found[0], tried, chosen, command)
             files.write(out / f"{name}.toml", text.encode())

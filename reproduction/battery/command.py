@@ -103,7 +103,7 @@ class Options(NamedTuple):
 def run(battery: str, known: list[str], asked: Options, folder: str = "") -> None:
     """Run the cells that are missing, and write what there is of all."""
     from pacpfl.engine import runtime
-    from pacpfl.report.terminal import counting
+    from pacpfl.report.terminal import watching
     from reproduction.battery import cells, report
     from reproduction.battery.methods import METHODS
     from reproduction.battery.tables import need
@@ -119,10 +119,10 @@ def run(battery: str, known: list[str], asked: Options, folder: str = "") -> Non
     path = place / "outcomes.jsonl"
     if asked.forget:
         cells.forget(path, cells.chosen(asked.forget, list(METHODS), "method"))
-    with counting(battery, console) as counter:
+    with watching(console, battery) as watcher:
         failures = run_cells(
-            *(now, path, asked.jobs, asked.seconds, counter.stop),
-            lambda here: counter.show(here.done, here.total, here.latest),
+            *(now, path, asked.jobs, asked.seconds, watcher.stop),
+            lambda here: watcher.count(here.done, here.total, here.latest),
             cells.run_cell,
         )
     for failure in failures:
@@ -139,4 +139,4 @@ def run(battery: str, known: list[str], asked: Options, folder: str = "") -> Non
     missing = sum(cell.place not in kept for cell in now)
     if missing:
         console.print(f"{missing} of {len(now)} cells are missing; the same command goes on.")
-        raise typer.Exit(1 if failures else 130 if counter.stop() else 0)
+        raise typer.Exit(1 if failures else 130 if watcher.stop() else 0)

@@ -1,11 +1,8 @@
-"""From a configuration to the federation whose data it names.
-
-Each data set is imported where it is asked for: who trains on one does not load the others.
-"""
+"""From a configuration to the federation whose data it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,40 +19,47 @@ if TYPE_CHECKING:
 
 
 def build_federation(config: Config) -> Federation:
-    federation = _federations[config.data.name](config)
+    federation = _load(config)
     check_federation(federation)
     return standardize(federation, config.data.standardize)
 
 
-def _polynomial(config: Config) -> Federation:
-    from pacpfl.data.polynomial import polynomial
-
-    data = config.data
-    return polynomial(
-        data.clients,
-        data.new_clients,
-        data.samples,
-        data.test_samples,
-        data.noise,
-        data.opposite,
-        config.seed,
-    )
+def raw_federation(config: Config) -> Federation:
+    """Return the federation in its own units, whatever the configuration says of scaling."""
+    return build_federation(replace(config, data=replace(config.data, standardize="none")))
 
 
-def _pv(config: Config) -> Federation:
-    from pacpfl.data.pv import pv
+def _load(config: Config) -> Federation:
+    """Import the data set that is asked for, and no other, and divide it among clients."""
+    data, images, seed = config.data, config.images, config.seed
+    sizes = (data.clients, data.new_clients, data.samples)
+    of_images = (data.clients, data.new_clients, data.samples or None, images.test_fraction)
+    match data.name:
+        case "tables":
+            from pacpfl.data.tables.read import load_own
 
-    data, houses = config.data, config.pv
-    return pv(
-        houses.panels,  # type: ignore[arg-type]
-        data.clients,
-        data.new_clients,
-        data.samples,
-        houses.window,  # type: ignore[arg-type]
-        load_weather(houses),
-        config.seed,
-        skip=houses.skip,
-    )
+            return load_own(config.tables, seed).federation
+        case "polynomial":
+            from pacpfl.data.polynomial import polynomial
+
+            return polynomial(*sizes, data.test_samples, data.noise, data.opposite, seed)
+        case "pv":
+            from pacpfl.data.pv import pv
+
+            pv_, weather = config.pv, load_weather(config.pv)
+            return pv(pv_.panels, *sizes, pv_.window, weather, seed, skip=pv_.skip)  # type: ignore[arg-type]
+        case "digits":
+            from pacpfl.data.digits import digits
+
+            return digits(*of_images, seed=seed)
+        case "femnist":
+            from pacpfl.data.images import by_writer
+
+            return by_writer(_images(config, 10), *of_images, seed=seed)
+    from pacpfl.data.images import dirichlet
+
+    clients, new, _, test_fraction = of_images
+    return dirichlet(_images(config, None), clients, new, images.alpha, test_fraction, seed=seed)
 
 
 @cache
@@ -72,53 +76,6 @@ def load_weather(houses: PVSettings) -> Weather:
     return read_pvgis_csv(Path(houses.weather))
 
 
-def _own(config: Config) -> Federation:
-    from pacpfl.data.tables.read import load_own
-
-    return load_own(config.tables, config.seed).federation
-
-
-def _digits(config: Config) -> Federation:
-    from pacpfl.data.digits import digits
-
-    data = config.data
-    return digits(
-        data.clients,
-        data.new_clients,
-        data.samples or None,
-        config.images.test_fraction,
-        seed=config.seed,
-    )
-
-
-def _femnist(config: Config) -> Federation:
-    from pacpfl.data.images import by_writer
-
-    data = config.data
-    return by_writer(
-        _images(config, 10),
-        data.clients,
-        data.new_clients,
-        data.samples or None,
-        config.images.test_fraction,
-        seed=config.seed,
-    )
-
-
-def _emnist(config: Config) -> Federation:
-    from pacpfl.data.images import dirichlet
-
-    data = config.data
-    return dirichlet(
-        _images(config, None),
-        data.clients,
-        data.new_clients,
-        config.images.alpha,
-        config.images.test_fraction,
-        seed=config.seed,
-    )
-
-
 def _images(config: Config, classes: int | None) -> Images:
     if not config.images.path:
         raise InputError(
@@ -132,13 +89,3 @@ def _load_images(path: str, classes: int | None) -> Images:
     from pacpfl.data.image_files import load_images
 
     return load_images(path, classes)
-
-
-_federations: dict[str, Callable[[Config], Federation]] = {
-    "polynomial": _polynomial,
-    "pv": _pv,
-    "digits": _digits,
-    "femnist": _femnist,
-    "emnist": _emnist,
-    "tables": _own,
-}

@@ -32,6 +32,7 @@ from pacpfl.data.tables.read import load_own
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError
 from pacpfl.files import damaged, load_arrays, save_arrays
+from pacpfl.folder import SHARED
 from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
@@ -41,7 +42,6 @@ from pacpfl.types import Data, Mixture, Prediction, Probabilities, Samples, Warp
 Name = str | int | float | bool
 KIND = "pacpfl-model-2"
 REMEDY = "make it again, with pacpfl fit, pacpfl personalize, or an estimator's save"
-SHARED_NAME = "prior.safetensors"  # in the folder of a run
 LEAST_ROWS = 64  # that are made room for: small tables cost nothing, and share one program
 BLOCKS = (2048, 512, 128)  # rows predicted at once: few sizes, so that few programs are compiled
 ENTRIES = 1 << 25  # of the matrix between training rows and those, over all particles
@@ -512,8 +512,8 @@ def load_shared(path: Path) -> Shared:
     """Return what a run folder, or a file of a model, holds for new clients."""
     if not path.is_dir():
         return load(path).shared
-    if (path / SHARED_NAME).is_file():
-        return load(path / SHARED_NAME).shared
+    if (path / SHARED).is_file():
+        return load(path / SHARED).shared
     return shared_of_run(path)
 
 

@@ -15,6 +15,10 @@ class InputError(ValueError):
     """
 
 
+class Interrupted(Exception):
+    """The run was asked to stop; what it had reached is saved."""
+
+
 class SecureAggregationError(Exception):
     """A message of secure aggregation is refused or its round abandoned: one sentence, which names whom."""
 

@@ -26,7 +26,7 @@ from pacpfl.engine.rounds import first_client
 from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.simulate import Progress, train
 from pacpfl.engine.training import Saving, Secrecy, keep_secret, load_checkpoint
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, Interrupted
 from pacpfl.files import Facts
 from pacpfl.folder import AGAIN, Arrays, MethodResult, RunFolder
 from pacpfl.methods.base import Method
@@ -43,10 +43,6 @@ from pacpfl.privacy.ledger import FILE, RunRecord, facts, read_ledger
 from pacpfl.types import Federation, Form
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; what it had reached is saved."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from safetensors import safe_open
 
 from pacpfl import config as configuration
 from pacpfl.build import build_federation
+from pacpfl.cli.common import clear
 from pacpfl.config import Config, RunSettings, identity, load
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
@@ -227,12 +229,13 @@ def test_the_ledger_is_printed_and_a_new_start_adds_up(folder: Path, tmp_path: P
     assert "1 earlier in the same folder included" in printed
 
 
-def test_a_new_start_says_what_it_means(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pacpfl.cli.run import warn_of_earlier
-
-    warn_of_earlier(folder)
+def test_a_new_start_says_what_it_means(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(folder / FILE, tmp_path)
+    clear(tmp_path)
     assert "adds to the 1 earlier" in capsys.readouterr().err
-    warn_of_earlier(folder / "nowhere")
+    clear(folder / "nowhere")
     assert capsys.readouterr().err == ""
 
 

@@ -14,7 +14,7 @@ from pacpfl.cli.predict import evaluate, personalize, predict, update
 from pacpfl.cli.run import certify, download, privacy, report, run
 from pacpfl.cli.sites import add_to
 from pacpfl.cli.tune import tune
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, Interrupted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,6 +80,9 @@ def main() -> None:
     except InputError as error:
         say(f"pacpfl: {error}")
         sys.exit(2)
+    except Interrupted as reason:
+        say(f"Saved: {reason}. The same command goes on from there.")
+        sys.exit(130)
     except KeyboardInterrupt:
         console.print("Stopped.")
         sys.exit(130)

@@ -1,9 +1,8 @@
-"""What the commands share: console, options, shipped configurations, and what Ctrl-C means."""
+"""What the commands share: console, options, shipped configurations, and folders that start over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from pacpfl.config import Config
 
 console = Console(stderr=True, highlight=False)
+DEFAULT = Path("pacpfl.toml")  # what `pacpfl init` writes, and fit, check and compare read
 
 Settings = Annotated[
     list[str] | None,
@@ -34,12 +34,9 @@ def shipped(name: str) -> Config:
     folder = resources.files("pacpfl") / "configs"
     path = folder / f"{name}.toml"
     if not path.is_file():
-        names = sorted(
-            p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")
-        )
-        raise InputError(
-            f"There is no shipped configuration {name!r}; there are {', '.join(names)}."
-        )
+        names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+        known = ", ".join(name.removesuffix(".toml") for name in names)
+        raise InputError(f"There is no shipped configuration {name!r}; there are {known}.")
     return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
 
 
@@ -48,16 +45,19 @@ def say(text: str) -> None:
     console.print(text, soft_wrap=True, markup=False)
 
 
-@contextmanager
-def stopping() -> Iterator[None]:
-    """End with the status of Ctrl-C, and a sentence, where a run was stopped and saved."""
-    from pacpfl.run import Interrupted
+def clear(folder: Path) -> None:
+    """Clear a run folder for --fresh; say what that means where the same data were released before."""
+    from pacpfl.folder import RunFolder
+    from pacpfl.privacy.ledger import read_ledger
 
-    try:
-        yield
-    except Interrupted as reason:
-        say(f"Saved: {reason}. The same command goes on from there.")
-        raise typer.Exit(130) from None
+    run = RunFolder(folder)
+    earlier = sum(bool(record.released) for record in read_ledger(run.ledger))
+    if earlier:
+        say(
+            f"{folder} keeps its privacy ledger: a new run releases the same data again, and what it "
+            f"spends adds to the {earlier} earlier (pacpfl privacy {folder} prints the total)."
+        )
+    run.clear()
 
 
 def print_table(
@@ -66,9 +66,7 @@ def print_table(
     """Print a table to standard output, its columns of words to the left, of numbers to the right."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name)
+    table = Table(*left, title=title, title_justify="left")
     for name in right:
         table.add_column(name, justify="right")
     for row in rows:

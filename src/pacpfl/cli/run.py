@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pacpfl.cli.common import Fresh, Out, Settings, console, print_table, say, shipped, stopping
+from pacpfl.cli.common import Fresh, Out, Settings, clear, console, print_table, say, shipped
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
-    from pacpfl.folder import MethodResult
     from pacpfl.privacy.ledger import RunRecord
 
 ENGINES = ("simulate", "flare")
@@ -90,22 +89,19 @@ def run(
     name = config.stem if config else str(dataset)
     folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
 
-    from pacpfl.engine import runtime
-
-    runtime.configure(chosen.run.precision)
     from pacpfl import run as study
-    from pacpfl.folder import RunFolder
+    from pacpfl.engine import runtime
+    from pacpfl.report import sentences
     from pacpfl.report.page import write_report
-    from pacpfl.report.terminal import watching
+    from pacpfl.report.terminal import print_results, watching
     from pacpfl.report.track import tracked
 
+    runtime.configure(chosen.run.precision)
     if fresh:
-        warn_of_earlier(folder)
-        RunFolder(folder).clear()
+        clear(folder)
     with (
         watching(console) as watcher,
         tracked(track or [], folder, chosen, watcher) as tracking,
-        stopping(),
     ):
         watcher = tracking.watcher
         if engine == "flare":
@@ -118,7 +114,13 @@ def run(
         tracking.finish(results)
         watcher.stage("drawing the report")
         page = write_report(folder)
-    _print(results, page)
+    print_results(results)
+    for result in results.values():
+        for sentence in filter(
+            None, (sentences.diversity(result.about), sentences.privacy(result.about))
+        ):
+            print(sentence)
+    print(f"Report: {page}")
 
 
 def configuration(
@@ -132,17 +134,6 @@ def configuration(
     if options["privacy.epsilon"] and config.privacy.mode == "none":
         settings = ["privacy.mode=gaussian", *settings]
     return override(config, [*settings, *given])
-
-
-def _print(results: Mapping[str, MethodResult], page: Path) -> None:
-    from pacpfl.report.sentences import diversity, privacy
-    from pacpfl.report.terminal import print_results
-
-    print_results(results)
-    for result in results.values():
-        for sentence in filter(None, (diversity(result.about), privacy(result.about))):
-            print(sentence)
-    print(f"Report: {page}")
 
 
 def report(folder: Folder) -> None:
@@ -188,15 +179,13 @@ def certify(
     premise. Of Bayesian networks, the Gaussian variational posterior is certified.
     docs/certificates.md tells how to read one.
     """
-    from pacpfl import config as configuration
-    from pacpfl.engine import runtime
-
-    if (folder / "config.toml").is_file():
-        runtime.configure(configuration.load_file(folder / "config.toml").run.precision)
     from pacpfl.certify import document as study
+    from pacpfl.engine import runtime
+    from pacpfl.folder import RunFolder
     from pacpfl.report.page import write_report
     from pacpfl.report.terminal import print_certificates
 
+    runtime.configure(RunFolder(folder).config().run.precision)
     with console.status("certifying") as status:
         document = study.certify(
             folder,
@@ -263,18 +252,6 @@ def _row(run: RunRecord) -> list[str]:
         str(run.released - reached),
         *(f"{value:.4g}" if math.isfinite(value) else "none" for value in spent[:2]),
     ]
-
-
-def warn_of_earlier(folder: Path) -> None:
-    """Say what --fresh means where the same data were released before."""
-    from pacpfl.privacy.ledger import FILE, read_ledger
-
-    runs = [run for run in read_ledger(folder / FILE) if run.released]
-    if runs:
-        say(
-            f"{folder} keeps its privacy ledger: a new run releases the same data again, and what it "
-            f"spends adds to the {len(runs)} earlier (pacpfl privacy {folder} prints the total)."
-        )
 
 
 def download(

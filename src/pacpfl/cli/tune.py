@@ -5,15 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pacpfl.cli.common import Settings, console, shipped
-from pacpfl.errors import InputError
-
-if TYPE_CHECKING:
-    from pacpfl.config import Config
 
 
 def tune(
@@ -55,14 +51,17 @@ def tune(
     from pacpfl import config as configuration
     from pacpfl import files
     from pacpfl.engine import runtime
-    from pacpfl.report.terminal import counting
+    from pacpfl.report.terminal import watching
 
-    chosen = _configuration(config, settings or [])
+    path = Path(config)
+    from_file = path.is_file() or path.suffix == ".toml"
+    chosen = configuration.load_file(path) if from_file else shipped(config)
+    chosen = configuration.override(chosen, settings or [])
     runtime.configure(chosen.run.precision)
     from pacpfl.tune import search as tuning
     from pacpfl.tune import spaces
 
-    weathered = configuration.override(chosen, [f"pv.weather={weather}"] if weather else [])
+    weathered = replace(chosen, pv=replace(chosen.pv, weather=weather or chosen.pv.weather))
     known = spaces.spaces_for(weathered)
     space_of = spaces.read_spaces(space, known) if space else known
     search = tuning.Search(method, weathered, space_of.get(method, {}), trials, folds, use_folds)
@@ -70,14 +69,14 @@ def tune(
     def told(found: tuning.Found) -> str:
         return f"{tuning.decides(found.score)} {found.score[0]:.4f}"
 
-    with counting(f"tuning {method}", console) as counter:
+    with watching(console, f"tuning {method}") as watcher:
         found = tuning.tune(
             search,
             study or out.with_suffix(".journal"),
             jobs,
             seconds,
-            counter.stop,
-            lambda now: counter.show(now.trials, trials, f"best {told(now)}"),
+            watcher.stop,
+            lambda now: watcher.count(now.trials, trials, f"best {told(now)}"),
         )
     if found is not None:
         # Where the weather comes from is the run's affair, not the method's.
@@ -89,16 +88,5 @@ def tune(
     done = found.trials if found is not None else 0
     if done < trials:
         console.print(f"{done} of {trials} trials are done; the same command goes on.")
-    if counter.stop():
+    if watcher.stop():
         raise typer.Exit(130)
-
-
-def _configuration(name: str, settings: list[str]) -> Config:
-    """Return the configuration of a file, or one that comes with the package."""
-    from pacpfl import config as configuration
-
-    if Path(name).is_file():
-        return configuration.override(configuration.load_file(Path(name)), settings)
-    if name.endswith(".toml"):
-        raise InputError(f"There is no file {name}; give a configuration that exists.")
-    return configuration.override(shipped(name), settings)

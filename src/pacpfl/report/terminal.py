@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple
 
 from rich import progress
 from rich.box import SIMPLE_HEAD
@@ -78,8 +77,8 @@ def latest(diagnostics: Mapping[str, float]) -> str:
 
 
 @contextmanager
-def asking(console: Console, words: str) -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether to stop: the first Ctrl-C asks for it, the second breaks."""
+def watching(console: Console, title: str = "starting") -> Iterator[Watcher]:
+    """Show how far a run is, or many; the first Ctrl-C asks to stop after a step, the second breaks."""
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -87,38 +86,16 @@ def asking(console: Console, words: str) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        console.print(words)
+        console.print(
+            "Stopping after this step; press Ctrl-C again to stop at once without saving."
+        )
 
     before = signal.signal(signal.SIGINT, ask)
     try:
-        yield lambda: asked
+        with Bar(console, title) as bar:
+            yield Watcher(bar.stage, bar.rounds, bar.count, lambda: asked)
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def watching(console: Console) -> Iterator[Watcher]:
-    """Show a run, and let Ctrl-C stop it after the step it is at."""
-    words = "Stopping after this step; press Ctrl-C again to stop at once without saving."
-    with asking(console, words) as stop, Bar(console) as bar:
-        yield Watcher(bar.stage, bar.rounds, bar.count, stop)
-
-
-class Counter(NamedTuple):
-    """Tell it how many are done and what to say about them; ask it whether to stop."""
-
-    show: Callable[[int, int, str], None]  # done, of how many, words
-    stop: Callable[[], bool]
-
-
-@contextmanager
-def counting(title: str, console: Console) -> Iterator[Counter]:
-    """Show how many of many runs are done; Ctrl-C asks to stop and to keep what there is."""
-    with (
-        asking(console, "Stopping; press Ctrl-C again to stop at once.") as stop,
-        Bar(console, title) as bar,
-    ):
-        yield Counter(bar.count, stop)
 
 
 def training_bar(shown: bool, title: str) -> Bar:

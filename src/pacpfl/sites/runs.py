@@ -25,13 +25,13 @@ from pacpfl.engine.evaluate import evaluate
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.rounds import divide, first_client, initial_client_states, round_inputs
 from pacpfl.engine.training import Checkpoint, load_checkpoint, save_checkpoint
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, Interrupted
 from pacpfl.files import Facts
 from pacpfl.folder import MethodResult, RunFolder
 from pacpfl.methods.base import Method
 from pacpfl.methods.registry import entry
 from pacpfl.methods.transforms import compressed
-from pacpfl.run import Interrupted, Watcher, run_identity
+from pacpfl.run import Watcher, run_identity
 from pacpfl.sites import participation, states
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file

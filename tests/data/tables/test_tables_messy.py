@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from pacpfl.cli.own import commented, propose
+from pacpfl.cli.tables import commented, propose
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.files import Table, open_file, open_tables
 from pacpfl.data.tables.read import Tables, load_own, load_tables
