@@ -11,11 +11,11 @@ import numpy as np
 from scipy.special import ndtr
 
 from pacpfl import metrics
+from pacpfl.build import raw_federation
 from pacpfl.data.polynomial import true_predictive
 from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
 from pacpfl.report.measures import Measure
-from pacpfl.tune.crossval import raw_federation
 from reproduction.study import Study, cell_config
 from reproduction.table import Entry, Table, measure
 

@@ -200,7 +200,7 @@ def test_networks_predict_probabilities_and_survive(classifier, tmp_path):
 def test_what_everybody_gets_holds_nobodys_rows(shared: Shared, tmp_path: Path) -> None:
     path = tmp_path / "prior.safetensors"
     secret = replace(shared.config, tables=replace(shared.config.tables, source="/home/anna/x"))
-    replace(shared, config=secret).save(path)
+    save(path, replace(shared, config=secret))
     assert b"anna" not in path.read_bytes()
     again = load_shared(path)
     np.testing.assert_array_equal(again.particles, shared.particles)

@@ -65,11 +65,10 @@ class Predicted(NamedTuple):
 
 
 def _components(prediction: Mixture) -> jax.Array:
-    fixed = [prediction.weights[:, None]]
-    if isinstance(prediction, WarpedPrediction):
-        fixed += [prediction.warps[:, number, None] for number in range(4)]
-    weights, *warps = (jnp.broadcast_to(part, prediction.means.shape) for part in fixed)
-    return jnp.stack([weights, prediction.means, prediction.stds, *warps])
+    warps = prediction.warps.T if isinstance(prediction, WarpedPrediction) else ()
+    fixed = (part[:, None] for part in (prediction.weights, *warps))
+    weights, *others = (jnp.broadcast_to(part, prediction.means.shape) for part in fixed)
+    return jnp.stack([weights, prediction.means, prediction.stds, *others])
 
 
 def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
@@ -95,27 +94,15 @@ LOG_PROBABILITIES = Question(
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What a training has learned for all clients, also for those who come later.
-
-    Parameters
-    ----------
-    config
-        The configuration of the training.
-    schema
-        What the columns of a table mean.
-    scaler
-        The units of all clients together; None where each client is scaled by its own rows.
-    particles
-        Parameters of k priors, [k, size].
-    seed
-        Of the draws that all clients share, where posteriors are drawn.
-    """
+    """What a training has learned for all clients, also for those who come later."""
 
     config: Config
-    schema: Schema
-    scaler: Scaler | None
-    particles: np.ndarray
-    seed: np.ndarray | None = None
+    schema: Schema  # what the columns of a table mean
+    scaler: Scaler | None  # of all clients together; None where each is scaled by its own rows
+    particles: np.ndarray  # parameters of k priors, [k, size]
+    seed: np.ndarray | None = (
+        None  # of the draws that all clients share, where posteriors are drawn
+    )
 
     @cached_property
     def prior(self) -> Prior:
@@ -144,51 +131,22 @@ class Shared:
         own = jax.random.fold_in(jax.random.key(self.config.seed), zlib.crc32(str(client).encode()))
         return jax.random.fold_in(own, 1)
 
-    def save(self, path: Path) -> None:
-        """Write the file that new clients need; it holds nobody's rows."""
-        save(path, self)
-
 
 @dataclass(frozen=True, eq=False)
 class ClientModel:
-    """One client's model, in the owner's units.
-
-    Parameters
-    ----------
-    name
-        The client.
-    shared
-        What all clients have learned together.
-    scaler
-        The units of this client. They stay those of its first rows.
-    samples
-        The client's rows in their own units, encoded by the schema; there may be none.
-    """
+    """One client's model, in the owner's units."""
 
     name: Name
     shared: Shared
-    scaler: Scaler
-    samples: Samples = field(repr=False)
+    scaler: Scaler  # the units of this client: they stay those of its first rows
+    samples: Samples = field(repr=False)  # in their own units, encoded by the schema; maybe none
 
     @classmethod
     def condition(cls, shared: Shared, name: Name, x: np.ndarray, y: np.ndarray) -> ClientModel:
-        """Make the model of a client from its rows.
+        """Make the model of a client from its rows; InputError if they do not fit the schema.
 
-        Parameters
-        ----------
-        shared
-            What a training has learned.
-        name
-            The client.
-        x
-            Features in the owner's units, [rows, features], in the order of the schema.
-        y
-            Targets: numbers in the owner's units, or class numbers.
-
-        Raises
-        ------
-        InputError
-            If the rows do not fit the schema.
+        Features, [rows, features], are in the owner's units and in the order of the schema; targets
+        are numbers in the owner's units, or class numbers.
         """
         samples = check_rows(shared.schema, x, y)
         return cls(name, shared, shared.scaler_for(samples), samples)
@@ -210,10 +168,9 @@ class ClientModel:
                 "or lower particles."
             )
         with shared.precision():
-            particles, data = jax.device_put((particles, data))
+            given = jax.device_put((particles, data))
             rule, temperature = config.personal.weights, config.train.temperature
-            key = shared.key(self.name)
-            return _condition(shared.prior, particles, data, rule, temperature, key)
+            return _condition(shared.prior, *given, rule, temperature, shared.key(self.name))
 
     def check(self) -> None:
         """Raise InputError unless some particle explains the rows in finite numbers."""
@@ -228,11 +185,7 @@ class ClientModel:
         """Return the answer to a question at every row, in the owner's units; rows are last.
 
         Rows are answered in blocks of few sizes, so that models and tables share compiled programs.
-
-        Raises
-        ------
-        InputError
-            If rows do not fit the schema, or an answer is not finite.
+        Rows that do not fit the schema, and answers that are not finite, are an InputError.
         """
         check_features(self.shared.schema, x)
         dtype, personal = self.shared.dtype, self.personal
@@ -294,6 +247,10 @@ class ClientModel:
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
 
+def no_rows(schema: Schema) -> Samples:
+    return Samples(np.zeros((0, len(schema.features))), np.zeros(0))
+
+
 def fit_units(schema: Schema, samples: Sequence[Samples], how: str = "global") -> Scaler:
     """Return the units in which samples together have mean 0 and variance 1; "none": their own."""
     if how == "none":
@@ -329,7 +286,7 @@ def _room(rows: int) -> int:
 def _block(rows: int, width: int) -> int:
     most = max(BLOCKS[-1], ENTRIES // max(1, width))
     fitting = [size for size in BLOCKS if size <= most]
-    return next((size for size in reversed(fitting) if size >= rows), fitting[0])
+    return min((size for size in fitting if size >= rows), default=fitting[0])
 
 
 def _padded(samples: Samples, dtype: type) -> Data:
@@ -389,31 +346,20 @@ def save(
 ) -> None:
     """Write what all clients share and the rows and units of some, as one safetensors file.
 
-    Parameters
-    ----------
-    path
-        The file; a checksum of everything is in it.
-    shared
-        Of all `models`. Where its tables lay, and who the other clients were, is not written.
-    models
-        Clients whose rows go into the file; none, and it holds what the server knows.
-    about, arrays
-        More to keep, by name; `load` gives them back.
+    Without `models` it holds what the server knows. Where the tables lay, and who the other clients
+    were, is not written. `about` and `arrays` are more to keep, by name; `load` gives them back.
     """
     tables = TableSettings(source="-", target=shared.schema.target, most=shared.config.tables.most)
-    scalers = [model.scaler for model in models]
-    if shared.scaler is not None:
-        scalers.insert(0, shared.scaler)
-    parts = [Samples(np.zeros((0, len(shared.schema.features))), np.zeros(0))]
-    parts += [model.samples for model in models]
+    scalers = [*filter(None, [shared.scaler]), *(model.scaler for model in models)]
+    rows = [no_rows(shared.schema), *(model.samples for model in models)]
     content = {
         "particles": shared.particles,
-        "x": np.concatenate([part.x for part in parts]),
-        "y": np.concatenate([part.y for part in parts]),
+        "x": np.concatenate([part.x for part in rows]),
+        "y": np.concatenate([part.y for part in rows]),
         "lengths": np.array([len(model.samples) for model in models], np.int64),
         "x_mean": np.array([scaler.x_mean for scaler in scalers], float),
         "x_std": np.array([scaler.x_std for scaler in scalers], float),
-        "y_moments": np.array([[scaler.y_mean, scaler.y_std] for scaler in scalers], float),
+        "y_moments": np.array([(scaler.y_mean, scaler.y_std) for scaler in scalers], float),
     }
     if shared.seed is not None:
         content["seed"] = shared.seed
@@ -427,46 +373,30 @@ def save(
 
 
 def load(path: Path) -> Saved:
-    """Read a file that `save` wrote.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it is of another kind, or its content makes no sense.
-    """
+    """Read a file that `save` wrote; InputError if its content makes no sense."""
     path = Path(path)
     arrays, about = load_arrays(path, KIND, REMEDY)
     try:
         config = configuration.load(about.pop("config"), "the model's configuration")
         schema = Schema.from_json(about.pop("schema"))
         moments = [arrays.pop(name) for name in ("x_mean", "x_std", "y_moments")]
-        scalers = [
-            Scaler(x_mean, x_std, float(y[0]), float(y[1]))
-            for x_mean, x_std, y in zip(*moments, strict=True)
-        ]
+        scalers = [Scaler(*of_x, *of_y.tolist()) for *of_x, of_y in zip(*moments, strict=True)]
         common = scalers.pop(0) if json.loads(about.pop("common_units")) else None
         shared = Shared(config, schema, common, arrays.pop("particles"), arrays.pop("seed", None))
-        _check_shapes(shared, scalers)
+        size, width = shared.prior.size, len(schema.features)
+        if shared.particles.shape[1:] != (size,):
+            raise ValueError(f"particles of shape {shared.particles.shape}, not (k, {size})")
+        if {part.shape[1:] for part in moments[:2]} != {(width,)}:
+            raise ValueError(f"units that are not those of {width} features")
         x, y, lengths = (arrays.pop(name) for name in ("x", "y", "lengths"))
         if lengths.sum() != len(x):
             raise ValueError(f"{len(x)} rows instead of {lengths.sum()}")
-        names, ends = json.loads(about.pop("clients")), np.cumsum(lengths)
-        models = []
-        for name, scaler, size, end in zip(names, scalers, lengths, ends, strict=True):
-            rows = slice(end - size, end)
-            models.append(ClientModel(name, shared, scaler, Samples(x[rows], y[rows])))
+        parts = (np.split(rows, np.cumsum(lengths))[:-1] for rows in (x, y))
+        each = zip(json.loads(about.pop("clients")), scalers, *parts, strict=True)
+        models = tuple(ClientModel(n, shared, units, Samples(*own)) for n, units, *own in each)
     except (InputError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise damaged(path, error, REMEDY) from error
-    return Saved(shared, tuple(models), about, arrays)
-
-
-def _check_shapes(shared: Shared, scalers: Sequence[Scaler]) -> None:
-    size, width = shared.prior.size, len(shared.schema.features)
-    if shared.particles.ndim != 2 or shared.particles.shape[1] != size:
-        raise ValueError(f"particles of shape {shared.particles.shape}, not (k, {size})")
-    for scaler in [*scalers, *([] if shared.scaler is None else [shared.scaler])]:
-        if scaler.x_mean.shape != (width,) or scaler.x_std.shape != (width,):
-            raise ValueError(f"units of {scaler.x_mean.size} features instead of {width}")
+    return Saved(shared, models, about, arrays)
 
 
 def load_model(path: Path | str, client: Name | None = None) -> ClientModel:

@@ -117,14 +117,19 @@ def named_by(settings: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{section}.{name.rstrip('_')}" for section, name in found)
 
 
+def flat(config: Config) -> dict[str, Any]:
+    """Return the values of all keys, named as "train.tau"; the seed is not among them."""
+    return {
+        f"{section}.{f.name.rstrip('_')}": getattr(getattr(config, section), f.name)
+        for section, part in SECTIONS.items()
+        for f in fields(part)
+    }
+
+
 def differing(one: Config, other: Config) -> frozenset[str]:
     """Return the keys whose values differ."""
-    return frozenset(
-        f"{section}.{f.name.rstrip('_')}"
-        for section in SECTIONS
-        for f in fields(getattr(one, section))
-        if getattr(getattr(one, section), f.name) != getattr(getattr(other, section), f.name)
-    )
+    usual = flat(other)
+    return frozenset(key for key, value in flat(one).items() if value != usual[key])
 
 
 def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()) -> str:
@@ -132,21 +137,18 @@ def dump(config: Config, base: Config | None = None, whole: Collection[str] = ()
 
     Keys with the same value in `base` are left out, but for the sections that are to be `whole`.
     """
+    written = SECTIONS if base is None else differing(config, base)
     lines = []
     if base is None or config.seed != base.seed:
         lines.append(f"seed = {config.seed}  # {rules_of(Config, 'seed')['help']}")
-    for section in SECTIONS:
-        part = getattr(config, section)
-        others = None if base is None or section in whole else getattr(base, section)
+    for section, part in SECTIONS.items():
         heading = ["", f"[{section}]"]
         for f in fields(part):
-            value = getattr(part, f.name)
-            if others is not None and value == getattr(others, f.name):
-                continue
-            name = f.name.rstrip("_")
-            text = f"{name} = {_toml(value)}" if value is not None else f"# {name} ="
-            lines += [*heading, f"{text}  # {f.metadata['help']}"]
-            heading = []
+            name, value = f.name.rstrip("_"), getattr(getattr(config, section), f.name)
+            if base is None or section in whole or f"{section}.{name}" in written:
+                text = f"{name} = {_toml(value)}" if value is not None else f"# {name} ="
+                lines += [*heading, f"{text}  # {f.metadata['help']}"]
+                heading = []
     return "\n".join(lines) + "\n"
 
 
@@ -229,12 +231,9 @@ def _leaks(config: Config) -> dict[str, bool]:
 
 def _with(config: Config, name: str, value: Any, origin: str) -> Config:
     section, inner = _find(name, origin)
-    if not section:
-        return replace(config, **{inner: convert(Config, inner, value, origin)})
-    part = getattr(config, section)
-    return replace(
-        config, **{section: replace(part, **{inner: convert(type(part), inner, value, origin)})}
-    )
+    owner: Any = getattr(config, section) if section else config
+    changed: Any = replace(owner, **{inner: convert(type(owner), inner, value, origin)})
+    return replace(config, **{section: changed}) if section else changed
 
 
 def _find(name: str, origin: str) -> tuple[str, str]:
@@ -243,11 +242,17 @@ def _find(name: str, origin: str) -> tuple[str, str]:
     A short key that the training has, too, is the training's: `batch` is `train.batch`.
     """
     known: dict[str, list[tuple[str, str]]] = {"seed": [("", "seed")]}
+    symbols: dict[str, str] = {}
     for section, part in SECTIONS.items():
         for f in fields(part):
             plain = f.name.rstrip("_")
             known[f"{section}.{plain}"] = [(section, f.name)]
             known.setdefault(plain, []).append((section, f.name))
+            if symbol := f.metadata.get("symbol"):
+                hint = f"; give {section}.{plain}, which is {symbol}."
+                symbols |= dict.fromkeys(
+                    (symbol.split()[0], f"{section}.{symbol.split()[0]}"), hint
+                )
     found = known.get(name, [])
     found = [place for place in found if place[0] == "train"] or found
     if len(found) == 1:
@@ -255,17 +260,9 @@ def _find(name: str, origin: str) -> tuple[str, str]:
     if found:
         choices = " or ".join(f"{section}.{name}" for section, _ in found)
         raise InputError(f"{origin}: {name} could be {choices}; write one of them.")
-    raise InputError(f"{origin}: there is no key {name!r}{_symbol(name) or nearest(name, known)}")
-
-
-def _symbol(name: str) -> str:
-    """Return where a symbol of the paper is found that people look for under its own name."""
-    for section, part in SECTIONS.items():
-        for f in fields(part):
-            symbol = f.metadata.get("symbol", "")
-            if symbol and symbol.split()[0] == name.removeprefix(f"{section}."):
-                return f"; give {section}.{f.name}, which is {symbol}."
-    return ""
+    raise InputError(
+        f"{origin}: there is no key {name!r}{symbols.get(name) or nearest(name, known)}"
+    )
 
 
 def _toml(value: Any) -> str:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -92,15 +91,12 @@ def run_method(
     saving: Saving | None = None,
 ) -> MethodResult:
     """Train (where the method trains) and evaluate on existing and new clients."""
-    form, found = federation.form, entry(name)
+    form, found, began = federation.form, entry(name), time.monotonic()
     private = build_private(name, config, form)
     method: Method = private or build_method(name, config, form)
     title, matrices = found.title_for(form), found.memory(config, form).matrices
     about: Facts = {"title": title}
-    began = time.monotonic()
-    history: Arrays = {}
-    extra: Arrays = {}
-    client_states: Any = ()
+    history, extra, client_states = Arrays(), Arrays(), ()
     if found.in_rounds:
         watcher.stage(f"{title}: training")
         folder = None if saving is None else saving.path.parent

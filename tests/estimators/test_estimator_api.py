@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 import pacpfl
 from pacpfl import PACPFLRegressor
-from pacpfl.client import ClientModel
+from pacpfl.client import ClientModel, save
 from pacpfl.errors import InputError
 
 QUICK = {
@@ -271,7 +271,7 @@ def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_
     shared = pacpfl.client.load_shared(one)
     ours = tmp_path / "ours.safetensors"
     ClientModel.condition(shared, "new", x[:9], y[:9]).save(ours)
-    shared.save(tmp_path / "prior.safetensors")
+    save(tmp_path / "prior.safetensors", shared)
     loaded = PACPFLRegressor.load(ours)
     later = PACPFLRegressor.load(tmp_path / "prior.safetensors")
     later.personalize(frame[:9], y[:9], group="new")

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import typer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from deployment import ADMIN, Deployment
 from typer.testing import CliRunner
 
-from pacpfl.cli.sites import add_to
+from pacpfl.cli.app import app
 from pacpfl.errors import InputError
 
 PROJECT = """
@@ -30,9 +29,6 @@ port = 8123
 [run]
 quorum = 2
 """
-
-app = typer.Typer()
-add_to(app)
 
 
 def pacpfl(*arguments: str) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pacpfl import metrics
+from pacpfl.build import raw_federation
 from pacpfl.config import Config, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.engine.evaluate import Evaluation
@@ -206,7 +207,7 @@ def test_a_fold_is_standardised_by_what_it_trains_on(teller):
 def test_houses_know_the_time():
     """So that their samples are cut into the same stretches of time for all."""
     settings = override(Config(), ["data.name=pv", "data.clients=3", "data.samples=50"])
-    houses = crossval.raw_federation(settings).existing
+    houses = raw_federation(settings).existing
     assert all((np.diff(house.times) > 0).all() and len(house.times) == 50 for house in houses)
     assert (houses[0].times != houses[1].times).any()
     assert crossval.moments(houses, 5) is not None
@@ -226,5 +227,5 @@ def test_a_feature_that_is_constant_in_a_fold_is_named():
 
 def test_the_raw_federation_is_in_its_own_units():
     settings = Config(data=DataSettings(clients=2, new_clients=0, standardize="client"))
-    raw = crossval.raw_federation(settings)
+    raw = raw_federation(settings)
     assert not np.isclose(raw.existing[0].train.y.std(), 1.0, atol=1e-3)

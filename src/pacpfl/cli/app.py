@@ -12,7 +12,7 @@ from pacpfl.cli.common import console, say
 from pacpfl.cli.own import check, compare, fit, init
 from pacpfl.cli.predict import evaluate, personalize, predict, update
 from pacpfl.cli.run import certify, download, privacy, report, run
-from pacpfl.cli.sites import add_to
+from pacpfl.cli.sites import GROUPS
 from pacpfl.cli.tune import tune
 from pacpfl.errors import InputError, Interrupted
 
@@ -69,7 +69,8 @@ for command in (*COMMANDS, version):
 for gone in ELSEWHERE:
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(gone, hidden=True, context_settings=anything)(elsewhere)
-add_to(app)
+for group in GROUPS:
+    app.add_typer(group)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -161,15 +160,11 @@ def _write_table(path: Path, columns: dict[str, Sequence[object] | np.ndarray]) 
     import pandas as pd
 
     from pacpfl import files
+    from pacpfl.errors import imported
 
-    frame, stream = pd.DataFrame(columns), io.BytesIO()
+    frame = pd.DataFrame(columns)
     if path.suffix.lower() == ".csv":
-        stream.write(frame.to_csv(index=False).encode())
+        files.write(path, frame.to_csv(index=False).encode())
     else:
-        try:
-            frame.to_parquet(stream, index=False)
-        except ImportError as error:
-            raise InputError(
-                "Parquet needs pyarrow; pip install 'pacpfl[tables]', or write a .csv."
-            ) from error
-    files.write(path, stream.getvalue())
+        imported("pyarrow", "Parquet", "'pacpfl[tables]'")
+        files.write(path, frame.to_parquet(index=False))

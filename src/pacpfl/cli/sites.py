@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from pacpfl.files import Facts
     from pacpfl.run import Watcher
 
-sites_app = typer.Typer(
-    no_args_is_help=True, help="Kits for a training across sites, and its status."
-)
-server_app = typer.Typer(no_args_is_help=True, help="The server of a training across sites.")
-site_app = typer.Typer(no_args_is_help=True, help="A site: its data stay here.")
+sites_app, server_app, site_app = GROUPS = [
+    typer.Typer(name=name, no_args_is_help=True, help=help)
+    for name, help in {
+        "sites": "Kits for a training across sites, and its status.",
+        "server": "The server of a training across sites.",
+        "site": "A site: its data stay here.",
+    }.items()
+]
 
 Kits = Annotated[Path, typer.Option("--out", help="Where the kits lie, one folder each.")]
 Kit = Annotated[Path, typer.Option(help="The kit's folder.")]
@@ -59,13 +63,13 @@ def add_site(
     from pacpfl import files
     from pacpfl.sites.kits import check_name, provision, read_project
 
-    project = read_project(file)
+    project, added = read_project(file), _added(out)
     check_name(name, "pacpfl sites add")
-    if name in (*project.sites, *_added(out)):
+    if name in (*project.sites, *added):
         raise InputError(f"There is a site {name!r} already; choose another name.")
-    for kit in provision(project, out, (*_added(out), name)):
+    for kit in provision(project, out, (*added, name)):
         print(kit)
-    files.write(out / ADDED, json.dumps([*_added(out), name]).encode())
+    files.write_json(out / ADDED, [*added, name])
 
 
 @sites_app.command("status")
@@ -75,22 +79,18 @@ def status(
 ) -> None:
     """Tell who is connected, when the server last heard of them, and their part in a run."""
     about = _ready(kit, "admin")
+    from contextlib import closing
+
+    from pacpfl.sites.runs import summaries
     from pacpfl.sites.session import Console as Line
     from pacpfl.sites.supervisor import Unreachable
 
-    runs = {}
-    if folder:
-        from pacpfl.sites.runs import summaries
-
-        runs = summaries(folder)
+    runs = summaries(folder) if folder else {}
     try:
-        line = Line(kit, about["name"])
+        with closing(Line(kit, about["name"])) as line:
+            connected = line.connected()
     except Unreachable as error:
         raise InputError(f"The server does not answer ({error}); is it started?") from error
-    try:
-        connected = line.connected()
-    finally:
-        line.close()
     rows = []
     for site in sorted(set(connected).union(*(run["clients"] for run in runs.values()))):
         heard = f"{time.time() - connected[site]:.0f} s ago" if site in connected else ""
@@ -174,8 +174,8 @@ def personalize_here(
     own = kit / "pacpfl"
     folder = out or own / "report"
     found = (own / "models").glob(f"{run or '*'}/config.toml")
-    for path in sorted(found, key=lambda path: path.stat().st_mtime):
-        runtime.configure(configuration.load_file(path).run.precision)  # the newest one's stays
+    if newest := max(found, key=lambda path: path.stat().st_mtime, default=None):
+        runtime.configure(configuration.load_file(newest).run.precision)
     from pacpfl.report.page import write_report
     from pacpfl.sites.runs import personalize_site
 
@@ -200,9 +200,7 @@ def run_across(
     from pacpfl.sites.runs import train_at_sites
     from pacpfl.sites.session import Console as Line
 
-    def connect() -> Line:
-        return Line(kit, about["name"])
-
+    connect = partial(Line, kit, about["name"])
     return train_at_sites(config, folder, about, connect, watcher, fresh, demonstration)
 
 
@@ -236,10 +234,3 @@ def _ready(kit: Path, role: str) -> Facts:
 def _added(out: Path) -> tuple[str, ...]:
     path = out / ADDED
     return tuple(json.loads(path.read_text())) if path.exists() else ()
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the three groups of commands."""
-    app.add_typer(sites_app, name="sites")
-    app.add_typer(server_app, name="server")
-    app.add_typer(site_app, name="site")

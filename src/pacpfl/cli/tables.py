@@ -19,7 +19,7 @@ from pacpfl import race as racing
 from pacpfl import run as study
 from pacpfl.build import build_federation, raw_federation
 from pacpfl.cli.common import DEFAULT, clear, console, print_table, say
-from pacpfl.client import shared_of_run
+from pacpfl.client import save, shared_of_run
 from pacpfl.config import Config
 from pacpfl.data.prepare import fit_scalers
 from pacpfl.data.settings import TableSettings
@@ -116,7 +116,7 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
         results = study.run(config, folder, watcher, default, about)
         watcher.stage("writing the folder")
         if "pacpfl" in config.run.methods:
-            shared_of_run(folder).save(folder / SHARED)
+            save(folder / SHARED, shared_of_run(folder))
         units = in_units(config, results)
         if units is not None:
             text = units.assign(target=config.tables.target).to_csv(index=False)

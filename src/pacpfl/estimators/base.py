@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
@@ -21,8 +21,8 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl import client
-from pacpfl.client import ClientModel, Name, Question, Shared, fit_units
-from pacpfl.config import SECTIONS, Config, updated
+from pacpfl.client import ClientModel, Name, Question, Shared, fit_units, no_rows
+from pacpfl.config import SECTIONS, Config, differing, flat, updated
 from pacpfl.data.prepare import Scaler
 from pacpfl.data.store import from_samples
 from pacpfl.data.tables.columns import Column, Schema
@@ -33,7 +33,6 @@ from pacpfl.errors import InputError
 from pacpfl.files import Facts
 from pacpfl.methods.registry import build_pacpfl, entry
 from pacpfl.personal import PersonalModel
-from pacpfl.priors.base import Prior
 from pacpfl.race import choose
 from pacpfl.report.measures import counted
 from pacpfl.report.terminal import training_bar
@@ -147,7 +146,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             convert(type(self), name, getattr(self, name), type(self).__name__)
         x, targets = self._checked(X, y, first=True)
         self.grouped_ = groups is not None
-        rows = rows_of([EVERYBODY] * len(x) if groups is None else groups, len(x))
+        rows = {EVERYBODY: np.arange(len(x))} if groups is None else rows_of(groups, len(x))
         samples = {name: Samples(x[own], targets[own]) for name, own in rows.items()}
         schema = Schema(self._columns(X, x.shape[1]), "y", self._class_names())
         form = schema.form._replace(clients=len(samples), sizes=tuple(map(len, samples.values())))
@@ -155,17 +154,16 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if self.standardize == "auto":
             self.standardize_ = scaling(list(samples.values()), schema.classes is not None)[0]
         runtime.prepare()
-        self.config_, self.race_ = self._raced(self._configuration(form), samples, schema, form)
+        self.config_, self.race_ = self._raced(list(samples.values()), schema, form)
         self.standardize_ = self.config_.data.standardize
         how = "none" if self.standardize_ == "none" else "global"
-        self._prior_units = fit_units(schema, list(samples.values()), how)
-        common = None if self.standardize_ == "client" else self._prior_units
-        shared = Shared(self.config_, schema, common, np.zeros((0, 0)))
-        models = {
-            n: ClientModel(n, shared, shared.scaler_for(own), own) for n, own in samples.items()
-        }
-        shared = self._train(shared, [m.scaler(m.samples) for m in models.values()], form)
-        self._set(shared, [replace(model, shared=shared) for model in models.values()], set(models))
+        units = fit_units(schema, list(samples.values()), how)
+        common = None if self.standardize_ == "client" else units
+        untrained = Shared(self.config_, schema, common, np.zeros((0, 0)))
+        scalers = {name: untrained.scaler_for(own) for name, own in samples.items()}
+        shared = self._train(untrained, [scalers[n](own) for n, own in samples.items()], form)
+        models = [ClientModel(n, shared, scalers[n], own) for n, own in samples.items()]
+        self._set(shared, models, set(samples), units)
         return self
 
     def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -181,51 +179,37 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         kinds = ["boolean" if str(t).lower() in ("bool", "boolean") else "number" for t in types]
         return tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True))
 
-    def _configuration(self, form: Form) -> Config:
-        """Return what the parameters describe, and where they say "auto", what `pacpfl.defaults` does."""
-        name, given = type(self).__name__, self.get_params(deep=False)
-        values = {
-            f"{section}.{key}": _plain(given[key])
-            for key, section in sections_of(type(self)).items()
-            if not (isinstance(given[key], str) and given[key] == "auto")
-        }
+    def _given(self) -> Facts:
+        """Return what has been given, which is all that is not "auto", by the keys of a configuration."""
+        keys = {key: f"{section}.{key}" for key, section in sections_of(type(self)).items()}
+        keys["standardize"] = "data.standardize"
+        values = {name: _plain(getattr(self, key)) for key, name in keys.items()}
         if self._is_untrained:
             del values["train.rounds"]  # a run has one at least
         for key_, value in (self.settings or {}).items():
-            section, _, inner = str(key_).partition(".")
-            if section not in REACHED or not inner:
+            if _section(str(key_)) not in REACHED:
                 raise InputError(
-                    f"{name}: settings has keys of the sections {', '.join(REACHED)}, such as train.batch, "
-                    f"and cannot use {key_!r}; for the others use pacpfl run."
+                    f"{type(self).__name__}: settings has keys of the sections {', '.join(REACHED)}, such "
+                    f"as train.batch, and cannot use {key_!r}; for the others use pacpfl run."
                 )
             values[str(key_)] = _plain(value)
-        seed = self._seed(self.random_state)
-        return updated(replace(defaults(form, self.standardize_), seed=seed), values, name)
+        return {name: value for name, value in values.items() if value != "auto"}
 
     def _raced(
-        self, config: Config, samples: Mapping[Name, Samples], schema: Schema, form: Form
+        self, samples: list[Samples], schema: Schema, form: Form
     ) -> tuple[Config, tuple[Facts, ...]]:
-        """Return the settings that predict held-out rows best, and how all candidates did."""
+        """Return what was given, and for "auto" what suits the rows by their size (`pacpfl.defaults`)
+        or, after a race, what predicts held-out rows best; and how all its candidates did."""
+        given, seed = self._given(), self._seed(self.random_state)
+        suited = replace(defaults(form, self.standardize_), seed=seed)
+        config = updated(suited, given, type(self).__name__)
         if not self.race or self.rounds != "auto":
             return config, ()
         unscaled = np.isin(np.array(schema.features, dtype=object), schema.unscaled)
         with training_bar(self.verbose, "race of settings") as bar:
-            outcome = choose(
-                config, list(samples.values()), form, unscaled=unscaled, fixed=self._fixed(),
-                progress=bar.count,
-            )  # fmt: skip
+            asked: Facts = {"unscaled": unscaled, "fixed": set(given), "progress": bar.count}
+            outcome = choose(config, samples, form, **asked)
         return outcome.config, outcome.table
-
-    def _fixed(self) -> set[str]:
-        """Return the keys that have been given."""
-        given = {
-            f"{section}.{key}"
-            for key, section in sections_of(type(self)).items()
-            if not (isinstance(getattr(self, key), str) and getattr(self, key) == "auto")
-        }
-        if self.standardize != "auto":
-            given.add("data.standardize")
-        return given | set(self.settings or {})
 
     @property
     def _is_untrained(self) -> bool:
@@ -254,13 +238,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         seed = np.asarray(trained.state.seed) if shared.prior.draws else None
         return replace(shared, particles=particles, seed=seed)
 
-    def _set(self, shared: Shared, models: list[ClientModel], trained: set[Name]) -> None:
-        self._shared = shared
+    def _set(
+        self, shared: Shared, models: list[ClientModel], trained: set[Name], units: Scaler
+    ) -> None:
+        """Keep what was learned; `units` are those of who is nobody's client."""
+        self._shared, self.prior_, self.particles_ = shared, shared.prior, shared.particles
         self._owners: dict[Name, ClientModel] = {model.name: model for model in models}
         self._trained = trained
         self._recent: dict[Name, None] = {}
-        nothing = Samples(np.zeros((0, len(shared.schema.features))), np.zeros(0))
-        self._prior_model = ClientModel("nobody", shared, self._prior_units, nothing)
+        self._prior_model = ClientModel("nobody", shared, units, no_rows(shared.schema))
 
     def _seed(self, random_state: Any) -> int:
         """A whole number is the seed itself; anything else that scikit-learn accepts draws one."""
@@ -271,18 +257,6 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
                 )
             return int(random_state)
         return int(check_random_state(random_state).randint(2**31 - 1))
-
-    @property
-    def prior_(self) -> Prior:
-        """The family of priors that was learned."""
-        check_is_fitted(self)
-        return self._shared.prior
-
-    @property
-    def particles_(self) -> np.ndarray:
-        """Parameters of the learned priors, [k, size]."""
-        check_is_fitted(self)
-        return self._shared.particles
 
     @property
     def clients_(self) -> list[Name]:
@@ -395,7 +369,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             return self._prior_model
         self._recent.pop(name, None)
         self._recent[name] = None
-        while len(self._recent) > KEPT:
+        if len(self._recent) > KEPT:
             oldest = next(iter(self._recent))
             del self._recent[oldest]
             self._owners[oldest] = replace(self._owners[oldest])  # without what it has computed
@@ -411,18 +385,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         answers = [
             self._model(name).ask(question, x[own], *arguments) for name, own in rows.items()
         ]
-        whole = np.full((*answers[0].shape[:-1], len(x)), np.nan)
-        for own, answer in zip(rows.values(), answers, strict=True):
-            whole[..., own] = answer
-        return whole
+        order = np.argsort(np.concatenate(list(rows.values())))
+        return np.concatenate(answers, axis=-1)[..., order]
 
     def _rows(self, groups: ArrayLike | None, count: int) -> dict[Name | None, np.ndarray]:
         """Return the rows of each client who is asked; None stands for those whom nobody knows."""
-        asked: dict[Name | None, np.ndarray] = {None: np.arange(count)}
+        alone = None if self.grouped_ else EVERYBODY
+        asked: dict[Name | None, np.ndarray] = {alone: np.arange(count)}
         if groups is not None:
             asked = {name: own for name, own in rows_of(groups, count).items()}
-        elif not self.grouped_ and EVERYBODY in self._owners:
-            asked = {EVERYBODY: np.arange(count)}
         unseen = [name for name in asked if name not in self._owners]
         if not unseen:
             return asked
@@ -541,7 +512,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             "classes": None if classes is None else classes.tolist(),
             "classes_dtype": None if classes is None else classes.dtype.str,
         }
-        units = self._prior_units
+        units = self._prior_model.scaler
         arrays = {f"history/{name}": values for name, values in self.history_.items()} | {
             "prior_units": np.stack([units.x_mean, units.x_std]),
             "prior_target": np.array([units.y_mean, units.y_std]),
@@ -581,16 +552,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if schema.classes is not None:
             named = header.get("classes", schema.classes)
             self.classes_ = np.array(named, header.get("classes_dtype"))
-        self.history_ = {
-            name.removeprefix("history/"): values
-            for name, values in saved.arrays.items()
-            if name.startswith("history/")
-        }
-        self._prior_units = shared.scaler or fit_units(schema, [], "none")
+        units = shared.scaler or fit_units(schema, [], "none")
         if "prior_units" in saved.arrays:
-            target = saved.arrays["prior_target"].tolist()
-            self._prior_units = Scaler(*saved.arrays["prior_units"], *target)
-        self._set(shared, list(saved.models), set(header.get("trained", ())))
+            moments, target = (saved.arrays.pop(f"prior_{name}") for name in ("units", "target"))
+            units = Scaler(*moments, *target.tolist())
+        self.history_ = {n.removeprefix("history/"): curve for n, curve in saved.arrays.items()}
+        self._set(shared, list(saved.models), set(header.get("trained", ())), units)
         return self
 
     def _html_repr(self) -> str:
@@ -644,17 +611,14 @@ def sections_of(kind: type[FederatedEstimator]) -> dict[str, str]:
 
 def parameters_of(kind: type[FederatedEstimator], config: Config) -> dict[str, object]:
     """Return the parameters of an estimator that a configuration describes."""
-    sections = sections_of(kind)
+    keys = {f"{section}.{key}": key for key, section in sections_of(kind).items()}
+    keys["data.standardize"] = "standardize"
+    now, given = flat(config), differing(config, Config())
     others = {
-        f"{section}.{part.name.rstrip('_')}": getattr(getattr(config, section), part.name)
-        for section in REACHED
-        for part in fields(SECTIONS[section])
-        if sections.get(part.name) != section
-        and getattr(getattr(config, section), part.name) != part.default
+        key: now[key] for key in now if key in given - keys.keys() and _section(key) in REACHED
     }
-    values = {key: getattr(getattr(config, section), key) for key, section in sections.items()}
-    more = {"standardize": config.data.standardize, "random_state": config.seed}
-    return values | more | {"settings": others or None}
+    values = {name: now[key] for key, name in keys.items()}
+    return values | {"random_state": config.seed, "settings": others or None}
 
 
 def client_name(value: object) -> Name:
@@ -679,6 +643,11 @@ def rows_of(groups: ArrayLike, count: int) -> dict[Name, np.ndarray]:
     for row, value in enumerate(values):
         rows.setdefault(client_name(value), []).append(row)
     return {name: np.array(own) for name, own in rows.items()}
+
+
+def _section(key: str) -> str:
+    """Return the section of a key such as "train.tau", and nothing for one without."""
+    return key.rpartition(".")[0]
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl import metrics
-from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.prepare import Scaler, check_federation, fit_scalers, standardize
 from pacpfl.data.store import from_clients
@@ -57,11 +56,6 @@ class Answer(NamedTuple):
     found: Evaluation
 
 
-def raw_federation(config: Config) -> Federation:
-    """Samples in their own units: each fold is scaled by what it trains on."""
-    return build_federation(replace(config, data=replace(config.data, standardize="none")))
-
-
 def cross_validate(
     method: str,
     config: Config,
@@ -75,8 +69,7 @@ def cross_validate(
     Folds of equal shape compile once: the second takes the program from the cache of
     `runtime.configure`.
     """
-    every = folds(federation, count)
-    numbers = chosen_folds(count, count if used is None else used)
+    every, numbers = folds(federation, count), chosen_folds(count, count if used is None else used)
     answers = [_answer(method, config, every[number], stop) for number in numbers]
     if federation.classes is not None:
         return _score_of_classes(answers)

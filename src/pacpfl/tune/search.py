@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pacpfl import config as configuration
+from pacpfl.build import raw_federation
 from pacpfl.config import Config, method_identity
 from pacpfl.data.tables.read import stamp
 from pacpfl.engine import runtime
 from pacpfl.errors import InputError, explained, imported
 from pacpfl.methods.registry import entry
 from pacpfl.tune import spaces
-from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds, raw_federation
+from pacpfl.tune.crossval import ClassScore, Score, cross_validate, folds
 from pacpfl.tune.spaces import Space
 from pacpfl.tune.workers import Ended, work
 from pacpfl.types import Federation

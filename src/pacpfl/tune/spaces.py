@@ -18,12 +18,11 @@ A file can take the place of these spaces, one table per method:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from pacpfl.config import Config, override
+from pacpfl.config import Config, flat, updated
 from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.data.tables.read import load_own
 from pacpfl.errors import InputError
@@ -35,6 +34,18 @@ class Choice(NamedTuple):
 
     values: tuple[Any, ...]
 
+    def suggest(self, trial: Any, key: str) -> Any:
+        return trial.suggest_categorical(key, self.values)
+
+    def proposal(self, key: str, value: Any) -> dict[str, Any]:
+        """Return what a trial that suggests this value holds; nothing where it cannot."""
+        return {key: value} if value in self.values else {}
+
+    @property
+    def examples(self) -> list[Any]:
+        """Return values that the key must be able to have."""
+        return list(self.values)
+
 
 class Range(NamedTuple):
     """A number in between; whole where both ends are."""
@@ -43,12 +54,37 @@ class Range(NamedTuple):
     high: float
     log: bool = True
 
+    def suggest(self, trial: Any, key: str) -> float:
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return trial.suggest_int(key, self.low, self.high, log=self.log)
+        # Three digits are enough, and what people read is what was measured.
+        return float(f"{trial.suggest_float(key, self.low, self.high, log=self.log):.3g}")
+
+    def proposal(self, key: str, value: float) -> dict[str, Any]:
+        return {key: value} if self.low <= value <= self.high else {}
+
+    @property
+    def examples(self) -> list[Any]:
+        return [self.low, self.high]
+
 
 class Widths(NamedTuple):
     """Hidden layers that all have the same number of neurons."""
 
     neurons: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     layers: tuple[int, ...] = (2, 4)
+
+    def suggest(self, trial: Any, key: str) -> list[int]:
+        neurons = trial.suggest_categorical(f"{key}.neurons", self.neurons)
+        return [neurons] * trial.suggest_categorical(f"{key}.layers", self.layers)
+
+    def proposal(self, key: str, value: tuple[int, ...]) -> dict[str, Any]:
+        known = list(value) in self.examples
+        return {f"{key}.neurons": value[0], f"{key}.layers": len(value)} if known else {}
+
+    @property
+    def examples(self) -> list[Any]:
+        return [[width] * depth for width in self.neurons for depth in self.layers]
 
 
 Dimension = Choice | Range | Widths
@@ -123,16 +159,6 @@ CLASS_SPACES: Mapping[str, Space] = {
 NEEDS = {"prior.mean_widths": ("mean", "mlp"), "prior.kernel_widths": ("kernel", "deep")}
 
 
-class Suggester(Protocol):
-    """Proposes values, as a trial of Optuna does."""
-
-    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool) -> int: ...
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float: ...
-
-
 def has_classes(config: Config) -> bool:
     """Tell whether the target is a class; tables that do not say are looked at."""
     if config.data.name != "tables":
@@ -146,30 +172,38 @@ def spaces_for(config: Config) -> Mapping[str, Space]:
     return CLASS_SPACES if has_classes(config) else SPACES
 
 
-def suggest(trial: Suggester, method: str, space: Space, config: Config) -> Config:
-    """Return the configuration with a proposed value for every key of the space that matters."""
+def suggest(trial: Any, method: str, space: Space, config: Config) -> Config:
+    """Return the configuration with a proposed value for every key of the space that matters.
+
+    The trial is one of Optuna's, or whatever else proposes values as it does.
+    """
     for key, dimension in space.items():
-        if _matters(key, config):
-            value = _suggest(trial, key, _within_limits(key, dimension, config))
-            config = override(config, [f"{key}={json.dumps(value)}"])
+        if able := _limited(key, dimension, config):
+            config = updated(config, {key: able.suggest(trial, key)}, "a proposal")
     if method == "mtl":  # whose new clients train as long at home as the others have in all rounds
         steps = config.train.rounds * config.local.steps
-        config = override(config, [f"mtl.personal_steps={steps}"])
+        config = updated(config, {"mtl.personal_steps": steps}, "a proposal")
     return config
 
 
-def _matters(key: str, config: Config) -> bool:
-    """Tell whether a key changes the model. A mean of zero is a decision, and stays."""
-    if key == "prior.mean":
-        return config.prior.mean != "zero"
+def start(space: Space, config: Config) -> dict[str, Any]:
+    """Return the proposal that changes nothing, as far as the space holds what the configuration says."""
+    now, values = flat(config), dict[str, Any]()
+    for key, dimension in space.items():
+        if (able := _limited(key, dimension, config)) and now.get(key) is not None:
+            values |= able.proposal(key, now[key])
+    return values
+
+
+def _limited(key: str, dimension: Dimension, config: Config) -> Dimension | None:
+    """Return what a key may be, if it changes the model; a mean of zero is a decision, and stays."""
     name, part = NEEDS.get(key, ("", ""))
-    return not name or part in getattr(config.prior, name).split("+")
-
-
-def _within_limits(key: str, dimension: Dimension, config: Config) -> Dimension:
+    idle = name and part not in getattr(config.prior, name).split("+")
+    if idle or (key == "prior.mean" and config.prior.mean == "zero"):
+        return None
     if key == "train.tau" and isinstance(dimension, Range):
         low = max(dimension.low, 1.01 * tau_limit(config))
-        return dimension._replace(low=low, high=max(low, dimension.high))
+        dimension = dimension._replace(low=low, high=max(low, dimension.high))
     return dimension
 
 
@@ -183,38 +217,6 @@ def tau_limit(config: Config) -> float:
     return 1.0 / (1.0 + clients * config.train.temperature * samples)
 
 
-def _suggest(trial: Suggester, key: str, dimension: Dimension) -> Any:
-    if isinstance(dimension, Choice):
-        return trial.suggest_categorical(key, dimension.values)
-    if isinstance(dimension, Widths):
-        neurons = trial.suggest_categorical(f"{key}.neurons", dimension.neurons)
-        return [neurons] * trial.suggest_categorical(f"{key}.layers", dimension.layers)
-    low, high, log = dimension
-    if isinstance(low, int) and isinstance(high, int):
-        return trial.suggest_int(key, low, high, log=log)
-    # Three digits are enough, and what people read is what was measured.
-    return float(f"{trial.suggest_float(key, low, high, log=log):.3g}")
-
-
-def start(space: Space, config: Config) -> dict[str, Any]:
-    """Return the proposal that changes nothing, as far as the space holds what the configuration says."""
-    values: dict[str, Any] = {}
-    for key, dimension in space.items():
-        section, name = key.split(".")
-        now = getattr(getattr(config, section), name, None)
-        limited = _within_limits(key, dimension, config)
-        if now is None or not _matters(key, config):
-            continue
-        if isinstance(limited, Widths):
-            if len(set(now)) == 1 and now[0] in limited.neurons and len(now) in limited.layers:
-                values |= {f"{key}.neurons": now[0], f"{key}.layers": len(now)}
-        elif isinstance(limited, Choice):
-            values |= {key: now} if now in limited.values else {}
-        elif limited.low <= now <= limited.high:
-            values[key] = now
-    return values
-
-
 def read_spaces(path: Path, others: Mapping[str, Space] = SPACES) -> dict[str, Space]:
     """Read spaces from a file; methods that it does not name keep theirs."""
     spaces = dict(others)
@@ -226,27 +228,22 @@ def read_spaces(path: Path, others: Mapping[str, Space] = SPACES) -> dict[str, S
 
 
 def _dimension(path: Path, key: str, value: Any) -> Dimension:
-    wrong = InputError(
-        f"{path}: {key} must be a list of values, {{ neurons, layers }} or {{ low, high }}, "
-        f"not {value!r}."
-    )
     if key.count(".") != 1:
         raise InputError(f"{path}: {key} needs its section before it, as in train.tau.")
-    if isinstance(value, list) and value:
-        kind: Dimension = Choice(tuple(value))
-        examples: list[Any] = value
-    elif isinstance(value, dict) and set(value) == {"neurons", "layers"}:
-        if not all(isinstance(part, list) and part for part in value.values()):
-            raise wrong
-        kind = Widths(tuple(value["neurons"]), tuple(value["layers"]))
-        examples = [[n] * k for n in kind.neurons for k in kind.layers]
-    elif isinstance(value, dict) and {"low", "high"} <= set(value) <= {"low", "high", "log"}:
-        kind = Range(value["low"], value["high"], value.get("log", True))
-        if not kind.low <= kind.high or (kind.log and kind.low <= 0):
-            raise wrong
-        examples = [kind.low, kind.high]
-    else:
-        raise wrong
-    for example in examples:  # a key that does not exist, or a value it cannot have, is named here
-        override(Config(), [f"{key}={json.dumps(example)}"])
-    return kind
+    match value:
+        case [_, *_]:
+            found: Dimension = Choice(tuple(value))
+        case {"neurons": [_, *_] as neurons, "layers": [_, *_] as layers, **rest} if not rest:
+            found = Widths(tuple(neurons), tuple(layers))
+        case {"low": low, "high": high, **rest} if (
+            rest.keys() <= {"log"} and low <= high and (low > 0 or rest.get("log") is False)
+        ):
+            found = Range(low, high, bool(rest.get("log", True)))
+        case _:
+            raise InputError(
+                f"{path}: {key} must be a list of values, {{ neurons, layers }} or {{ low, high }}, "
+                f"not {value!r}."
+            )
+    for example in found.examples:  # a key that does not exist, or a value it cannot have
+        updated(Config(), {key: example}, str(path))
+    return found
