@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pacpfl.build import build_federation
-from pacpfl.config import Config, identity, override
+from pacpfl.config import Config, override
 from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.folder import DOUBTED, SURE, WRONG, answered, examples
@@ -76,14 +76,6 @@ def test_settings_reach_the_prior_and_its_inference() -> None:
     assert (prior.settings, prior.inference) == (config.bnn, config.posterior)
 
 
-def test_how_clients_infer_changes_nothing_about_the_training() -> None:
-    base = identity(Config())
-    for name in ("steps=9", "inference=laplace", "networks=2", "temperature=0.5"):
-        assert identity(override(Config(), [f"posterior.{name}"])) == base, name
-    for name in ("bnn.draws=3", "network.hidden=9", "pfedbayes.zeta=3", "pfedgp.features=9"):
-        assert identity(override(Config(), [name])) != base, name
-
-
 def test_settings_reach_the_baselines() -> None:
     settings = [
         *("local.steps=7", "pfedbayes.zeta=2", "pfedgp.features=9", "pfedgp.tree=number"),
@@ -101,12 +93,6 @@ def test_settings_reach_the_baselines() -> None:
         assert alone.prior.settings.initial_std == 0.4
         told = inference.networks, inference.steps, inference.adapt, inference.batch
         assert told == (3, 11, "all", 2)
-
-
-def test_images_without_a_path_are_asked_for() -> None:
-    for name in ("femnist", "emnist"):
-        with pytest.raises(InputError, match=f"{name} needs images.*--data PATH"):
-            build_federation(override(Config(), [f"data.name={name}"]))
 
 
 def test_labels_are_never_standardised() -> None:

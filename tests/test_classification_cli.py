@@ -78,6 +78,7 @@ def test_the_run_folder_holds_what_is_documented(finished: tuple[Path, str]) -> 
     ("words", "told"),
     [
         (["run", "femnist"], ["femnist needs images", "--data PATH"]),
+        (["run", "emnist"], ["emnist needs images", "--data PATH"]),
         (["run", "emnist", "--data", "nowhere"], ["nowhere", ".npz"]),
         (["run", "femnist", "--data", "true"], ["no file or folder true"]),
         (["run", "digits", "--set", 'methods=["ridge"]'], ["ridge is not made for classes"]),

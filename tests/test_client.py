@@ -141,19 +141,6 @@ def test_an_update_ends_where_a_new_start_does(shared: Shared, model: ClientMode
     assert not np.allclose(once.predict(at, LEVELS).mean, model.predict(at, LEVELS).mean)
 
 
-def test_a_client_may_be_scaled_by_its_own_rows(shared: Shared) -> None:
-    """Then its unit does not matter: prices in thousands, the same model in thousands."""
-    own = replace(shared, scaler=None)
-    x, y = rows(11, 0)
-    at, _ = rows(4, 1)
-    euros, thousands = (
-        ClientModel.condition(own, "a", x, u * y).predict(at, LEVELS) for u in (1.0, 1e-3)
-    )
-    np.testing.assert_allclose(thousands.mean, 1e-3 * euros.mean, rtol=1e-9)
-    np.testing.assert_allclose(thousands.std, 1e-3 * euros.std, rtol=1e-9)
-    np.testing.assert_allclose(thousands.quantiles, 1e-3 * euros.quantiles, rtol=1e-9)
-
-
 @pytest.mark.parametrize("kind", ["model", "warped"])
 def test_evaluation_is_in_the_owners_units(kind: str, request: pytest.FixtureRequest) -> None:
     model, (x, y) = request.getfixturevalue(kind), rows(40, 4)

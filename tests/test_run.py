@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,9 +64,6 @@ def test_the_folder_holds_the_documented_files_and_nothing_else(out: Path) -> No
         "config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv",
         "arrays.safetensors",
     }  # fmt: skip
-
-
-def test_config_toml_is_complete(out: Path) -> None:
     assert configuration.load_file(out / "config.toml") == CONFIG
 
 
@@ -188,17 +184,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_config_toml_repeats_the_run(alone: Path, tmp_path: Path) -> None:
-    """To the bit; that a stopped run goes on to the same is told in engine/test_resume.py."""
-    run(configuration.load_file(alone / "config.toml"), tmp_path)
-    for name in ("metrics.json", "clients.csv", "arrays.safetensors"):
-        assert (alone / name).read_bytes() == (tmp_path / name).read_bytes(), name
-    first, second = (load_file(out / "checkpoint.safetensors") for out in (alone, tmp_path))
-    assert first.keys() == second.keys()
-    for key, values in first.items():
-        assert values.tobytes() == second[key].tobytes(), key
-
-
 def test_a_folder_of_another_run_is_refused_and_left_alone(alone: Path) -> None:
     before = {path: path.read_bytes() for path in alone.iterdir()}
     for other in (replace(ALONE, seed=1), replace(ALONE, train=TrainSettings(rounds=ROUNDS + 1))):
@@ -212,17 +197,12 @@ def test_settings_that_training_does_not_depend_on_may_change(alone: Path) -> No
     RunFolder(alone).prepare(ALONE)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_what_is_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match="file"):
-            RunFolder(out).prepare(CONFIG)
-
-
-def test_a_damaged_config_in_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("seed = = 1")
-    with pytest.raises(InputError, match=r"config\.toml"):
-        RunFolder(tmp_path).prepare(CONFIG)
+    for out, words in (("file", "file"), ("file/below", "file"), (".", r"config\.toml")):
+        with pytest.raises(InputError, match=words):
+            RunFolder(tmp_path / out).prepare(CONFIG)
 
 
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
@@ -264,19 +244,10 @@ def test_particles_that_predict_nearly_the_same_have_collapsed() -> None:
     assert not have_collapsed(4, 0.5) and not have_collapsed(1, 0.0)
 
 
-CHANGES: list[Callable[[np.ndarray, np.ndarray], None]] = [
-    lambda x, y: x.__setitem__((0, 0), 9.0),
-    lambda x, y: y.__setitem__(-1, 9.0),
-]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_checkpoint_serves_only_the_data_it_was_made_from(
-    change: Callable[[np.ndarray, np.ndarray], None],
-) -> None:
+def test_a_checkpoint_serves_only_the_data_it_was_made_from() -> None:
     clients = polynomial(3, 0, 5).existing
-    store = from_clients(clients)
-    before = digest(store)
-    assert digest(from_clients(clients)) == before
-    change(store.x, store.y)
-    assert digest(store) != before
+    store, digests = from_clients(clients), {digest(from_clients(clients))}
+    for part in (store.x[0], store.y[-1:]):
+        digests.add(digest(store))
+        part[:] = 9.0
+    assert len(digests | {digest(store)}) == 3

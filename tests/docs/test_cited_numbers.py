@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pacpfl.defaults import defaults
+from pacpfl.types import Form
+
 CONFIGURATIONS = (Path("src/pacpfl/configs"), Path("reproduction/configs"))
 PAGES = ("README.md", "docs/index.md", "docs/choosing.md")
 
@@ -55,3 +58,32 @@ def test_a_number_of_nobody_is_noticed(tmp_path):
     files = sources(section, tmp_path / "page.md", tmp_path)
     assert files == [tmp_path / "results.md"]
     assert missing(section, files) == {"2.34", "0.45"}
+
+
+def form(clients: int, rows: int, features: int) -> Form:
+    names = tuple(f"x{number}" for number in range(features))
+    return Form(names, clients=clients, sizes=(rows // clients,) * clients)
+
+
+def test_the_table_of_defaults_of_the_estimators_is_true(pages):
+    text = (pages.root / "docs" / "python-api.md").read_text(encoding="utf-8")
+    few, one, some, many = (
+        defaults(form(*sizes)) for sizes in ((9, 900, 3), (10, 1200, 1), (10, 290, 3), (10, 300, 3))
+    )
+    taus = [defaults(form(10, rows, 3)).train.tau for rows in (1200, 1300, 10**6)]
+    assert many.train.tau == taus[0] > taus[1] > taus[2]
+    scales = {"learned": ", learned scales", "fixed": ""}
+    three = (few, one, many)
+    kernels = [f"`{each.prior.kernel}`{scales[each.prior.output_scale]}" for each in three]
+    rates = [f"{each.train.rounds}, {each.train.learning_rate}" for each in three]
+    means = f"`{many.prior.mean}`; `{some.prior.mean}` below 100 rows for each feature"
+    for row in (
+        f"| `mean` | `{few.prior.mean}` | `{one.prior.mean}` | {means} |",
+        f"| `kernel` | {' | '.join(kernels)} |",
+        f"| `tau` | 1 | 1 | {taus[0]}; from 1,200 rows on less, down to {taus[2]} |",
+        f"| `hyper_std` | {' | '.join(str(each.train.hyper_std) for each in three)} |",
+        f"| `rounds`, `learning_rate` | {' | '.join(rates)} |",
+        f"hyper-prior | {' | '.join(str(each.prior.noise_spread) for each in three)} |",
+    ):
+        assert row in text
+    assert few.train.tau == one.train.tau == 1

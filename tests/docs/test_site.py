@@ -47,12 +47,6 @@ def test_the_build_is_strict_and_fetches_nothing():
     assert not {"repo_url", "extra_javascript", "site_url"} & set(settings)
 
 
-def test_make_docs_builds_it():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"(?m)^docs: \.venv/ready-docs .*\n\t.*mkdocs build .*--strict", makefile)
-    assert re.search(r"(?m)^stamps := .*\bdocs\b", makefile)
-
-
 def slug(heading: str) -> str:
     """As Markdown's table of contents makes it from the words of a heading."""
     plain = re.sub(r"[`*]|\[([^\]]+)\]\([^)]*\)", lambda m: m[1] or "", heading)

@@ -251,9 +251,6 @@ def test_more_rows_later_equal_all_rows_at_once():
         expected = np.asarray(whole(model.particles_))
     found = model.predict(AT, ["south"] * 5)
     np.testing.assert_allclose(found, centre + scale * expected, rtol=1e-8)
-    made_anew = PACPFLRegressor(**OPTIONS | {"rounds": 0}).fit(x[~south], y[~south], groups[~south])
-    made_anew.personalize(x[early], y[early], "south").update(x[late], y[late], "south")
-    np.testing.assert_allclose(found, made_anew.predict(AT, ["south"] * 5), rtol=1e-8)
 
 
 def test_a_client_nobody_knows_is_answered_by_the_prior():

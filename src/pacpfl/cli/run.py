@@ -91,7 +91,6 @@ def run(
 
     from pacpfl import run as study
     from pacpfl.engine import runtime
-    from pacpfl.report import sentences
     from pacpfl.report.page import write_report
     from pacpfl.report.terminal import print_results, watching
     from pacpfl.report.track import tracked
@@ -115,11 +114,6 @@ def run(
         watcher.stage("drawing the report")
         page = write_report(folder)
     print_results(results)
-    for result in results.values():
-        for sentence in filter(
-            None, (sentences.diversity(result.about), sentences.privacy(result.about))
-        ):
-            print(sentence)
     print(f"Report: {page}")
 
 

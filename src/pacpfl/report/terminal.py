@@ -104,7 +104,7 @@ def training_bar(shown: bool, title: str) -> Bar:
 
 
 def print_results(results: Mapping[str, MethodResult]) -> None:
-    """Print the measures that people look at first, to standard output."""
+    """Print the measures that people look at first, and what to know of them, to standard output."""
     tables = {result.about["title"]: summarise(result.groups) for result in results.values()}
     every = [measured for groups in tables.values() for measured in groups.values()]
     classes = any(ACCURACY.key in measured for measured in every)
@@ -125,6 +125,10 @@ def print_results(results: Mapping[str, MethodResult]) -> None:
             cells = (measured[measure.key] for measure in shown)
             table.add_row(title, group, *(plus_minus(c["mean"], c["ci95"]) for c in cells))
     Console(highlight=False).print(table)
+    for result in results.values():
+        for sentence in (sentences.diversity(result.about), sentences.privacy(result.about)):
+            if sentence:
+                print(sentence)
 
 
 def print_certificates(document: Facts, console: Console) -> None:

@@ -16,17 +16,16 @@ share of errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pacpfl import metrics
 from pacpfl.config import Config
-from pacpfl.data.prepare import Scaler, check_federation, fit_scalers, standardize
+from pacpfl.data.prepare import check_federation, fit_scalers, standardize
 from pacpfl.data.store import from_clients
-from pacpfl.engine.evaluate import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.run import Watcher, run_method
 from pacpfl.types import Client, Federation, Samples
@@ -48,14 +47,6 @@ class ClassScore(NamedTuple):
     ce: float
 
 
-class Answer(NamedTuple):
-    """What a fold predicts for its clients' held-out samples, in the units of the training."""
-
-    fold: Federation  # in its own units
-    scalers: Mapping[str, Scaler]  # by client
-    found: Evaluation
-
-
 def cross_validate(
     method: str,
     config: Config,
@@ -70,13 +61,12 @@ def cross_validate(
     `runtime.configure`.
     """
     every, numbers = folds(federation, count), chosen_folds(count, count if used is None else used)
-    answers = [_answer(method, config, every[number], stop) for number in numbers]
+    answers = (_held_out(method, config, every[number], stop) for number in numbers)
+    by_client = list(zip(*answers, strict=True))
     if federation.classes is not None:
-        return _score_of_classes(answers)
-    scores = [
-        _score_of_client(answers, place, float(np.std(client.train.y)))
-        for place, client in enumerate(federation.existing)
-    ]
+        return _score_of_classes(by_client)
+    spreads = [float(np.std(client.train.y)) for client in federation.existing]
+    scores = [_score(held, spread) for held, spread in zip(by_client, spreads, strict=True)]
     return Score(*np.mean(scores, axis=0).tolist())
 
 
@@ -141,34 +131,38 @@ def _without(client: Client, part: np.ndarray) -> Client:
     )
 
 
-def _answer(method: str, config: Config, fold: Federation, stop: Callable[[], bool]) -> Answer:
+def _held_out(
+    method: str, config: Config, fold: Federation, stop: Callable[[], bool]
+) -> list[tuple[Any, ...]]:
+    """Train on a fold; return for each client what is said of its held-out samples, in their own units.
+
+    Of numbers: errors, calibration curve, and mean NLL. Of classes: labels and log probabilities.
+    """
     check_federation(fold)
     scaled = standardize(fold, config.data.standardize)
+    scalers = fit_scalers(fold, config.data.standardize)
     # Clients may have a few samples more or less in another fold: padded alike, it compiles once.
     store = from_clients(scaled.existing, roomy=True)
     found = run_method(method, config, scaled, store, Watcher(stop=stop)).groups["existing"]
-    return Answer(fold, fit_scalers(fold, config.data.standardize), found)
+    told: list[tuple[Any, ...]] = []
+    for place, client in enumerate(fold.existing):
+        assert client.test is not None
+        y, scaler = client.test.y, scalers[client.name]
+        if fold.classes is not None:
+            told.append((y.astype(int), found.log_probabilities[place]))
+        else:
+            nll = found.rows[place]["nll"] + float(np.log(scaler.y_std))
+            told.append((y - scaler.target(found.means[place]), found.calibration[place], nll))
+    return told
 
 
-def _asked(answer: Answer, place: int) -> np.ndarray:
-    """Return the targets that the client at this place in the federation was tested on."""
-    test = answer.fold.existing[place].test
-    assert test is not None
-    return test.y
-
-
-def _score_of_client(answers: Sequence[Answer], place: int, spread: float) -> Score:
+def _score(held: Sequence[tuple[Any, ...]], spread: float) -> Score:
     """Return one client's score over all the samples that any fold held out.
 
     `spread` is the standard deviation of all its training targets: where some folds are left out,
     the few held-out targets may happen to be alike.
     """
-    errors, curves, nlls = [], [], []
-    for answer in answers:
-        scaler = answer.scalers[answer.fold.existing[place].name]
-        errors.append(_asked(answer, place) - scaler.target(answer.found.means[place]))
-        curves.append(answer.found.calibration[place])
-        nlls.append(answer.found.rows[place]["nll"] + float(np.log(scaler.y_std)))
+    errors, curves, nlls = zip(*held, strict=True)
     sizes = [len(part) for part in errors]
     curve = np.average(curves, axis=0, weights=sizes)
     return Score(
@@ -178,15 +172,13 @@ def _score_of_client(answers: Sequence[Answer], place: int, spread: float) -> Sc
     )
 
 
-def _score_of_classes(answers: Sequence[Answer]) -> ClassScore:
+def _score_of_classes(by_client: Sequence[Sequence[tuple[Any, ...]]]) -> ClassScore:
     """Return the score of all clients, each with what every fold held out of it."""
-    places = range(len(answers[0].fold.existing))
-    labels = [np.concatenate([_asked(a, place) for a in answers]).astype(int) for place in places]
-    logs = [np.concatenate([a.found.log_probabilities[place] for a in answers]) for place in places]
+    whole = [tuple(map(np.concatenate, zip(*held, strict=True))) for held in by_client]
     each = [
         (-np.mean(log[np.arange(len(own)), own]), np.mean(log.argmax(1) != own))
-        for own, log in zip(labels, logs, strict=True)
+        for own, log in whole
     ]
     nll, error = np.mean(each, axis=0).tolist()
-    together = np.exp(np.concatenate(logs)), np.concatenate(labels)
-    return ClassScore(nll, error, metrics.classification_calibration_error(*together))
+    labels, logs = map(np.concatenate, zip(*whole, strict=True))
+    return ClassScore(nll, error, metrics.classification_calibration_error(np.exp(logs), labels))
