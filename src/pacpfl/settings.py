@@ -19,11 +19,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import field, fields
 from functools import cache
 from numbers import Integral, Real
+from operator import ge, gt, le
 from typing import Any
 
 from pacpfl.errors import InputError
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+BOUNDS = {"least": ("at least", ge), "above": ("above", gt), "most": ("at most", le)}
 ACCEPTED: dict[type, type] = {int: Integral, float: Real, bool: bool, str: str}
 
 
@@ -80,15 +82,11 @@ def convert(owner: type, name: str, value: Any, origin: str) -> Any:
         inner = typing.get_args(target)[0]
         if not isinstance(value, (list, tuple)) or not all(_is(inner, item) for item in value):
             raise InputError(f"{label} must be a list of {inner.__name__}, not {value!r}.")
-        converted = tuple(inner(item) for item in value)
-        for item in converted:
-            _check(rules, item, f"{label} = {list(converted)}: each")
-        return converted
+        items = tuple(inner(item) for item in value)
+        return tuple(_checked(rules, item, f"{label} = {list(items)}: each") for item in items)
     if not _is(target, value):
         raise InputError(f"{label} must be {KINDS[target]}, not {value!r}.")
-    converted = target(value)
-    _check(rules, converted, label)
-    return converted
+    return _checked(rules, target(value), label)
 
 
 def rules_of(owner: type, name: str) -> typing.Mapping[str, Any]:
@@ -96,9 +94,8 @@ def rules_of(owner: type, name: str) -> typing.Mapping[str, Any]:
     return next(f for f in fields(owner) if f.name == name).metadata
 
 
-def _check(rules: typing.Mapping[str, Any], value: Any, label: str) -> None:
-    choices: Collection[str] = rules.get("choices", ())
-    parts: Collection[str] = rules.get("parts", ())
+def _checked(rules: typing.Mapping[str, Any], value: Any, label: str) -> Any:
+    choices, parts = rules.get("choices", ()), rules.get("parts", ())
     if choices and value not in choices:
         raise InputError(
             f"{label} = {value!r} is not one of {', '.join(choices)}{nearest(value, choices)}"
@@ -109,13 +106,10 @@ def _check(rules: typing.Mapping[str, Any], value: Any, label: str) -> None:
                 f"{label} = {value!r} is not known; combine {', '.join(parts)} with +"
                 f"{nearest(part, parts)}"
             )
-    least, above, most = (rules.get(name) for name in ("least", "above", "most"))
-    if least is not None and not (least <= value and math.isfinite(value)):
-        raise InputError(f"{label} must be at least {least}, not {value}.")
-    if above is not None and not (above < value and math.isfinite(value)):
-        raise InputError(f"{label} must be above {above}, not {value}.")
-    if most is not None and not value <= most:
-        raise InputError(f"{label} must be at most {most}, not {value}.")
+    for rule, (words, holds) in BOUNDS.items():
+        if rule in rules and not (holds(value, rules[rule]) and math.isfinite(value)):
+            raise InputError(f"{label} must be {words} {rules[rule]}, not {value}.")
+    return value
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
