@@ -164,9 +164,7 @@ def race(request: Request, folder: Path, watcher: Watcher) -> tuple[Config, Fact
     return chosen, {"race": {key: value for key, value in kept.items() if key != "identity"}}
 
 
-def propose(
-    source: Path, target: str | None = None, client: str | None = None, seed: int = 0
-) -> Proposal:
+def propose(source: Path, target: str | None = None, client: str | None = None) -> Proposal:
     """Look at tables and choose settings: what `pacpfl init` writes.
 
     What their columns mean is guessed (`data.tables.guess`); what suits them is chosen by their
@@ -174,7 +172,7 @@ def propose(
     """
     guessed = guess(source, target, client)
     most = LARGEST if guessed.settings.task == "regression" else 0
-    config, form, share = suited(replace(guessed.settings, most=most), seed)
+    config, form, share = suited(replace(guessed.settings, most=most), Config().seed)
     why = "Features are scaled by the training rows of all clients together."
     if form.classes is None:
         alone = config.data.standardize == "client"

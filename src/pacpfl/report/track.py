@@ -11,12 +11,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from pacpfl import config as configuration
-from pacpfl.config import SECTIONS, Config
+from pacpfl.config import Config, differing, flat
 from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
@@ -158,10 +158,6 @@ def open_tracker(name: str, out: Path, config: Config) -> Tracker:
 
 def changed(config: Config) -> Facts:
     """Return the keys whose values are not the defaults, the seed, and the name of the data."""
-    differing: Facts = {"seed": config.seed, "data.name": config.data.name}
-    for section, usual in SECTIONS.items():
-        for key in fields(usual):
-            value = getattr(getattr(config, section), key.name)
-            if value != getattr(usual, key.name):
-                differing[f"{section}.{key.name.rstrip('_')}"] = value
-    return differing
+    now, keys = flat(config), differing(config, Config())
+    facts = {"seed": config.seed, "data.name": config.data.name}
+    return facts | {key: value for key, value in now.items() if key in keys}
