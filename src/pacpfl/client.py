@@ -30,8 +30,8 @@ from pacpfl.data.store import round_up
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import load_own
 from pacpfl.engine.evaluate import measure, measure_classes
-from pacpfl.errors import InputError
-from pacpfl.files import damaged, load_arrays, save_arrays
+from pacpfl.errors import InputError, explained
+from pacpfl.files import load_arrays, save_arrays
 from pacpfl.folder import SHARED
 from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
@@ -376,7 +376,8 @@ def load(path: Path) -> Saved:
     """Read a file that `save` wrote; InputError if its content makes no sense."""
     path = Path(path)
     arrays, about = load_arrays(path, KIND, REMEDY)
-    try:
+    faults = (InputError, LookupError, ValueError, TypeError, AttributeError)
+    with explained(f"{path} is damaged", REMEDY, *faults):
         config = configuration.load(about.pop("config"), "the model's configuration")
         schema = Schema.from_json(about.pop("schema"))
         moments = [arrays.pop(name) for name in ("x_mean", "x_std", "y_moments")]
@@ -394,8 +395,6 @@ def load(path: Path) -> Saved:
         parts = (np.split(rows, np.cumsum(lengths))[:-1] for rows in (x, y))
         each = zip(json.loads(about.pop("clients")), scalers, *parts, strict=True)
         models = tuple(ClientModel(n, shared, units, Samples(*own)) for n, units, *own in each)
-    except (InputError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise damaged(path, error, REMEDY) from error
     return Saved(shared, models, about, arrays)
 
 

@@ -25,7 +25,7 @@ from pacpfl import files, metrics
 from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts
 from pacpfl.methods.registry import entries, named
 from pacpfl.privacy.ledger import FILE as LEDGER
@@ -172,10 +172,8 @@ class RunFolder:
     def arrays(self) -> Arrays:
         """Return what the figures are drawn from; nothing where it was not kept."""
         path = self.path / "arrays.safetensors"
-        try:
+        with explained(f"{path} is damaged", AGAIN, SafetensorError):
             return load_file(path) if path.is_file() else {}
-        except SafetensorError as error:
-            raise files.damaged(path, error, AGAIN) from None
 
     def _check_it_is_there(self) -> None:
         if not self.path.is_dir():
@@ -183,12 +181,8 @@ class RunFolder:
 
 
 def make_folder(path: Path) -> None:
-    try:
+    with explained(f"{path} cannot be created", "choose another --out", OSError):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be created ({error.strerror}); choose another --out."
-        ) from error
 
 
 def main_method(methods: Mapping[str, Mapping[str, Any]]) -> str:
