@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from commands import assert_one_sentence, called, with_settings
+from serving import serving
 
 from pacpfl.config import load_file
 from pacpfl.data import download as downloads
@@ -92,35 +90,21 @@ def test_what_cannot_be_used_is_told_in_one_sentence(words, told, tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[str]:
-    """A server on this machine with one file."""
-    body = save_images(tmp_path / "served.npz").read_bytes()
+def test_a_download_says_how_to_run_with_it(tmp_path, monkeypatch):
+    body, folder = save_images(tmp_path / "served.npz").read_bytes(), tmp_path / "my images"
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
 
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/served.npz"
-        server.shutdown()
-        thread.join()
-
-
-def test_a_download_says_how_to_run_with_it(site, tmp_path, monkeypatch):
-    monkeypatch.setitem(downloads.SOURCES, "femnist", Source(site, "femnist.npz"))
-    folder = tmp_path / "my images"
-    code, output, errors = called("download", "femnist", str(folder))
+    with serving(answer) as address:
+        source = Source(f"{address}/served.npz", "femnist.npz")
+        monkeypatch.setitem(downloads.SOURCES, "femnist", source)
+        code, output, errors = called("download", "femnist", str(folder))
     assert code == 0
-    assert (folder / "femnist.npz").read_bytes() == (tmp_path / "served.npz").read_bytes()
+    assert (folder / "femnist.npz").read_bytes() == body
     assert output == f"pacpfl run femnist --data '{folder / 'femnist.npz'}'\n"
     assert "was not checked" in errors
 

@@ -61,10 +61,9 @@ def attempt(job: Job, task: Any, stop: Callable[[], bool]) -> Ended:
     """Do a task; whatever goes wrong is told, and the other jobs go on."""
     try:
         return Ended(task, job(task, stop))
-    except InputError as error:
-        return Ended(task, failure=str(error))
     except Exception as error:
-        return Ended(task, failure=f"{type(error).__name__}: {error}")
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        return Ended(task, failure=f"{kind}{error}")
 
 
 def _alone(job: Job, tasks: Iterator[Any], over: Callable[[], bool]) -> Iterator[Ended]:
