@@ -369,7 +369,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             return self._prior_model
         self._recent.pop(name, None)
         self._recent[name] = None
-        if len(self._recent) > KEPT:
+        while len(self._recent) > KEPT:
             oldest = next(iter(self._recent))
             del self._recent[oldest]
             self._owners[oldest] = replace(self._owners[oldest])  # without what it has computed
