@@ -387,7 +387,7 @@ def load(path: Path) -> Saved:
         size, width = shared.prior.size, len(schema.features)
         if shared.particles.shape[1:] != (size,):
             raise ValueError(f"particles of shape {shared.particles.shape}, not (k, {size})")
-        if {part.shape[1:] for part in moments[:2]} != {(width,)}:
+        if any(part.shape[1:] != (width,) for part in moments[:2] if len(part)):
             raise ValueError(f"units that are not those of {width} features")
         x, y, lengths = (arrays.pop(name) for name in ("x", "y", "lengths"))
         if lengths.sum() != len(x):

@@ -16,7 +16,6 @@ from pacpfl.errors import InputError
 from pacpfl.report.style import COLOURS, DARK_COLOURS, DASHES, INK, MARKERS
 
 THEMES = {"light": ("#ffffff", INK, COLOURS), "dark": ("#14181d", "#e8ebef", DARK_COLOURS)}
-BANDS = ((0.05, 0.95), (0.25, 0.75))
 
 
 def predictions(
@@ -40,11 +39,11 @@ def predictions(
     inputs[:, column] = line
     ax, colours = _prepare(ax, theme)
     if model.shared.schema.classes is None:
-        predicted = model.predict(inputs, [level for band in BANDS for level in band])
-        below, above = predicted.quantiles[::2], predicted.quantiles[1::2]
-        for (lower, upper), start, end in zip(BANDS, below, above, strict=True):
-            words = f"{upper - lower:.0%} interval"
-            ax.fill_between(line, start, end, color=colours[0], alpha=0.22, lw=0, label=words)
+        predicted = model.predict(inputs, (0.05, 0.25, 0.75, 0.95))
+        for share, ends in (("90%", (0, -1)), ("50%", (1, 2))):
+            below, above = predicted.quantiles[[*ends]]
+            words = f"{share} interval"
+            ax.fill_between(line, below, above, color=colours[0], alpha=0.22, lw=0, label=words)
         ax.plot(line, predicted.mean, color=colours[0], label="mean")
         ax.plot(own.x[:, column], own.y, "o", ms=3.5, color=colours[1], label="rows")
         ax.set_ylabel("target")
@@ -96,16 +95,13 @@ def _prepare(ax: Axes | None, theme: str) -> tuple[Axes, tuple[str, ...]]:
         figure.set_facecolor(background)
     ax.set_facecolor(background)
     ax.tick_params(colors=ink)
-    for part in (ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title):  # type: ignore[attr-defined]
-        part.set_color(ink)
-    for spine in ax.spines.values():
-        spine.set_edgecolor(ink)
+    plt.setp((ax.xaxis.label, ax.yaxis.label, ax.title, ax._left_title), color=ink)  # type: ignore[attr-defined]
+    ax.spines[:].set_edgecolor(ink)
     return ax, colours
 
 
 def _finished(ax: Axes) -> Axes:
     """Without a box, and with a legend in the ink of the axes."""
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, fontsize="small", labelcolor=ax.xaxis.label.get_color())
     return ax
