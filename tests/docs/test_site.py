@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -193,21 +192,9 @@ def test_notebooks_are_pages_with_their_figures(site):
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     pytest.importorskip("selenium", reason="The site is tried with the Python package selenium.")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
+    from browsing import open_browser
 
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("The site is tried in Chromium: install chromium and chromium-driver.")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    profile = tmp_path_factory.mktemp("browser")
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", f"user-data-dir={profile}"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    opened = webdriver.Chrome(options=options, service=Service(driver))
-    yield opened
-    opened.quit()
+    yield from open_browser(tmp_path_factory.mktemp("browser"), "performance")
 
 
 def test_opened_as_a_file_it_searches_and_asks_for_files_only(browser, site):

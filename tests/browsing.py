@@ -20,8 +20,8 @@ FLAGS = (
 )  # fmt: skip
 
 
-def open_browser(profile: Path) -> Iterator[webdriver.Chrome]:
-    """For a fixture; the test is skipped where there is no browser."""
+def open_browser(profile: Path, log: str = "browser") -> Iterator[webdriver.Chrome]:
+    """For a fixture; the test is skipped where there is no browser. It keeps the log of this name."""
     binary, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver_path:
         pytest.skip("No browser to try the page in: install chromium and chromium-driver.")
@@ -29,7 +29,7 @@ def open_browser(profile: Path) -> Iterator[webdriver.Chrome]:
     options.binary_location = binary
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.set_capability("goog:loggingPrefs", {log: "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(executable_path=driver_path))
     driver.set_page_load_timeout(patience(60))
     yield driver
