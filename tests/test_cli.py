@@ -309,12 +309,6 @@ def test_a_full_disk_leaves_the_last_checkpoint(finished: Finished, tmp_path: Pa
     assert 0 < reached < ROUNDS and reached % 5 == 0
 
 
-def test_a_disk_without_any_room_leaves_nothing(tmp_path: Path) -> None:
-    ended = pacpfl(*AGAIN, "--out", "out", folder=tmp_path, largest_file=100)
-    assert_one_sentence(ended, str(Path("out") / "config.toml"))
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 def test_a_sites_own_models_are_made_in_the_precision_of_their_run(tmp_path, monkeypatch):
     asked: list[str] = []
     monkeypatch.setattr(runtime, "configure", asked.append)

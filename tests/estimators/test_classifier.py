@@ -1,22 +1,12 @@
-"""The classifier says what the functional layers say, and knows its classes by name."""
+"""The classifier answers with probabilities, and knows its classes by name."""
 
 from __future__ import annotations
 
-import jax
 import numpy as np
-import optax
 import pytest
 
 from pacpfl import PACPFLClassifier
-from pacpfl.data.store import from_samples
-from pacpfl.engine.simulate import train
 from pacpfl.errors import InputError
-from pacpfl.likelihoods import Categorical
-from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.inference import Inference
-from pacpfl.priors.networks import MLP
-from pacpfl.types import Data, Samples
 
 NAMES = np.array(["lynx", "owl", "vole"])
 ROUNDS, SEED = 40, 4
@@ -46,29 +36,6 @@ def table(rows: int = 45, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.nda
 @pytest.fixture(scope="module")
 def fitted() -> PACPFLClassifier:
     return PACPFLClassifier(**OPTIONS).fit(*table())
-
-
-def test_probabilities_are_those_of_the_functional_api(fitted, x64):
-    x, y, groups = table()
-    scaled, numbers = (x - x.mean(0)) / x.std(0), np.searchsorted(NAMES, y).astype(float)
-    prior = BNNPrior(MLP((2, 6, 3)), Categorical(3), inference=Inference(networks=2, steps=5))
-    method = PACPFL(prior, 2, optax.adam(0.05), TrainSettings(particles=2))
-    rows = {name: groups == name for name in ("one", "two")}
-    own = {name: Samples(scaled[of], numbers[of]) for name, of in rows.items()}
-    trained = train(method, from_samples(list(own.values())), rounds=ROUNDS, seed=SEED, dtype=float)
-    np.testing.assert_allclose(fitted.particles_, trained.state.particles, rtol=1e-8)
-    at = x[:7]
-
-    @jax.jit
-    def answers(state, data):
-        model = method.personalize(state, (), data, jax.random.key(0))
-        return model((at - x.mean(0)) / x.std(0)).log_probabilities
-
-    for name, samples in own.items():
-        data = Data(samples.x, samples.y, np.ones(len(samples), bool))
-        expected = np.asarray(answers(trained.state, data))
-        found = fitted.predict_log_proba(at, [name] * 7)
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_probabilities_sum_to_one_and_name_the_class(fitted):

@@ -1,4 +1,4 @@
-"""The regressor says what the functional layers say, in the user's units."""
+"""The regressor answers in the user's units; `test_defaults` compares it with a run, to the bit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from functools import partial
 
 import jax
 import numpy as np
-import optax
 import pytest
 from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -14,12 +13,8 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.metrics import r2_score
 
 from pacpfl import PACPFLRegressor, predictive
-from pacpfl.data.store import from_samples
-from pacpfl.engine.simulate import train
-from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.personal import personal_model
-from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.types import Data, Samples
+from pacpfl.types import Data
 
 SIZES = {"north": 9, "south": 6, "east": 7}
 ROUNDS, RATE, SEED = 6, 0.05, 11
@@ -55,46 +50,6 @@ AT = np.random.default_rng(6).normal(2.0, 3.0, (5, 2))
 def fitted() -> PACPFLRegressor:
     x, y, groups = table()
     return PACPFLRegressor(**OPTIONS).fit(x, y, groups)
-
-
-@pytest.fixture(scope="module")
-def functional(x64) -> dict[str, tuple]:
-    """The same from the layers below, standardised by hand: mean, std and quantiles at AT."""
-    x, y, groups = table()
-    own = {name: (x[groups == name], y[groups == name]) for name in sorted(SIZES)}
-    scaled = {
-        name: ((a - a.mean(0)) / a.std(0), (b - b.mean()) / b.std()) for name, (a, b) in own.items()
-    }
-    prior = GPPrior(2, GPSettings(mean="linear", kernel="ard", noise_spread=0.4))
-    settings = TrainSettings(particles=2, tau=0.5, hyper_std=0.7, temperature=0.8)
-    method = PACPFL(prior, 3, optax.adam(RATE), settings)
-    store = from_samples([Samples(*pair) for pair in scaled.values()])
-    trained = train(method, store, rounds=ROUNDS, seed=SEED, dtype=np.float64)
-
-    @jax.jit
-    def answers(particles: jax.Array, data: Data, at: jax.Array) -> tuple:
-        prediction = personal_model(prior, particles, data, temperature=0.8)(at)
-        quantiles = predictive.quantiles(prediction, np.array([0.1, 0.8]))
-        return predictive.mean(prediction), predictive.std(prediction), quantiles.T
-
-    said = {}
-    for name, (a, b) in scaled.items():
-        at = (AT - own[name][0].mean(0)) / own[name][0].std(0)
-        data = Data(a, b, np.ones(len(b), bool))
-        parts = map(np.asarray, answers(trained.state.particles, data, at))
-        centre, scale = own[name][1].mean(), own[name][1].std()
-        mean, std, quantiles = (scale * part for part in parts)
-        said[name] = (centre + mean, std, centre + quantiles)
-    return said
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_predictions_are_those_of_the_functional_api(fitted, functional, name):
-    mean, std = fitted.predict(AT, [name] * 5, return_std=True)
-    np.testing.assert_allclose(mean, functional[name][0], rtol=1e-9)
-    np.testing.assert_allclose(std, functional[name][1], rtol=1e-9)
-    quantiles = fitted.predict_quantiles(AT, [0.1, 0.8], [name] * 5)
-    np.testing.assert_allclose(quantiles, functional[name][2], rtol=1e-9)
 
 
 def test_a_noise_that_depends_on_the_features_is_found():
