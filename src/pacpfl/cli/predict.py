@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pacpfl.cli.common import print_table, say
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, imported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,9 +63,15 @@ def predict(
     client: Name = None,
 ) -> None:
     """Predict every row of a table: mean, std and quantiles in your own units, or class probabilities."""
-    levels = levels_of(quantiles)
-    if out.suffix.lower() not in (".csv", ".parquet", ".pq"):
+    import pandas as pd
+
+    from pacpfl import files
+
+    levels, ending = levels_of(quantiles), out.suffix.lower()
+    if ending not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{out} must end in .csv or .parquet; name it so.")
+    if ending != ".csv":
+        imported("pyarrow", "Parquet", "'pacpfl[tables]'")
     loaded, rows = _open(model, data, False, client)
     schema = loaded.shared.schema
     columns: dict[str, Sequence[object] | np.ndarray] = {"row": range(1, len(rows.x) + 1)}
@@ -77,7 +83,9 @@ def predict(
         chances = loaded.probabilities(rows.x)
         columns["class"] = [schema.classes[best] for best in chances.argmax(1)]
         columns |= {f"p({n})": chances[:, place] for place, n in enumerate(schema.classes)}
-    _write_table(out, columns)
+    table = pd.DataFrame(columns)
+    csv = ending == ".csv"
+    files.write(out, table.to_csv(index=False).encode() if csv else table.to_parquet(index=False))
     print(f"{len(rows.x)} predictions of {schema.target} for {loaded.name}: {out}")
 
 
@@ -154,17 +162,3 @@ def levels_of(text: str) -> list[float]:
     if not all(0 < level < 1 for level in levels):
         raise InputError(f"--quantiles {text}: write numbers between 0 and 1, such as 0.05,0.95.")
     return levels
-
-
-def _write_table(path: Path, columns: dict[str, Sequence[object] | np.ndarray]) -> None:
-    import pandas as pd
-
-    from pacpfl import files
-    from pacpfl.errors import imported
-
-    frame = pd.DataFrame(columns)
-    if path.suffix.lower() == ".csv":
-        files.write(path, frame.to_csv(index=False).encode())
-    else:
-        imported("pyarrow", "Parquet", "'pacpfl[tables]'")
-        files.write(path, frame.to_parquet(index=False))
