@@ -36,7 +36,7 @@ from pacpfl.personal import PersonalModel
 from pacpfl.race import choose
 from pacpfl.report.measures import counted
 from pacpfl.report.terminal import training_bar
-from pacpfl.settings import convert, key
+from pacpfl.settings import convert, key, rules_of
 from pacpfl.types import Form, Samples
 from pacpfl.version import __version__
 
@@ -181,9 +181,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _given(self) -> Facts:
         """Return what has been given, which is all that is not "auto", by the keys of a configuration."""
-        keys = {key: f"{section}.{key}" for key, section in sections_of(type(self)).items()}
-        keys["standardize"] = "data.standardize"
-        values = {name: _plain(getattr(self, key)) for key, name in keys.items()}
+        values = {key: _plain(getattr(self, name)) for name, key in keys_of(type(self)).items()}
         if self._is_untrained:
             del values["train.rounds"]  # a run has one at least
         for key_, value in (self.settings or {}).items():
@@ -587,37 +585,33 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
 def documented(kind: type[Kind]) -> type[Kind]:
     """Add to a docstring what both have in common, and every parameter with the help of its key."""
-    sections, lines = sections_of(kind), []
+    keys, lines = keys_of(kind), []
     for part in fields(kind):
-        found = (
-            part.metadata or SECTIONS[sections[part.name]].__dataclass_fields__[part.name].metadata
-        )
-        lines += [f"{part.name} : {part.type}, default={part.default!r}", f"    {found['help']}"]
+        rules = part.metadata or rules_of(type(SECTIONS[_section(keys[part.name])]), part.name)
+        lines += [f"{part.name} : {part.type}, default={part.default!r}", f"    {rules['help']}"]
     own, _, examples = inspect.cleandoc(kind.__doc__ or "").partition("Examples\n")
     kind.__doc__ = own.rstrip() + "\n" + COMMON.format(parameters="\n".join(lines)) + examples
     return kind
 
 
-def sections_of(kind: type[FederatedEstimator]) -> dict[str, str]:
-    """Return the section of every parameter that is a key of the configuration: the first that has it."""
+def keys_of(kind: type[FederatedEstimator]) -> dict[str, str]:
+    """Return the key of every parameter that the configuration has: in the first section that has it."""
     parameters = {part.name for part in fields(kind)}
-    return {
-        part.name: section
+    found = {
+        part.name: f"{section}.{part.name}"
         for section in reversed((*REACHED, "run"))
         for part in fields(SECTIONS[section])
         if part.name in parameters
     }
+    return found | {"standardize": "data.standardize"}
 
 
 def parameters_of(kind: type[FederatedEstimator], config: Config) -> dict[str, object]:
     """Return the parameters of an estimator that a configuration describes."""
-    keys = {f"{section}.{key}": key for key, section in sections_of(kind).items()}
-    keys["data.standardize"] = "standardize"
-    now, given = flat(config), differing(config, Config())
-    others = {
-        key: now[key] for key in now if key in given - keys.keys() and _section(key) in REACHED
-    }
-    values = {name: now[key] for key, name in keys.items()}
+    keys, now = keys_of(kind), flat(config)
+    further = differing(config, Config()) - {*keys.values()}
+    others = {key: now[key] for key in now if key in further and _section(key) in REACHED}
+    values = {name: now[key] for name, key in keys.items()}
     return values | {"random_state": config.seed, "settings": others or None}
 
 
