@@ -31,13 +31,12 @@ def shipped(name: str) -> Config:
 
     from pacpfl import config as configuration
 
-    folder = resources.files("pacpfl") / "configs"
-    path = folder / f"{name}.toml"
-    if not path.is_file():
-        names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
-        known = ", ".join(name.removesuffix(".toml") for name in names)
-        raise InputError(f"There is no shipped configuration {name!r}; there are {known}.")
-    return configuration.load(path.read_text(encoding="utf-8"), f"{name}.toml")
+    files = (resources.files("pacpfl") / "configs").iterdir()
+    known = {file.name.removesuffix(".toml"): file for file in files if ".toml" in file.name}
+    if name not in known:
+        there = ", ".join(sorted(known))
+        raise InputError(f"There is no shipped configuration {name!r}; there are {there}.")
+    return configuration.load(known[name].read_text(encoding="utf-8"), f"{name}.toml")
 
 
 def say(text: str) -> None:

@@ -248,13 +248,11 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _seed(self, random_state: Any) -> int:
         """A whole number is the seed itself; anything else that scikit-learn accepts draws one."""
-        if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
-            if not 0 <= random_state < 2**32:
-                raise InputError(
-                    f"{type(self).__name__}: random_state must be from 0 to 2**32 - 1."
-                )
-            return int(random_state)
-        return int(check_random_state(random_state).randint(2**31 - 1))
+        if not isinstance(random_state, (int, np.integer)) or isinstance(random_state, bool):
+            return int(check_random_state(random_state).randint(2**31 - 1))
+        if not 0 <= random_state < 2**32:
+            raise InputError(f"{type(self).__name__}: random_state must be from 0 to 2**32 - 1.")
+        return int(random_state)
 
     @property
     def clients_(self) -> list[Name]:
@@ -449,15 +447,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             )
         model = self._model(self._known(known[0] if group is None else group))
         names = list(getattr(self, "feature_names_in_", []))
-        if feature in names:
-            column = names.index(feature)
-        elif isinstance(feature, str) or not 0 <= feature < self.n_features_in_:
+        column = names.index(feature) if feature in names else feature
+        if isinstance(column, str) or not 0 <= column < self.n_features_in_:
             there = ", ".join(names) or f"numbers from 0 to {self.n_features_in_ - 1}"
             raise InputError(f"There is no feature {feature!r}; there are {there}.")
-        else:
-            column = int(feature)
         label = str(names[column]) if names else f"feature {column}"
-        return plots.predictions(model, column, label, **options)
+        return plots.predictions(model, int(column), label, **options)
 
     def plot_calibration(
         self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None, **options: Any
