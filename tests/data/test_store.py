@@ -140,16 +140,15 @@ def test_a_folder_that_lacks_something_is_refused(
     refused(lambda: open_store(tmp_path), f"{tmp_path} is not a complete client store")
 
 
+ABOUT = {"features": 2, "longest": 5, "clients": 4}
+
+
 @pytest.mark.parametrize(
     "description",
     [
         [2, 5],
-        {"longest": 5, "clients": 4},
-        {"features": 2, "clients": 4},
-        {"features": 2, "longest": 5},
-        {"features": 3, "longest": 5, "clients": 4},
-        {"features": "two", "longest": 5, "clients": 4},
-        {"features": 2, "longest": 5, "clients": 5},
+        *({name: ABOUT[name] for name in ABOUT if name != lacking} for lacking in ABOUT),
+        *(ABOUT | change for change in ({"features": 3}, {"features": "two"}, {"clients": 5})),
     ],
 )
 def test_a_wrong_description_is_refused(description: Any, tmp_path: Path) -> None:

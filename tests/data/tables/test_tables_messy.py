@@ -47,7 +47,7 @@ def load(source: Any, **more: Any) -> Tables:
         (b"\xef\xbb\xbf\n", "is empty"),
         (b"x,colour,y\n", "has a header and no rows"),
         (b"x,y\n1,2\n", "has no column 'colour'"),
-        (b"x,color,y\n1,red,2\n", "has no column 'colour' .*it has 'color'"),
+        (b"x,color,y\n1,red,2\n", "has no column 'colour'; .* did you mean 'color'"),
         (b"x,colour,z,y\n1,red,5,2\n", "has a column 'z'.* tables.ignore"),
         (b"x,colour,x,y\n1,red,5,2\n", "has 2 columns called 'x'"),
         (b"x,,y\n1,red,2\n", "has no name for column 2"),

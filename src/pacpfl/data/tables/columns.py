@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pacpfl.data.tables.files import Chunk, foreign_content
+from pacpfl.data.tables.files import Chunk, foreign_content, listed
 from pacpfl.errors import InputError
 from pacpfl.types import Form
 
@@ -328,9 +328,8 @@ class Schema:
         if self.classes is None:
             return _quantities(chunk, Column(self.target, "number"))[:, 0]
         codes, missing = _codes(chunk, self.target, self.classes)
-        shown = ", ".join(map(repr, self.classes[:8]))
-        more = f" and {len(self.classes) - 8} more" if len(self.classes) > 8 else ""
-        fault = f"which is none of the classes {shown}{more}; correct it, or train again with it"
+        known = listed(list(map(repr, self.classes)))
+        fault = f"which is none of the classes {known}; correct it, or train again with it"
         chunk.refuse(self.target, (codes < 0) & ~missing, fault)
         return np.where(missing, np.nan, codes)
 

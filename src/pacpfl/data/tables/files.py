@@ -12,7 +12,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import time, timedelta
@@ -215,6 +215,11 @@ def open_file(path: Path) -> Table:
 def normalized(name: str) -> str:
     """Client names that look the same are the same."""
     return unicodedata.normalize("NFC", name).strip()
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _dialect(text: str) -> tuple[str, list[list[str]]]:

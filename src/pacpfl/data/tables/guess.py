@@ -16,7 +16,7 @@ import numpy as np
 
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning
-from pacpfl.data.tables.files import ENDINGS, Table, open_tables
+from pacpfl.data.tables.files import ENDINGS, Table, listed, open_tables
 from pacpfl.data.tables.read import scan_tables
 from pacpfl.data.tables.split import LEAST, WORDS
 from pacpfl.errors import InputError
@@ -82,14 +82,14 @@ def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
         first = tables[0]
         other = min(tables, key=lambda table: len({*table.columns} & {*first.columns}))
         raise InputError(
-            f"No column is in every file: {other.origin} has {_listed(other.columns)}, and "
-            f"{first.origin} {_listed(first.columns)}; give all a first line with the same names."
+            f"No column is in every file: {other.origin} has {listed(other.columns)}, and "
+            f"{first.origin} {listed(first.columns)}; give all a first line with the same names."
         )
     odd = sorted({name for table in tables for name in table.columns} - set(shared))
     if not odd:
         return []
     file, name = next((t.origin, name) for t in tables for name in odd if name not in t.columns)
-    return [f"Not in every file, so not used: {_listed(odd)} ({Path(file).name} has no {name})."]
+    return [f"Not in every file, so not used: {listed(odd)} ({Path(file).name} has no {name})."]
 
 
 def guess_client(table: Table, target: str | None) -> str:
@@ -156,7 +156,7 @@ def _settle(
         words.append(f"Column {split_by!r} says which rows train and which measure.")
     counts = [count for count in rows.values() if count >= 2 * LEAST]
     if small := [name for name, count in rows.items() if count < 2 * LEAST]:
-        words.append(f"Left out, having fewer than {2 * LEAST} rows: {_listed(small)}.")
+        words.append(f"Left out, having fewer than {2 * LEAST} rows: {listed(small)}.")
     if not counts:
         raise InputError(f"No client of {source} has {2 * LEAST} rows; give each client more.")
     words.append(
@@ -185,7 +185,7 @@ def _useful(source: str, target: str, columns: Sequence[Evidence], words: list[s
     for column in used:
         kind_for_learning(column)  # raises where rows disagree
     names = [column.name for column in used]
-    words.append(f"Learning from {len(names)} columns: {_listed(names)}.")
+    words.append(f"Learning from {len(names)} columns: {listed(names)}.")
     words += [f"Not used: {each}." for each in ignored]
     return names
 
@@ -220,12 +220,7 @@ def _files_in_words(source: Path, tables: Sequence[Table]) -> str:
         return f"{source} is one table."
     others = [p.name for p in sorted(source.iterdir()) if p.is_file() and p.name[0] not in ".~"]
     others = [name for name in others if Path(name).suffix.lower() not in ENDINGS]
-    unread = f" Not read, being no CSV or Parquet: {_listed(others)}." if others else ""
+    unread = f" Not read, being no CSV or Parquet: {listed(others)}." if others else ""
     odd = [Path(t.origin).name for t in tables if t.delimiter != "," or t.decimal != "."]
-    more = f"; semicolons or decimal commas in {_listed(odd)}" if odd else ""
+    more = f"; semicolons or decimal commas in {listed(odd)}" if odd else ""
     return f"{source} holds {len(tables)} tables, one for each client{more}.{unread}"
-
-
-def _listed(names: Sequence[str], most: int = 6) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -8,7 +8,6 @@ training rows of existing clients alone.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from pacpfl.data.tables.columns import (
 from pacpfl.data.tables.files import CHUNK, Chunk, Table, normalized, open_tables, opening
 from pacpfl.data.tables.split import NEW, PARTS, TRAIN, UNUSED, WORDS, Scan, Split, split_rows
 from pacpfl.errors import InputError
+from pacpfl.settings import nearest
 from pacpfl.types import Client, Federation, Samples
 
 Stamp = tuple[tuple[str, int, int], ...]
@@ -187,9 +187,8 @@ def require_columns(table: Table, names: Iterable[str]) -> None:
     """Raise if a table lacks one of these columns, and name the one that comes nearest to it."""
     for name in names:
         if name not in table.columns:
-            close = difflib.get_close_matches(name, table.columns, 1, 0.6)
-            way = f" (it has {close[0]!r}); rename it or add the column" if close else "; add it"
-            raise InputError(f"{table.origin} has no column {name!r}{way}.")
+            hint = nearest(name, table.columns)
+            raise InputError(f"{table.origin} has no column {name!r}; add it or rename one{hint}")
 
 
 def scan_tables(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from typing import NamedTuple
 
@@ -10,7 +9,9 @@ import numpy as np
 
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.columns import Evidence
+from pacpfl.data.tables.files import listed
 from pacpfl.errors import InputError
+from pacpfl.settings import nearest
 
 TRAIN, LATER, TEST, UNUSED = 0, 1, 2, 255
 PARTS = ("train", "later", "test")
@@ -67,7 +68,7 @@ def split_rows(settings: TableSettings, scan: Scan, seed: int) -> Split:
     if not small.any():
         return Split(parts, is_new, ())
     names = [name for name, few in zip(scan.names, small, strict=True) if few]
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    shown = listed(names)
     if settings.small == "error":
         raise InputError(
             f"Too few rows to train on two and be measured on two: {shown}; add rows, or set "
@@ -91,9 +92,8 @@ def choose_new(settings: TableSettings, scan: Scan, seed: int) -> np.ndarray:
     names, chosen = scan.names, scan.new | [name in settings.new for name in scan.names]
     for name in settings.new:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1, 0.5)
-            hint = f" (there is {close[0]!r})" if close else ""
-            raise InputError(f"tables.new names {name!r}, and no client is called that{hint}.")
+            hint = nearest(name, names)
+            raise InputError(f"tables.new names {name!r}, and no client is called that{hint}")
     drawn = round(settings.new_share * len(names))
     chosen[np.random.default_rng([seed, 77]).permutation(len(names))[:drawn]] = True
     if chosen.all():
