@@ -31,7 +31,10 @@ def is_site_folder(path: Path) -> bool:
 
 
 def read_site_folder(path: Path) -> Federation:
-    """Return the site's clients, in the order of their names; all of them exist, none is new."""
+    """Return the clients of a folder for which `is_site_folder` holds, in the order of their names.
+
+    All of them exist, none is new.
+    """
     if (path / "store.json").is_file():
         store = open_store(path)
         rows = [slice(*ends) for ends in pairwise(store.offsets.tolist())]
@@ -42,11 +45,6 @@ def read_site_folder(path: Path) -> Federation:
         forms: set[Any] = {(store.features, None, None)}
     else:
         read = [_read(file) for file in sorted(path.glob("*.npz"))]
-        if not read:
-            raise InputError(
-                f"{path} holds neither .npz files nor a client store; put one .npz with x and y for each "
-                "client there."
-            )
         clients, forms = [client for client, _ in read], {form for _, form in read}
     if len(forms) > 1:
         raise InputError(
