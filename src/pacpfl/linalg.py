@@ -6,8 +6,8 @@ that is what this file and `pacpfl.tiles` are for.
 XLA hands a batched Cholesky to LAPACK one matrix after the other. Here, on a CPU, matrices come in
 `tiles`, and nearly all arithmetic happens in products of tiles, batched over clients and particles. A
 tile on the diagonal is divided into halves until few rows are left. Kept of A = L L^T is L with
-L_jj^-1 in place of its diagonal tiles, because all that is then needed are products: L^-1 x, A^-1, L^-1
-itself, and ln|A| = -2 sum ln (L^-1)_jj.
+L_jj^-1 in place of its diagonal tiles: L^-1 x, A^-1 and L^-1 are then products, and
+ln|A| = -2 sum ln (L^-1)_jj.
 
 Forming A^-1 by recursion on Schur complements needs fewer products still, but loses all digits in
 float32 at a noise of 0.05; going through L loses as many as LAPACK does, up to a factor of about 3.
@@ -213,8 +213,7 @@ def factorise(a: Float[Array, "*b m m"]) -> Float[Array, "*b m m"]:
 def factorise_tiles(a: Tiles) -> Factor:
     """Factorise every matrix; only where that fails, add jitter and try again, ten times more each.
 
-    One loop serves the whole batch, and vmap only adds leading axes (the rule below), so that in
-    the usual case nothing is computed twice and nothing is selected between. A matrix that
+    One loop serves the whole batch, and vmap only adds leading axes (the rule below). A matrix that
     succeeded keeps its jitter, so a neighbour's failure does not change its factor.
     """
     scale = tiles.diagonal(a).mean(-1)

@@ -1,7 +1,7 @@
 """What happens at a client: from the server's particles and its own data to its own model.
 
-Every particle is a prior; conditioned on the client's data it becomes a posterior, and the client
-predicts with their mixture. Three ways to weigh them:
+A client predicts with the mixture of its posteriors, one from every particle. Three ways to weigh
+them:
 
 - `uniform`, the default: 1/k each. With ten samples the three rules do equally well (Polynomial study);
   with many, this one alone keeps all particles, which is safest where some have over-fitted.

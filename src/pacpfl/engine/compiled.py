@@ -130,9 +130,8 @@ def make_call(rounds: Rounds, keys: Keys, resident: Resident | None = None) -> C
     """Return a function that plays `count` rounds in one compiled loop.
 
     Clients are dealt to the devices; each computes its share of the updates, all gather all of them
-    or their means, and each takes the server's step, which is small, for itself. `count` is an
-    argument: one compilation serves all. `resident` samples stay on the devices from call to call.
-    `noise` is the key of secret rounds.
+    or their means, and each takes the server's step, which is small, for itself. `resident` samples
+    stay on the devices from call to call; `noise` is the key of secret rounds.
     """
     compiled, mesh = _compiled(rounds)
     # The key is an argument: as a constant it would make every seed compile anew.

@@ -53,10 +53,9 @@ def evaluate(
 ) -> dict[str, Evaluation]:
     """Measure every client's own model on its test samples: by group, "existing" and "new".
 
-    Clients are personalised together, block by block; a group without clients is left out. New clients
-    have no state of their own from training: they start like a client in the first round
-    (`init_client`). Models that are drawn use keys of the training's `seed`. Kernel matrices that a
-    client's model holds at once decide how many clients go together, where nobody knows better.
+    A group without clients is left out; new clients start like a client in the first round
+    (`init_client`). Clients are personalised block by block: `clients_at_once`, or as many as their
+    kernel matrices allow.
     """
     groups = {name: clients for name, clients in federation.groups().items() if clients}
     for client in chain(*groups.values()):

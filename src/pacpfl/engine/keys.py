@@ -1,7 +1,7 @@
 """Random keys by name: simulator, sites, replay and certificates ask here, and so agree bit by bit.
 
 A key depends on the seed and on what it is for alone, never on how rounds are grouped into calls, nor on
-where clients are. Only a private server's randomness comes from elsewhere (`private_step`).
+where clients are.
 """
 
 from __future__ import annotations

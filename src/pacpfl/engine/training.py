@@ -1,9 +1,8 @@
 """A training is a loop over rounds with one state; where the clients are is the cohort's affair.
 
-Randomness depends on (seed, round, client) alone, never on how rounds are grouped into calls, so an
-interrupted run that goes on from a checkpoint ends with the same bits as one that was left alone.
-Private runs are the exception: their noise and their choice of clients come from the operating
-system, so that a run that goes on draws them anew. What they release is written in a ledger first.
+Randomness depends on (seed, round, client) alone (`engine.keys`), so an interrupted run that goes
+on from a checkpoint ends with the same bits. Private runs are the exception: their noise and their
+choice of clients come from the operating system. What they release is written in a ledger first.
 """
 
 from __future__ import annotations
@@ -224,8 +223,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
 def load_checkpoint(path: Path, template: States, identity: str) -> Checkpoint | None:
     """Return the checkpoint, or None where there is none.
 
-    One that is damaged, or of another configuration, or whose states have not the structure, shapes and
-    types of `template`, is refused.
+    One that is damaged, of another configuration, or of other arrays than `template` is refused.
     """
     if not path.exists():
         return None

@@ -177,11 +177,8 @@ class BNNPrior(Prior):
         )
 
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
-        """What the network with the mean weights predicts at the reference inputs.
-
-        Divided by the square root of their number, so that the distance of two fingerprints is a root
-        mean square difference, in probability or in units of the target.
-        """
+        """What the network with the mean weights predicts at the reference inputs, so that distances are
+        root mean square differences, in probability or in units of the target."""
         prediction = self.likelihood.predict(self.network(self.moments(phi)[0], x)[None])
         if isinstance(prediction, Probabilities):
             values = jnp.exp(prediction.log_probabilities)

@@ -70,9 +70,8 @@ MEANS = {
 class GPSettings(Settings):
     """What one Gaussian process is, and how many are mixed and warped into a particle.
 
-    `noise` and `noise_spread` centre the hyper-prior of the noise: sigma = softplus(raw), with
-    raw ~ N(softplus^-1(noise), noise_spread^2). It has its own spread because with the weights'
-    (wide) one the noise collapses.
+    Of the noise, sigma = softplus(raw) with raw ~ N(softplus^-1(noise), noise_spread^2): a spread
+    of its own, because with the weights' (wide) one the noise collapses.
     """
 
     mean: str = key(
@@ -378,11 +377,8 @@ class GPPrior(Prior):
         )
 
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
-        """Prior mean at the reference inputs, prior correlation of neighbours, and the noise.
-
-        Divided by the square root of their number, so that the distance of two fingerprints is
-        a root mean square difference in units of the (standardised) target.
-        """
+        """Prior mean at the reference inputs, prior correlation of neighbours, and the noise, so that
+        distances are root mean square differences in units of the (standardised) target."""
         mean = self.mean_function(phi, x)
         kernel = self.covariance(phi, x)
         pairs = jnp.concatenate([jnp.diagonal(kernel, offset) for offset in (1, 2)])

@@ -4,8 +4,7 @@ A kernel embeds the inputs (length scales, a network), and compares what it has 
 
 $$k(x, x') = \mathrm{similarity}(f_\phi(x), f_\phi(x')).$$
 
-One's own kernel is one record, registered under its name; from then on `prior.kernel` may name it,
-alone or in a sum such as "deep+cosine". CONTRIBUTING.md shows one.
+One's own kernel is one record under its name, and adds to others ("deep+cosine"): see CONTRIBUTING.md.
 """
 
 from __future__ import annotations

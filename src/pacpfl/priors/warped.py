@@ -1,8 +1,7 @@
 """A prior whose target is a learned warp of the clients' target, for noise that is skewed.
 
-The output of a solar panel falls far below what was foretold when a cloud comes, and never rises far
-above it. A particle phi = (warp, base) asks the base family to explain z = g(y) (`pacpfl.warp`). With
-the likelihood of y to the power t,
+A particle phi = (warp, base) asks the base family to explain z = g(y) (`pacpfl.warp`). With the
+likelihood of y to the power t,
 
     ln Z(P_phi, S) = ln Z_base(g(S)) + t sum_j ln g'(y_j),
 
