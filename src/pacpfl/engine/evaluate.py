@@ -65,7 +65,7 @@ def evaluate(
             )
     keys, roomy = Keys.of(seed).evaluation(), federation.classes is not None
     shared = shared_model(method, state, federation.existing, keys.seed, dtype)
-    results = {}
+    answer, common, results = answering(method), (state, shared, Keys.of(seed)), {}
     for name, clients in groups.items():
         samples = [client.test for client in clients if client.test is not None]
         tests = from_samples(samples, roomy)
@@ -76,15 +76,7 @@ def evaluate(
         if jax.tree.leaves(client_states) and name == "new":
             own_states = initial_client_states(method, state, owners, keys, dtype)
         block = min(clients_at_once or layout.block, len(clients))
-        predictions, details = predict_all(
-            answering(method),
-            (state, shared, Keys.of(seed)),
-            own_states,
-            owners,
-            tests,
-            dtype,
-            block,
-        )
+        predictions, details = predict_all(answer, common, own_states, owners, tests, dtype, block)
         if isinstance(predictions, Probabilities):
             measured = measure_classes(predictions, samples)
         else:

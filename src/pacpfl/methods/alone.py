@@ -90,12 +90,8 @@ class Vanilla(Alone):
         self, state: Nothing, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel | SparseModel:
         own, per_sample = self.settings, 1 / data.mask.sum()
-        best = maximise(
-            lambda phi: per_sample * self.prior.log_evidence(phi, data),
-            self.starts(data, key),
-            own.steps,
-            own.learning_rate,
-        )
+        objective = lambda phi: per_sample * self.prior.log_evidence(phi, data)  # noqa: E731
+        best = maximise(objective, self.starts(data, key), own.steps, own.learning_rate)
         return personal_model(self.prior, best[None], data, "uniform")
 
 

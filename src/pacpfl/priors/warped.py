@@ -82,19 +82,13 @@ class WarpedPrior(Prior):
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> WarpedPosterior:
         bend, base = self.split(phi)
-        return WarpedPosterior(
-            data,
-            self.base.posterior(base, warped(bend, data), temperature),
-            jnp.asarray(temperature, phi.dtype),
-        )
+        posterior = self.base.posterior(base, warped(bend, data), temperature)
+        return WarpedPosterior(data, posterior, jnp.asarray(temperature, phi.dtype))
 
     def extend(self, phi: Particle, posterior: WarpedPosterior, more: Data) -> WarpedPosterior:
         bend, base = self.split(phi)
-        return WarpedPosterior(
-            joined(posterior.data, more),
-            self.base.extend(base, posterior.base, warped(bend, more)),
-            posterior.temperature,
-        )
+        longer = self.base.extend(base, posterior.base, warped(bend, more))
+        return posterior._replace(data=joined(posterior.data, more), base=longer)
 
     def predict(self, phi: Particle, posterior: WarpedPosterior, x: Inputs) -> WarpedPrediction:
         bend, base = self.split(phi)
