@@ -205,10 +205,7 @@ class GPPrior(Prior):
         return total
 
     def covariance(
-        self,
-        phi: Particle,
-        x: Float[Array, "m d"],
-        other: Float[Array, "t d"] | None = None,
+        self, phi: Particle, x: Float[Array, "m d"], other: Float[Array, "t d"] | None = None
     ) -> Float[Array, "m t"]:
         """k_phi between the rows of x and of `other` (x itself where it is not given)."""
         places = self._embedded(phi, x)
