@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,8 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
-from scipy.linalg import solve_triangular
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, Kernel
 
 from pacpfl import folder as folders
 from pacpfl.config import Config
@@ -40,22 +42,18 @@ def truth(x: Array, kind: int) -> Array:
     return np.asarray((1 if kind == 0 else -1) * curve + 0.15 * x[:, 1:].sum(axis=1))
 
 
-def kernel(a: Array, b: Array, length: float, scale: float) -> Array:
-    distance = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=-1)
-    return np.asarray(scale**2 * np.exp(-0.5 * distance / (length**2 * a.shape[1])))
+def kernel(features: int, length: float, scale: float) -> Kernel:
+    return scale**2 * RBF(length * np.sqrt(features))
 
 
 def posterior(
     x: Array, y: Array, at: Array, prior_mean: Callable[[Array], Array], scale: float
 ) -> tuple[Array, Array, float]:
-    """Predictive mean and std of a Gaussian process, and its log evidence up to a constant."""
-    factor = np.linalg.cholesky(kernel(x, x, 0.35, scale) + NOISE**2 * np.eye(len(x)))
-    half = solve_triangular(factor, kernel(x, at, 0.35, scale), lower=True)
-    residual = solve_triangular(factor, y - prior_mean(x), lower=True)
-    variance = scale**2 - (half**2).sum(axis=0) + NOISE**2
-    evidence = -0.5 * residual @ residual - np.log(np.diag(factor)).sum()
-    mean = prior_mean(at) + half.T @ residual
-    return mean, np.sqrt(np.maximum(variance, 1e-9)), float(evidence)
+    """Predictive mean and std of a Gaussian process, and its log evidence."""
+    prior = kernel(x.shape[1], 0.35, scale)
+    process = GaussianProcessRegressor(prior, alpha=NOISE**2, optimizer=None)
+    mean, std = process.fit(x, y - prior_mean(x)).predict(at, return_std=True)
+    return prior_mean(at) + mean, np.hypot(std, NOISE), process.log_marginal_likelihood_value_
 
 
 def make_client(
@@ -65,7 +63,7 @@ def make_client(
     if features == 1:
         test_x.sort(axis=0)
     both = np.concatenate([x, test_x])
-    covariance = kernel(both, both, 0.3, 0.2) + 1e-8 * np.eye(len(both))
+    covariance = kernel(features, 0.3, 0.2)(both) + 1e-8 * np.eye(len(both))
     smooth = random.multivariate_normal(np.zeros(len(both)), covariance, method="cholesky")
     y = truth(both, kind) + smooth + NOISE * random.standard_normal(len(both))
     return Client(name, Samples(x, y[:10]), test=Samples(test_x, y[10:]), kind=kind)
@@ -104,12 +102,9 @@ def evaluated(method: str, clients: tuple[Client, ...], pool: tuple[Array, Array
 
 def repeated(found: Evaluation, copies: int) -> Evaluation:
     """The same for every client so many times."""
-    return Evaluation(*(
-        part if part is None
-        else np.concatenate([part] * copies) if isinstance(part, np.ndarray)
-        else [*part] * copies
-        for part in found
-    ))  # fmt: skip
+    again = (lambda part: np.concatenate([part] * copies), lambda part: [*part] * copies)
+    parts = (p if p is None else again[not isinstance(p, np.ndarray)](p) for p in found)
+    return Evaluation(*parts)  # type: ignore[arg-type]
 
 
 def make_run(
@@ -178,6 +173,14 @@ def make_run(
         return written(folder, federation, results, without)
 
 
+@contextmanager
+def changing(path: Path) -> Iterator[Any]:
+    """What a file of JSON says, to be changed and written again."""
+    value = json.loads(path.read_text(encoding="utf-8"))
+    yield value
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
 def written(
     folder: Path,
     federation: Federation,
@@ -187,11 +190,11 @@ def written(
     """Write the folder as a run does; what differs from machine to machine and day to day is fixed."""
     RunFolder(folder).write(Config(), federation, results, datetime(2026, 11, 15, 8, tzinfo=UTC))
     (folder / "config.toml").write_text(f'dataset = "{federation.name}"\nparticles = 4\n')
-    record = json.loads((folder / "run.json").read_text()) | {
-        "dataset": federation.name, "finished": FINISHED, "pacpfl": "0.1.0", "devices": 2,
-        "versions": {"python": "3.11.9", "jax": "0.10.2"}, "machine": "Linux, 2 cores",
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+    with changing(folder / "run.json") as record:
+        record |= {
+            "dataset": federation.name, "finished": FINISHED, "pacpfl": "0.1.0", "devices": 2,
+            "versions": {"python": "3.11.9", "jax": "0.10.2"}, "machine": "Linux, 2 cores",
+        }  # fmt: skip
     arrays = load_file(folder / "arrays.safetensors")
     kept = {key: v for key, v in arrays.items() if not key.startswith(without or ("nothing",))}
     save_file(kept, folder / "arrays.safetensors")

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_figure_draws_bounds_up_to_the_largest_loss() -> None:
     with drawing():
-        drawn = figure(make_document())
+        drawn = figure(make_document()).figure
     first, second = drawn.axes
     bars = [[path.vertices[0, 1] for path in c.get_paths()] for c in first.collections[1:2]]
     assert bars == [pytest.approx([1.2, 1.4, 2.0])]
@@ -40,10 +40,6 @@ def test_the_figure_draws_bounds_up_to_the_largest_loss() -> None:
     assert list(own.get_ydata()) == pytest.approx([0.1] * 3)
     assert list(tests.get_ydata()) == pytest.approx([0.25] * 3)
     assert first.get_ylim() == second.get_ylim() and first.get_ylim()[1] > 2.0
-    assert [axis.get_title(loc="left") for axis in drawn.axes] == [
-        "Existing clients",
-        "New clients",
-    ]
 
 
 def test_without_test_samples_nothing_is_claimed_about_them(folder: Path) -> None:
@@ -60,20 +56,19 @@ def test_without_test_samples_nothing_is_claimed_about_them(folder: Path) -> Non
 
 @pytest.mark.parametrize("without", ["file", "run"])
 def test_certificates_of_another_run_are_not_shown(folder: Path, without: str) -> None:
+    document = make_document() | {"finished": "2026-01-01T00:00:00+00:00"}
+    (folder / "certificates.json").write_text(json.dumps(document))
     if without == "file":
         (folder / "certificates.json").unlink()
-    else:
-        document = make_document() | {"finished": "2026-01-01T00:00:00+00:00"}
-        (folder / "certificates.json").write_text(json.dumps(document))
     page = read_page(write_report(folder))
     assert not page.all("section", id="certificates")
     assert not (folder / "figures" / "certificates.png").exists()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+@pytest.mark.parametrize("content", ["{", "[]"])
 def test_a_damaged_file_is_named(folder: Path, content: str) -> None:
     (folder / "certificates.json").write_text(content)
-    with pytest.raises(InputError, match=r"certificates\.json cannot be read"):
+    with pytest.raises(InputError, match=r"certificates\.json is damaged .* delete it, or certify"):
         write_report(folder)
 
 

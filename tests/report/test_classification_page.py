@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ import pytest
 from folders import CLASS_TITLES, make_class_run
 
 from pacpfl.report import figures, write_report
-from pacpfl.report import page as pages
-from pacpfl.report.figures import boxes
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.judge import compare, judge, promised_and_kept
 from pacpfl.report.sentences import calibration, cautions
@@ -26,8 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_two_methods_are_compared_by_their_accuracy(run: Run) -> None:
     first, second = (run.rows(m, "new")["accuracy"].to_numpy() for m in ("pacpfl", "vanilla"))
     found = compare(run, "pacpfl", "vanilla", "new")
-    assert found is not None
-    assert found.better == int((first > second).sum())
+    assert found is not None and found.better == int((first > second).sum())
     assert (found.low + found.high) / 2 == pytest.approx((first - second).mean())
 
 
@@ -49,12 +45,10 @@ def test_confidence_is_weighed_against_how_often_it_is_right(tmp_path: Path) -> 
 
 def test_the_reliability_diagram_draws_bins_that_hold_enough(run: Run) -> None:
     with drawing():
-        figure = figures.reliability(run)
-    assert figure is not None
-    assert [axis.get_title(loc="left") for axis in figure.axes] == [
-        "Existing clients",
-        "New clients",
-    ]
+        shown = figures.calibration(run)
+    assert shown is not None
+    figure = shown.figure
+    assert len(figure.axes) == 2
     drawn = figure.axes[1].collections  # one for each method, in their order
     assert len(drawn) == len(CLASS_TITLES)
     for method, marks in zip(CLASS_TITLES, drawn, strict=True):
@@ -65,18 +59,18 @@ def test_the_reliability_diagram_draws_bins_that_hold_enough(run: Run) -> None:
 
 
 def test_examples_show_the_image_the_truth_and_the_likeliest_classes(run: Run) -> None:
-    figure = figures.examples(run, "existing")
-    assert figure is not None
-    pictures = [axis for axis in figure.axes if axis.images]
-    bars = [axis for axis in figure.axes if axis.patches]
+    shown = figures.examples(run, "existing")
+    assert shown is not None
+    pictures = [axis for axis in shown.figure.axes if axis.images]
+    bars = [axis for axis in shown.figure.axes if axis.patches]
     assert len(pictures) == len(bars) == 12
     labels = run.arrays["examples/existing/labels"]
     chances = run.arrays["examples/existing/probabilities"]
     pixels = run.arrays["examples/existing/images"]
     for place, (picture, bar) in enumerate(zip(pictures, bars, strict=True)):
         assert picture.get_xlabel() == f"is {labels[place]}"
-        shown = np.asarray(picture.images[0].get_array(), float)
-        np.testing.assert_allclose(shown, 1 - pixels[place] / pixels[place].max())
+        inks = np.asarray(picture.images[0].get_array(), float)
+        np.testing.assert_allclose(inks, 1 - pixels[place] / pixels[place].max())
         widths = [patch.get_width() for patch in bar.patches]
         assert widths == pytest.approx(np.sort(chances[place])[::-1][:3])
         names = [text.get_text() for text in bar.get_yticklabels()]
@@ -91,12 +85,6 @@ def test_classes_have_the_names_people_use() -> None:
     assert figures.class_name(11, 12) == "11"
 
 
-def test_images_travel_inside_the_page(run: Run) -> None:
-    text = pages.render(run, pages.draw(run))
-    assert text.count('href="data:image/png;base64,') == 24
-    assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
-
-
 @pytest.mark.parametrize(
     ("without", "gone"), [("examples", "examples_new"), ("calibration/", "reliability")]
 )
@@ -106,11 +94,3 @@ def test_what_a_run_did_not_keep_is_left_out(tmp_path: Path, without: str, gone:
     drawn = {path.stem for path in (page.parent / "figures").glob("*.svg")}
     assert gone not in drawn
     assert "boxes" in drawn
-
-
-def test_boxes_are_of_accuracy_and_of_what_clients_have_alone(run: Run) -> None:
-    figure = boxes(run)
-    assert figure is not None
-    labels = {axis.get_xlabel().split(" (")[0] for axis in figure.axes}
-    assert labels == {"Accuracy", "NLL", "Brier score"}
-    assert {axis.get_xscale() for axis in figure.axes} == {"linear"}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from folders import make_class_run, make_document, make_run
+from folders import changing, make_class_run, make_document, make_run
 from reading import Element, read_page
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
@@ -52,40 +52,32 @@ def private(folder: Path) -> None:
         "diversity": {"value": 0.0012, "at_start": 0.9, "collapsed": True},
     }  # fmt: skip
     make_run(folder, features=2, clients=5, test=12, changes=changes, methods=("pacpfl", "pooled"))
-    record = json.loads((folder / "run.json").read_text())
-    record |= {"status": "stopped"}
-    record["clients"]["samples"] = {"min": 3, "median": 10, "max": 61}
-    (folder / "run.json").write_text(json.dumps(record))
-    text = (folder / "clients.csv").read_text().splitlines()
-    columns = text[0].split(",")
-    for row in (1, 2):
-        cells = text[row].split(",")
-        cells[columns.index("samples")] = "4"
-        cells[columns.index("coverage_90")] = "0.25"
-        text[row] = ",".join(cells)
-    (folder / "clients.csv").write_text("\n".join(text) + "\n")
+    with changing(folder / "run.json") as record:
+        record["status"] = "stopped"
+        record["clients"]["samples"] = {"min": 3, "median": 10, "max": 61}
+    table = pd.read_csv(folder / "clients.csv")
+    table.loc[:1, ["samples", "coverage_90"]] = 4, 0.25
+    table.to_csv(folder / "clients.csv", index=False)
 
 
 def worse(folder: Path) -> None:
     """Trained as the paper prints it, and worse than going alone."""
     make_run(folder, clients=9, methods=("pacpfl", "vanilla"), groups=("existing",))
-    record = json.loads((folder / "run.json").read_text())
-    record["methods"]["pacpfl"]["privacy"] = {
-        "mode": "paper", "private": False, "epsilon": 4.0, "delta": 0.0, "unit": "client",
-        "adjacency": "replace", "accountant": "none: no guarantee", "budget": 4.0,
-        "rounds_released": 1500, "rounds_planned": 1500, "out_of_budget": False,
-    }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(record))
+    with changing(folder / "run.json") as record:
+        record["methods"]["pacpfl"]["privacy"] = {
+            "mode": "paper", "private": False, "epsilon": 4.0, "delta": 0.0, "unit": "client",
+            "adjacency": "replace", "accountant": "none: no guarantee", "budget": 4.0,
+            "rounds_released": 1500, "rounds_planned": 1500, "out_of_budget": False,
+        }  # fmt: skip
     table = pd.read_csv(folder / "clients.csv")
     errors = 1 + 0.01 * np.arange(9)
     table["rsmse"] = np.concatenate([1.3 * errors, errors])
     table["coverage_90"] = 0.8
     table.to_csv(folder / "clients.csv", index=False)
-    measured = json.loads((folder / "metrics.json").read_text())
-    for method, factor in (("pacpfl", 1.3), ("vanilla", 1.0)):
-        measured[method]["existing"]["rsmse"]["mean"] = factor * errors.mean()
-        measured[method]["existing"]["coverage_90"]["mean"] = 0.8
-    (folder / "metrics.json").write_text(json.dumps(measured))
+    with changing(folder / "metrics.json") as measured:
+        for method, factor in (("pacpfl", 1.3), ("vanilla", 1.0)):
+            measured[method]["existing"]["rsmse"]["mean"] = factor * errors.mean()
+            measured[method]["existing"]["coverage_90"]["mean"] = 0.8
     arrays = load_file(folder / "arrays.safetensors")
     arrays["gain/vanilla/existing"] = np.array([(60.0, -30.0, 30.0 + n) for n in range(9)])
     save_file(arrays, folder / "arrays.safetensors")

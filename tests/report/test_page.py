@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from folders import make_run
+from folders import changing, make_class_run, make_run
 from matplotlib.colors import to_rgb
 from reading import read_page
 
@@ -69,23 +69,18 @@ def test_the_table_of_clients_is_clients_csv(mixture: Path) -> None:
     assert len(shown) == 48
     for line in shown:
         cells = [cell for cell in line.children if not isinstance(cell, str)]
-        name = cells[0].text
-        main = rows["pacpfl", name]
-        assert cells[0].one("a").attributes["href"] == f"#client={main['group']}/{name}"
+        main, alone = (rows[method, cells[0].text] for method in ("pacpfl", "vanilla"))
+        assert cells[0].one("a").attributes["href"] == f"#client={main['group']}/{main['client']}"
         assert [cell.text for cell in cells[1:3]] == [main["group"], main["kind"]]
-        alone = rows["vanilla", name]["rsmse"]
-        gain = 1 - float(main["rsmse"]) / float(alone)
+        gain = 1 - float(main["rsmse"]) / float(alone["rsmse"])
         assert ("data-loses" in line.attributes) == (gain < 0)
-        expected = [
-            main["samples"], main["test"], main["rsmse"], alone, gain, main["ce"], main["nll"],
-            main["coverage_90"], main["width_90"],
-        ]  # fmt: skip
-        for place, (cell, number) in enumerate(zip(cells[3:], map(float, expected), strict=True)):
+        measured = [main[key] for key in ("ce", "nll", "coverage_90", "width_90")]
+        expected = [main["samples"], main["test"], main["rsmse"], alone["rsmse"], gain, *measured]
+        for cell, number in zip(cells[3:], map(float, expected), strict=True):
             assert float(cell.attributes["data-value"]) == pytest.approx(number, rel=1e-12)
-            if place == 4:
-                assert value(cell.text.rstrip("%")) == pytest.approx(100 * number, abs=0.501)
-            else:
-                assert value(cell.text) == pytest.approx(number, abs=0.000501)
+            shares = cell.text.endswith("%")
+            told = value(cell.text.rstrip("%")) / (100 if shares else 1)
+            assert told == pytest.approx(number, abs=0.00501 if shares else 0.000501)
 
 
 def test_every_figure_is_explained_and_beside_the_page_as_files(polynomial_page: Path) -> None:
@@ -97,23 +92,27 @@ def test_every_figure_is_explained_and_beside_the_page_as_files(polynomial_page:
     for figure in figures:
         drawing = figure.one("svg")
         assert drawing.attributes["role"] == "img"
-        assert len(drawing.attributes["aria-label"]) > 40
-        assert len(figure.one("figcaption").text) > 100
         assert len(drawing.all("path")) > 5
     folder = polynomial_page.parent / "figures"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}.{kind}" for name in names for kind in ("png", "svg")
-    )
+    assert len(list(folder.iterdir())) == 2 * len(names)
     for name in names:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         ElementTree.fromstring((folder / f"{name}.svg").read_text(encoding="utf-8"))
 
 
-def test_the_page_needs_nothing_from_outside(polynomial_page: Path) -> None:
+@pytest.mark.parametrize("classes", [False, True], ids=["numbers", "images"])
+def test_the_page_needs_nothing_from_outside(
+    polynomial_page: Path, tmp_path: Path, classes: bool
+) -> None:
     text = polynomial_page.read_text(encoding="utf-8")
-    page = read_page(polynomial_page)
-    assert not re.search(r"https?:|//[a-z]|@import|@font-face", text.replace("// A click", ""))
-    for element in page.all():
+    if classes:
+        run = read_run(make_class_run(tmp_path / "digits"))
+        text = pages.render(run, pages.draw(run))
+        assert text.count('href="data:image/png;base64,') == 24
+    assert not re.search(
+        r"https?:|[^/]//[a-z]|@import|@font-face", re.sub('base64,[^"]*', "", text)
+    )
+    for element in read_page(text).all():
         for name in ("src", "href"):
             target = element.attributes.get(name)
             assert target is None or target.startswith(("#", "data:")), target
@@ -138,14 +137,11 @@ def test_ids_occur_once_and_every_link_leads_somewhere(polynomial_page: Path) ->
 def test_the_page_can_be_found_ones_way_in(polynomial_page: Path) -> None:
     page = read_page(polynomial_page)
     assert page.one("html").attributes["lang"] == "en"
-    assert page.one("title").text == "polynomial · pacpfl report"
-    for landmark in ("header", "nav", "main", "footer", "h1"):
+    for landmark in ("title", "header", "nav", "main", "footer", "h1"):
         page.one(landmark)
-    skip = page.one("body").all("a")[0]
-    assert skip.attributes["href"] == "#main"
+    assert page.one("body").all("a")[0].attributes["href"] == "#main"
     for header in page.one("table", class_="sortable").one("thead").all("th"):
-        assert header.attributes["scope"] == "col"
-        assert header.attributes["aria-sort"] == "none"
+        assert (header.attributes["scope"], header.attributes["aria-sort"]) == ("col", "none")
         assert header.one("button").attributes["type"] == "button"
 
 
@@ -169,31 +165,17 @@ def luminance(colour: str) -> float:
     return float(np.dot([0.2126, 0.7152, 0.0722], values))
 
 
-def contrast(first: str, second: str) -> float:
-    bright, dark = sorted((luminance(first), luminance(second)), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_contrast_is_enough_in_both_themes(polynomial_page: Path, theme: str) -> None:
+def test_the_colours_of_methods_stand_out_in_both_themes(polynomial_page: Path, theme: str) -> None:
     style = polynomial_page.read_text(encoding="utf-8").split("</style>")[0]
     blocks = re.findall(r":root[^{}]* \{([^{}]*--page[^{}]*)\}", style, flags=re.S)
     assert len(blocks) == 3, "light, dark as the device wishes, dark as the reader wishes"
     assert blocks[1] == blocks[2]
     colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", blocks[theme == "dark"]))
-    papers = {
-        "quiet": ("page", "card"),
-        "accent": ("page", "card", "mark"),
-        "caution": ("caution-page",),
-    }
-    papers["text"] = (*papers["accent"], *papers["caution"])
-    for ink, behind in papers.items():
-        for paper in behind:
-            assert contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper)
-    expected = DARK_COLOURS if theme == "dark" else COLOURS
-    for number, colour in enumerate(expected):
+    for number, colour in enumerate(DARK_COLOURS if theme == "dark" else COLOURS):
         assert colours[f"colour-{number}"] == colour
-        assert contrast(colour, colours["page"]) >= 3
+        dark, bright = sorted(map(luminance, (colour, colours["page"])))
+        assert (bright + 0.05) / (dark + 0.05) >= 3
 
 
 def test_whatever_a_client_is_called_it_stays_text(
@@ -201,11 +183,10 @@ def test_whatever_a_client_is_called_it_stays_text(
 ) -> None:
     monkeypatch.setattr("pacpfl.report.figures.DRAWN_CLIENTS", 6)
     folder = make_run(tmp_path / "run", clients=6, names=NASTY, components=2)
-    record = json.loads((folder / "run.json").read_text())
-    record |= {"dataset": "<b>bold</b>", "machine": "<script>alert(3)</script>"}
-    record["clients"]["target"] = "</svg><script>alert(4)</script>"
-    record["methods"]["vanilla"]["title"] = "<i>GP</i>"
-    (folder / "run.json").write_text(json.dumps(record))
+    with changing(folder / "run.json") as record:
+        record |= {"dataset": "<b>bold</b>", "machine": "<script>alert(3)</script>"}
+        record["clients"]["target"] = "</svg><script>alert(4)</script>"
+        record["methods"]["vanilla"]["title"] = "<i>GP</i>"
     (folder / "config.toml").write_text('name = "</pre><script>alert(5)</script>"\n')
     page = read_page(write_report(folder))
     data, program = page.all("script")
@@ -217,13 +198,10 @@ def test_whatever_a_client_is_called_it_stays_text(
     table = page.one("table", class_="sortable")
     names = [row.all("th")[0].attributes["data-value"] for row in table.one("tbody").all("tr")]
     assert names[:5] == list(NASTY)
-    titles = [text.text for text in page.one("figure", id="figure-bands_existing").all("text")]
-    assert "<script>alert(1)</script>" in titles
-    assert "München/東京 & co" in titles
-    assert "$x_1$ {{ 7*7 }} {% raw %}" in titles
+    drawing = page.one("figure", id="figure-bands_existing").one("svg")
+    assert {NASTY[0], NASTY[2], NASTY[3]} <= {text.text for text in drawing.all("text")}
+    assert NASTY[1] in drawing.attributes["aria-label"]
     assert page.one("pre").text == 'name = "</pre><script>alert(5)</script>"'
-    label = page.one("figure", id="figure-bands_existing").one("svg").attributes["aria-label"]
-    assert NASTY[1] in label
 
 
 def test_two_reports_of_one_run_are_the_same_bytes(polynomial_page: Path, tmp_path: Path) -> None:
@@ -238,9 +216,8 @@ def test_sections_without_material_are_left_out(tmp_path: Path) -> None:
     page = read_page(write_report(make_run(tmp_path / "run", clients=4, without=without)))
     sections = [section.attributes["id"] for section in page.all("section")]
     assert sections == ["warnings", "results", "calibration", "clients", "details"]
-    assert [link.text for link in page.one("nav").all("a")] == [
-        "Warnings", "Results", "Calibration", "Clients", "Run details",
-    ]  # fmt: skip
+    links = [link.attributes["href"] for link in page.one("nav").all("a")]
+    assert links == [f"#{section}" for section in sections]
 
 
 def test_the_least_a_run_can_hold(tmp_path: Path) -> None:
@@ -259,7 +236,7 @@ def test_the_least_a_run_can_hold(tmp_path: Path) -> None:
 def test_so_many_clients_are_shown_and_the_rest_counted(
     polynomial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pacpfl.report.tables.CLIENTS_SHOWN", 30)
+    monkeypatch.setattr("pacpfl.report.page.CLIENTS_SHOWN", 30)
     section = read_page(pages.render(read_run(polynomial), [])).one("section", id="clients")
     assert len(section.one("tbody").all("tr")) == 30
     assert "18 further clients are in clients.csv." in section.text

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from folders import make_class_run, make_run
+from folders import changing, make_class_run, make_run
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
-from browsing import show, wait
-from selenium import webdriver
+from browsing import Browser
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import Select
 
 from pacpfl.report import page as pages
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.judge import judge
 
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "it's 100% / a&b #1", "")
+TITLES = "[...document.querySelectorAll('{}')].map(title => title.textContent)"
 CONTRAST = """
 const luminance = (c) => {
   const [r, g, b] = c.map((v) => v / 255).map((v) =>
@@ -66,9 +65,8 @@ def page_of(run: Run, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two groups of six, a mixture prior, one client over-confident and one better off alone."""
-    run = read_run(
-        make_run(tmp_path_factory.mktemp("panel_pages") / "run", clients=6, components=2)
-    )
+    folder = tmp_path_factory.mktemp("panel_pages") / "run"
+    run = read_run(make_run(folder, clients=6, components=2))
     run.clients.loc[0, "coverage_90"] = 0.5
     run.arrays["gain/vanilla/existing"][1] = [60, -60, 61]
     for method, error in (("pacpfl", 0.6), ("vanilla", 0.5)):
@@ -83,333 +81,254 @@ def address(run: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def page(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
-    load(browser, address)
+def page(browser: Browser, address: str) -> Browser:
+    browser.load(address)
     return browser
 
 
-def load(browser: webdriver.Chrome, address: str, width: int = 1100, theme: str = "light") -> None:
-    """Freshly: an address that differs in its end only would not be loaded again."""
-    show(browser, width=width, theme=theme)
-    browser.get("about:blank")
-    browser.get(address)
-    browser.execute_script("try { localStorage.clear(); } catch {}")
-
-
-def opened(browser: webdriver.Chrome) -> str:
-    """The name of the client whose panel is open; empty when none is."""
-    return browser.execute_script(
-        "return document.getElementById('panel').open"
-        " ? document.getElementById('panel-title').textContent : ''"
-    )
-
-
-def names(browser: webdriver.Chrome) -> list[str]:
-    """The clients of the table that are not filtered away, from top to bottom."""
-    return browser.execute_script(
-        "return [...document.querySelectorAll('table.sortable tbody tr')]"
-        ".filter(row => !row.hidden).map(row => row.cells[0].dataset.value)"
-    )
-
-
-def close(browser: webdriver.Chrome) -> None:
-    browser.find_element(By.ID, "panel-close").click()
-    wait(browser, lambda: opened(browser) == "")
-
-
-def focused(browser: webdriver.Chrome) -> str:
-    return browser.switch_to.active_element.text
-
-
-def choose(browser: webdriver.Chrome, name: str) -> None:
-    """Click on a client's name, and wait for its panel."""
-    browser.find_element(By.LINK_TEXT, name).click()
-    wait(browser, lambda: opened(browser) == name)
-
-
-def test_a_click_opens_the_panel_and_the_button_closes_it(page: webdriver.Chrome) -> None:
-    assert opened(page) == ""
-    choose(page, "existing-03")
-    panel = page.find_element(By.ID, "panel")
-    titles = [title.text for title in panel.find_elements(By.TAG_NAME, "h4")]
+def test_a_click_opens_the_panel_and_the_button_closes_it(page: Browser) -> None:
+    assert page.opened == ""
+    page.choose("existing-03")
+    panel = page.one("#panel")
+    titles = [title.text for title in page.all("h4", panel)]
     assert titles == [
         "Predictions", "Calibration", "RSMSE with each method", "Mixture weights", "Which kind it is",
     ]  # fmt: skip
-    for drawing in panel.find_elements(By.TAG_NAME, "svg"):
+    for drawing in page.all("svg", panel):
         assert drawing.get_attribute("role") == "img"
         assert "existing-03" in (drawing.get_attribute("aria-label") or "")
         assert drawing.size["width"] > 200 and drawing.size["height"] > 40
     # The driver hears of a new address a moment after the page has it.
-    wait(page, lambda: page.current_url.endswith("#client=existing/existing-03"))
-    close(page)
-    wait(page, lambda: "#" not in page.current_url)
-    wait(page, lambda: focused(page) == "existing-03")
+    page.wait(lambda: page.current_url.endswith("#client=existing/existing-03"))
+    page.close_panel()
+    page.wait(lambda: "#" not in page.current_url)
+    page.wait(lambda: page.focused.text == "existing-03")
+    page.all("table.sortable tbody tr:nth-child(5) td")[3].click()  # anywhere in a row
+    page.wait(lambda: page.opened == "existing-05")
     assert page.get_log("browser") == []
 
 
-def test_a_click_anywhere_in_a_row_opens_it(page: webdriver.Chrome) -> None:
-    row = page.find_elements(By.CSS_SELECTOR, "table.sortable tbody tr")[4]
-    row.find_elements(By.TAG_NAME, "td")[3].click()
-    wait(page, lambda: opened(page) == "existing-05")
+def heights(path: Any) -> np.ndarray:
+    """How far down the points of a drawn line lie."""
+    pairs = path.get_attribute("d").replace("M", "L").split("L")[1:]
+    return np.array([float(pair.split(",")[1]) for pair in pairs])
 
 
-def test_what_is_drawn_is_what_was_predicted(page: webdriver.Chrome, run: Run) -> None:
-    choose(page, "new-02")
+def test_what_is_drawn_is_what_was_predicted(page: Browser, run: Run) -> None:
+    page.choose("new-02")
     place = run.names("new").index("new-02")
-    part = slice(40 * place, 40 * place + 40)
-    heights = page.execute_script(
-        "return [...document.querySelectorAll('#panel .wide-figure .ring')]"
-        ".map(ring => Number(ring.getAttribute('cy')))"
-    )
-    y = run.arrays["panels/new/y"][part]
-    assert len(heights) == len(y)
+    y, mean = (run.arrays[f"panels/new/{k}"][40 * place : 40 * place + 40] for k in ("y", "mean"))
+    rings = [float(r.get_attribute("cy") or "") for r in page.all("#panel .wide-figure .ring")]
     # One straight line leads from every value to its height, downwards.
-    slope, offset = np.polyfit(y, heights, 1)
+    slope, offset = np.polyfit(y, rings, 1)
     assert slope < 0
-    np.testing.assert_allclose(slope * y + offset, heights, atol=0.2)
-    path = page.find_element(By.CSS_SELECTOR, "#panel .wide-figure .line-0").get_attribute("d")
-    drawn = [float(pair.split(",")[1]) for pair in (path or "").replace("M", "L").split("L")[1:]]
-    mean = run.arrays["panels/new/mean"][part]
+    np.testing.assert_allclose(slope * y + offset, rings, atol=0.2)
+    drawn = heights(page.one("#panel .wide-figure .line-0"))
     np.testing.assert_allclose(slope * mean + offset, drawn, atol=0.3)
-    dots = page.find_elements(By.CSS_SELECTOR, "#panel .wide-figure .dot")
-    assert len(dots) == 10
-    lines = page.find_elements(By.CSS_SELECTOR, "#panel figure:nth-of-type(2) path:not(.perfect)")
+    assert len(page.all("#panel .wide-figure .dot")) == 10
+    lines = page.all("#panel figure:nth-of-type(2) path:not(.perfect)")
     assert [line.get_attribute("class") for line in lines] == ["line-0", "line-1 thin"]
     for line, method in zip(lines, ("pacpfl", "vanilla"), strict=True):
-        pairs = (line.get_attribute("d") or "").replace("M", "L").split("L")[1:]
-        high = [float(pair.split(",")[1]) for pair in pairs]
-        curve = run.arrays[f"calibration/{method}/new"][place]
-        shares = (high[0] - np.array(high)) / (high[0] - high[-1])
+        high, curve = heights(line), run.arrays[f"calibration/{method}/new"][place]
+        shares = (high[0] - high) / (high[0] - high[-1])
         np.testing.assert_allclose(shares, (curve - curve[0]) / (curve[-1] - curve[0]), atol=2e-3)
-    weights = run.arrays["weights/new"][place]
-    figures = page.find_elements(By.CSS_SELECTOR, "#panel figure")
-    (shown,) = [figure for figure in figures if "Mixture weights" in figure.text]
-    for number, weight in enumerate(weights):
-        assert f"particle {number + 1} {weight:.0%}" in (
-            shown.find_element(By.TAG_NAME, "svg").get_attribute("aria-label") or ""
-        )
-    table = page.find_element(By.CSS_SELECTOR, "#panel table").text
+    labels = [drawing.get_attribute("aria-label") or "" for drawing in page.all("#panel svg")]
+    (shown,) = [label for label in labels if label.startswith("Mixture weights")]
+    for number, weight in enumerate(run.arrays["weights/new"][place]):
+        assert f"particle {number + 1} {weight:.0%}" in shown
+    table = page.one("#panel table").text
     for method, title in run.titles.items():
         row = run.rows(method, "new").set_index("client").loc["new-02"]
         assert f"{title} {row['rsmse']:.3f} {row['ce']:.3f}" in table
 
 
-def test_the_keyboard_alone_is_enough(page: webdriver.Chrome) -> None:
-    last = page.find_elements(By.CSS_SELECTOR, "table.sortable thead button")[-1]
-    last.send_keys(Keys.TAB)
-    assert focused(page) == "existing-01"
-    outline = "return getComputedStyle(document.activeElement).outlineStyle"
-    assert page.execute_script(outline) != "none"
-    press = lambda key: page.switch_to.active_element.send_keys(key)  # noqa: E731
-    press(Keys.ARROW_DOWN)
-    assert focused(page) == "existing-02"
-    press(Keys.END)
-    assert focused(page) == "new-06"
-    press(Keys.ARROW_DOWN)
-    assert focused(page) == "new-06"
-    press(Keys.HOME)
-    press(Keys.ARROW_UP)
-    assert focused(page) == "existing-01"
-    press(Keys.ENTER)
-    wait(page, lambda: opened(page) == "existing-01")
-    wait(page, lambda: page.switch_to.active_element.get_attribute("id") == "panel-title")
-    press(Keys.ARROW_RIGHT)
-    wait(page, lambda: opened(page) == "existing-02")
-    press(Keys.ARROW_LEFT)
-    press(Keys.ARROW_LEFT)
-    wait(page, lambda: opened(page) == "new-06")
-    wait(page, lambda: page.current_url.endswith("#client=new/new-06"))
-    press(Keys.ESCAPE)
-    wait(page, lambda: opened(page) == "")
+def test_the_keyboard_alone_is_enough(page: Browser) -> None:
+    page.all("table.sortable thead button")[-1].send_keys(Keys.TAB)
+    assert page.focused.text == "existing-01"
+    assert page.js("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    for key, reached in (
+        (Keys.ARROW_DOWN, "existing-02"), (Keys.END, "new-06"), (Keys.ARROW_DOWN, "new-06"),
+        (Keys.HOME, "existing-01"), (Keys.ARROW_UP, "existing-01"),
+    ):  # fmt: skip
+        page.press(key)
+        assert page.focused.text == reached
+    page.press(Keys.ENTER)
+    page.wait(lambda: page.opened == "existing-01")
+    page.wait(lambda: page.focused.get_attribute("id") == "panel-title")
+    page.press(Keys.ARROW_RIGHT)
+    page.wait(lambda: page.opened == "existing-02")
+    page.press(Keys.ARROW_LEFT)
+    page.press(Keys.ARROW_LEFT)
+    page.wait(lambda: page.opened == "new-06")
+    page.wait(lambda: page.current_url.endswith("#client=new/new-06"))
+    page.press(Keys.ESCAPE)
+    page.wait(lambda: page.opened == "")
     # The browser gives the focus back where it was before the dialog; the page moves it a moment later.
-    wait(page, lambda: focused(page) == "new-06")
+    page.wait(lambda: page.focused.text == "new-06")
     # One stop of the Tab key for all clients: from the one last visited it leaves the table.
-    tabbable = (
-        "return [...document.querySelectorAll('tbody th a')].filter(a => a.tabIndex === 0).length"
-    )
-    assert page.execute_script(tabbable) == 1
+    assert len([link for link in page.all("tbody th a") if link.get_property("tabIndex") == 0]) == 1
 
 
-def test_arrows_follow_the_order_and_the_filter_of_the_table(page: webdriver.Chrome) -> None:
-    Select(page.find_element(By.ID, "filter-group")).select_by_visible_text("new")
-    header = page.find_element(By.XPATH, "//button[text()='NLL']")
-    header.click()
-    order = names(page)
+def test_arrows_follow_the_order_and_the_filter_of_the_table(page: Browser) -> None:
+    page.select("group", "new")
+    page.find_element(By.XPATH, "//button[text()='NLL']").click()
+    order = page.names
     assert sorted(order) == [f"new-0{n}" for n in range(1, 7)] != order
-    choose(page, order[0])
+    page.choose(order[0])
     for name in [*order[1:], order[0]]:
-        page.find_element(By.ID, "panel-next").click()
-        assert opened(page) == name
-    assert page.switch_to.active_element.get_attribute("id") == "panel-next"
-    page.find_element(By.ID, "panel-previous").click()
-    assert opened(page) == order[-1]
+        page.one("#panel-next").click()
+        assert page.opened == name
+    assert page.focused.get_attribute("id") == "panel-next"
+    page.one("#panel-previous").click()
+    assert page.opened == order[-1]
 
 
-def test_the_table_is_filtered_by_name_group_and_state(page: webdriver.Chrome, run: Run) -> None:
-    count = page.find_element(By.ID, "filter-count")
+def test_the_table_is_filtered_by_name_group_and_state(page: Browser, run: Run) -> None:
+    count = page.one("#filter-count")
     assert count.text == "12 of 12 clients"
-    field = page.find_element(By.ID, "filter-text")
+    field = page.one("#filter-text")
     field.send_keys("-03")
-    assert names(page) == ["existing-03", "new-03"]
+    assert page.names == ["existing-03", "new-03"]
     assert count.text == "2 of 12 clients"
-    Select(page.find_element(By.ID, "filter-group")).select_by_visible_text("existing")
-    assert names(page) == ["existing-03"]
+    page.select("group", "existing")
+    assert page.names == ["existing-03"]
     field.clear()
-    Select(page.find_element(By.ID, "filter-group")).select_by_visible_text("all")
-    state = Select(page.find_element(By.ID, "filter-state"))
-    state.select_by_visible_text("with a note")
-    assert names(page) == ["existing-01", "existing-02"]
-    state.select_by_visible_text("better alone")
-    assert names(page) == [client.name for client in judge(run) if client.gain < 0]
-    assert "existing-02" in names(page)
-    state.select_by_visible_text("all")
-    assert len(names(page)) == 12
+    page.select("group", "all")
+    page.select("state", "with a note")
+    assert page.names == ["existing-01", "existing-02"]
+    page.select("state", "better alone")
+    assert page.names == list(judge(run).query("gain < 0")["name"])
+    assert "existing-02" in page.names
+    page.select("state", "all")
+    assert len(page.names) == 12
     field.send_keys(Keys.ENTER)  # a form that is sent would leave the page
-    assert len(names(page)) == 12
-
-
-def test_warnings_of_a_client_are_shown_first(page: webdriver.Chrome) -> None:
-    choose(page, "existing-02")
-    (warning,) = page.find_elements(By.CSS_SELECTOR, "#panel .caution")
-    assert "better alone" in warning.text
-    assert "20% more error" in page.find_element(By.ID, "panel").text
+    assert len(page.names) == 12
 
 
 @pytest.mark.parametrize("end", ["#client=new/new-04", "#client=new-04", "#client=new%2Fnew-04"])
-def test_a_link_opens_the_client_it_names(
-    browser: webdriver.Chrome, address: str, end: str
-) -> None:
-    load(browser, address + end)
-    assert opened(browser) == "new-04"
+def test_a_link_opens_the_client_it_names(browser: Browser, address: str, end: str) -> None:
+    browser.load(address + end)
+    assert browser.opened == "new-04"
 
 
-def test_a_link_to_nobody_and_the_way_back(page: webdriver.Chrome) -> None:
+def test_a_link_to_nobody_and_the_way_back(page: Browser) -> None:
     page.execute_script("location.hash = '#client=nobody'")
-    status = page.find_element(By.ID, "clients-status")
-    wait(page, lambda: "no client of this name" in (status.get_property("textContent") or ""))
+    status = page.one("#clients-status")
+    page.wait(lambda: "no client of this name" in (status.get_property("textContent") or ""))
     page.execute_script("location.hash = '#client=%'")  # no valid name at all
-    choose(page, "new-01")
+    page.choose("new-01")
     page.back()
-    wait(page, lambda: opened(page) == "")
+    page.wait(lambda: page.opened == "")
     assert page.get_log("browser") == []
 
 
 def test_the_reader_chooses_the_colours_and_they_are_remembered(
-    browser: webdriver.Chrome, address: str
+    browser: Browser, address: str
 ) -> None:
-    colours = "return getComputedStyle(document.body).backgroundColor"
+    colours = "getComputedStyle(document.body).backgroundColor"
     for wished, other in (("light", "dark"), ("dark", "light")):
-        load(browser, address, theme=wished)
+        browser.load(address, theme=wished)
         browser.refresh()
-        button = browser.find_element(By.ID, "theme")
-        before = browser.execute_script(colours)
+        button = browser.one("#theme")
+        before = browser.js(colours)
         assert button.text == f"{other.capitalize()} colours"
         button.click()
-        chosen = browser.execute_script(colours)
+        chosen = browser.js(colours)
         assert chosen != before
         assert button.text == f"{wished.capitalize()} colours"
         browser.refresh()
-        assert browser.execute_script(colours) == chosen
+        assert browser.js(colours) == chosen
     assert {before, chosen} == {"rgb(252, 251, 249)", "rgb(21, 24, 29)"}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("chosen", [False, True], ids=["as the device", "as the reader"])
-def test_every_text_can_be_read(
-    browser: webdriver.Chrome, address: str, theme: str, chosen: bool
-) -> None:
+def test_every_text_can_be_read(browser: Browser, address: str, theme: str, chosen: bool) -> None:
     """WCAG's contrast of at least 4.5, from the colours the browser computes."""
     device = {"light": "dark", "dark": "light"}[theme] if chosen else theme
-    load(browser, address, theme=device)
+    browser.load(address, theme=device)
     if chosen:
         browser.refresh()
-        browser.find_element(By.ID, "theme").click()
-    choose(browser, "existing-02")
-    browser.find_element(By.ID, "panel-keep").click()
+        browser.one("#theme").click()
+    browser.choose("existing-02")
+    browser.one("#panel-keep").click()
+    (warning,) = browser.all("#panel .caution")
+    assert "better alone" in warning.text and "20% more error" in browser.one("#panel").text
     found = browser.execute_script(CONTRAST, "body *")
     assert len(found) > 300
     poor = [entry for entry in found if entry[0] < 4.5]
     assert not poor, poor[:5]
 
 
-def test_on_a_narrow_screen_everything_is_within_reach(
-    browser: webdriver.Chrome, address: str
-) -> None:
-    load(browser, address, width=360)
-    wide = "return document.documentElement.scrollWidth"
-    assert browser.execute_script(wide) <= 360
-    choose(browser, "existing-02")
-    assert browser.execute_script(wide) <= 360
-    panel = browser.find_element(By.ID, "panel")
+def test_on_a_narrow_screen_everything_is_within_reach(browser: Browser, address: str) -> None:
+    browser.load(address, width=360)
+    wide = "document.documentElement.scrollWidth"
+    assert browser.js(wide) <= 360
+    browser.choose("existing-02")
+    assert browser.js(wide) <= 360
+    panel = browser.one("#panel")
     assert panel.rect["width"] == 360
-    assert browser.execute_script("return arguments[0].scrollWidth", panel) <= 360
-    for element in panel.find_elements(By.CSS_SELECTOR, "button, svg, h2, figcaption"):
+    assert browser.js("arguments[0].scrollWidth", panel) <= 360
+    for element in browser.all("button, svg, h2, figcaption", panel):
         assert element.rect["x"] >= 0 and element.rect["x"] + element.rect["width"] <= 360
     browser.execute_script("arguments[0].scrollTop = 1e6", panel)
-    button = browser.find_element(By.ID, "panel-close")
-    top = browser.execute_script("return arguments[0].getBoundingClientRect().top", button)
+    button = browser.one("#panel-close")
+    top = browser.js("arguments[0].getBoundingClientRect().top", button)
     assert 0 <= top < 60
-    close(browser)
+    browser.close_panel()
 
 
-def test_kept_panels_stand_on_the_page_and_are_printed(page: webdriver.Chrome) -> None:
-    choose(page, "existing-01")
-    keep = page.find_element(By.ID, "panel-keep")
+def test_kept_panels_stand_on_the_page_and_are_printed(page: Browser) -> None:
+    page.choose("existing-01")
+    keep = page.one("#panel-keep")
     keep.click()
     assert (keep.get_attribute("aria-pressed"), keep.text) == ("true", "Kept on the page")
-    page.find_element(By.ID, "panel-next").click()
+    page.one("#panel-next").click()
     assert keep.get_attribute("aria-pressed") == "false"
-    shown = "return [...document.querySelectorAll('#chosen article > h4')].map(h => h.textContent)"
-    assert page.execute_script(shown) == ["existing-01"]
+    shown = TITLES.format("#chosen article > h4")
+    assert page.js(shown) == ["existing-01"]
     # Who prints with a panel open finds it on the paper, and not on the page afterwards.
-    page.execute_script(
-        "addEventListener('beforeprint', () => { window.printed = "
-        "[...document.querySelectorAll('#chosen article > h4')].map(h => h.textContent) })"
-    )
+    page.execute_script(f"addEventListener('beforeprint', () => {{ window.printed = {shown} }})")
     document = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {})["data"])
     assert document.startswith(b"%PDF-")
-    assert page.execute_script("return window.printed") == ["existing-01", "existing-02"]
-    assert page.execute_script(shown) == ["existing-01"]
-    page.find_element(By.ID, "panel-close").click()
+    assert page.js("window.printed") == ["existing-01", "existing-02"]
+    assert page.js(shown) == ["existing-01"]
+    page.one("#panel-close").click()
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    display = "return getComputedStyle(document.querySelector(arguments[0])).display"
+    display = "getComputedStyle(document.querySelector(arguments[0])).display"
     for left_out in ("#filter", "#theme", "dialog", "nav", ".remove"):
-        assert page.execute_script(display, left_out) == "none", left_out
-    assert page.execute_script(display, "#chosen") == "block"
-    show(page, width=1100, theme="light")
-    page.find_element(By.CSS_SELECTOR, "#chosen .remove").click()
-    assert page.execute_script(shown) == []
-    assert page.execute_script(display, "#chosen") == "none"
+        assert page.js(display, left_out) == "none", left_out
+    assert page.js(display, "#chosen") == "block"
+    page.show(width=1100, theme="light")
+    page.one("#chosen .remove").click()
+    assert page.js(shown) == []
+    assert page.js(display, "#chosen") == "none"
 
 
-def test_names_stay_text_wherever_they_appear(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_names_stay_text_wherever_they_appear(browser: Browser, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", clients=4, names=NASTY[:3], groups=("existing",))
-    record = json.loads((folder / "run.json").read_text())
-    record["methods"]["vanilla"]["title"] = "<i>GP</i>"
-    record["clients"]["target"] = "</script><b>y</b>"
-    (folder / "run.json").write_text(json.dumps(record))
+    with changing(folder / "run.json") as record:
+        record["methods"]["vanilla"]["title"] = "<i>GP</i>"
+        record["clients"]["target"] = "</script><b>y</b>"
     address = page_of(read_run(folder), tmp_path).as_uri()
     for name in NASTY[:3]:
-        load(browser, f"{address}#client=existing/{quote(name, safe='')}")
-        assert opened(browser) == name
-        browser.find_element(By.ID, "panel-keep").click()
-        assert not browser.find_elements(By.CSS_SELECTOR, "main :is(img, b, i, script)")
-        title = browser.find_element(By.CSS_SELECTOR, "#chosen article > h4")
+        browser.load(f"{address}#client=existing/{quote(name, safe='')}")
+        assert browser.opened == name
+        browser.one("#panel-keep").click()
+        assert not browser.all("main :is(img, b, i, script)")
+        title = browser.one("#chosen article > h4")
         assert title.get_property("textContent") == name
-        texts = browser.execute_script(
-            "return [...document.querySelectorAll('#panel svg text')].map(t => t.textContent)"
-        )
-        assert "</script><b>y</b>" in texts
-        close(browser)
-        active = "return document.activeElement.textContent"
-        wait(browser, lambda name=name, active=active: browser.execute_script(active) == name)
+        assert "</script><b>y</b>" in browser.js(TITLES.format("#panel svg text"))
+        browser.close_panel()
+        active = "document.activeElement.textContent"
+        browser.wait(lambda name=name, active=active: browser.js(active) == name)
     assert browser.get_log("browser") == []
 
 
-def test_five_hundred_clients_are_quick(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_five_hundred_clients_are_quick(browser: Browser, tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", clients=5, copies=50))
-    load(browser, page_of(run, tmp_path).as_uri())
-    assert len(names(browser)) == 500
+    browser.load(page_of(run, tmp_path).as_uri())
+    assert len(browser.names) == 500
     milliseconds = browser.execute_script(
         "const start = performance.now();"
         "document.querySelectorAll('table.sortable thead button')[5].click();"
@@ -420,33 +339,33 @@ def test_five_hundred_clients_are_quick(browser: webdriver.Chrome, tmp_path: Pat
         "return performance.now() - start"
     )
     assert milliseconds < 5000, "sorted, filtered, and forty panels drawn"
-    assert len(names(browser)) == 250
-    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert len(browser.names) == 250
+    assert browser.js("performance.getEntriesByType('resource').length") == 0
     assert browser.get_log("browser") == []
 
 
-def test_a_run_without_predictions_says_so(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_run_without_predictions_says_so(browser: Browser, tmp_path: Path) -> None:
     without = ("panels/", "gain/", "weights/", "calibration/")
     folder = make_run(tmp_path / "run", clients=2, without=without, methods=("pacpfl", "pooled"))
-    load(browser, page_of(read_run(folder), tmp_path).as_uri() + "#client=existing-01")
-    text = browser.find_element(By.ID, "panel").text
+    browser.load(page_of(read_run(folder), tmp_path).as_uri() + "#client=existing-01")
+    text = browser.one("#panel").text
     assert "This run kept no predictions of this client" in text
     assert "no method that goes alone was run" in text
     assert browser.get_log("browser") == []
 
 
 def test_classes_are_shown_with_their_accuracy_and_wrong_answers(
-    browser: webdriver.Chrome, tmp_path: Path
+    browser: Browser, tmp_path: Path
 ) -> None:
     run = read_run(make_class_run(tmp_path / "run", methods=("pacpfl", "vanilla")))
     run.arrays["weights/existing"] = np.repeat([[0.5, 0.5], [0.99, 0.01]], 6, axis=0)
-    load(browser, page_of(run, tmp_path).as_uri() + "#client=existing-05")
-    panel = browser.find_element(By.ID, "panel")
-    assert [title.text for title in panel.find_elements(By.TAG_NAME, "h4")] == [
+    browser.load(page_of(run, tmp_path).as_uri() + "#client=existing-05")
+    panel = browser.one("#panel")
+    assert [title.text for title in browser.all("h4", panel)] == [
         "How sure and how often right", "Accuracy with each method", "Mixture weights",
         "Accuracy for each class", "Wrong answers",
     ]  # fmt: skip
-    drawings = panel.find_elements(By.TAG_NAME, "svg")
+    drawings = browser.all("svg", panel)
     labels = [drawing.get_attribute("aria-label") for drawing in drawings]
     bins = run.arrays["calibration/pacpfl/existing"][5].reshape(5, 4, 3).sum(axis=1)
     parts = [
@@ -460,18 +379,18 @@ def test_classes_are_shown_with_their_accuracy_and_wrong_answers(
         run.arrays[f"panels/existing/errors/{key}"]
         for key in ("client", "labels", "answers", "confidence", "images")
     )
-    images = panel.find_elements(By.TAG_NAME, "canvas")
+    images = browser.all("canvas", panel)
     assert [image.get_attribute("aria-label") for image in images] == [
         f"Image of a {truth[n]} taken for {answers[n]}, {sure[n]:.0%} sure"
         for n in np.flatnonzero(owner == 5)
     ]
-    painted = browser.execute_script(
-        "return [...arguments[0].getContext('2d').getImageData(0, 0, 8, 8).data]", images[0]
+    painted = browser.js(
+        "[...arguments[0].getContext('2d').getImageData(0, 0, 8, 8).data]", images[0]
     )
     ink = pixels[owner == 5][0] / pixels[owner == 5][0].max()  # dark on light paper
     np.testing.assert_allclose(np.reshape(painted, (8, 8, 4))[..., 0], 255 * (1 - ink), atol=3)
     panel.send_keys(Keys.ARROW_RIGHT)
-    assert opened(browser) == "existing-06"
-    assert len(panel.find_elements(By.TAG_NAME, "canvas")) == (owner == 6).sum()
+    assert browser.opened == "existing-06"
+    assert len(browser.all("canvas", panel)) == (owner == 6).sum()
     assert "It relies on one particle, number 1 (99% of the weight)." in panel.text
     assert browser.get_log("browser") == []

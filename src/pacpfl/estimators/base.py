@@ -35,7 +35,7 @@ from pacpfl.methods.registry import build_pacpfl, entry
 from pacpfl.personal import PersonalModel
 from pacpfl.race import choose
 from pacpfl.report.measures import counted
-from pacpfl.report.terminal import training_bar
+from pacpfl.report.terminal import Bar
 from pacpfl.settings import convert, key, rules_of
 from pacpfl.types import Form, Samples
 from pacpfl.version import __version__
@@ -204,7 +204,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if not self.race or self.rounds != "auto":
             return config, ()
         unscaled = np.isin(np.array(schema.features, dtype=object), schema.unscaled)
-        with training_bar(self.verbose, "race of settings") as bar:
+        with Bar("race of settings", self.verbose) as bar:
             asked: Facts = {"unscaled": unscaled, "fixed": set(given), "progress": bar.count}
             outcome = choose(config, samples, form, **asked)
         return outcome.config, outcome.table
@@ -216,7 +216,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, shared: Shared, scaled: list[Samples], form: Form) -> Shared:
         config = shared.config
-        with shared.precision(), training_bar(self.verbose, "training") as bar:
+        with shared.precision(), Bar("training", self.verbose) as bar:
             trained = train(
                 build_pacpfl(config, form),
                 from_samples(scaled, roomy=form.classes is not None),

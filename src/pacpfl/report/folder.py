@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pacpfl import files
+from pacpfl import files, metrics
 from pacpfl.errors import InputError
 from pacpfl.folder import AGAIN, CLASS_METRICS, METRICS, REMEDY, RunFolder, main_method
-from pacpfl.report.measures import CLASS_MEASURES, MEASURES, Measure
+from pacpfl.methods.registry import named
+from pacpfl.report.measures import BOXED, CLASS_BOXED, CLASS_MEASURES, MEASURES, Measure
 
 Facts = Mapping[str, Any]  # an object of run.json or certificates.json
 GROUPS = ("existing", "new")
@@ -41,20 +41,33 @@ class Run:
     certificates: Facts | None = None
 
     @property
-    def titles(self) -> dict[str, str]:
-        """Return the methods of the run in their order, each with the name that people read."""
-        return {name: str(entry.get("title", name)) for name, entry in self.methods.items()}
-
-    @property
     def methods(self) -> Mapping[str, Facts]:
         """Return what run.json says about each method."""
         methods: Mapping[str, Facts] = self.record["methods"]
         return methods
 
     @property
+    def titles(self) -> dict[str, str]:
+        """Return the methods of the run in their order, each with the name that people read."""
+        return {name: str(entry.get("title", name)) for name, entry in self.methods.items()}
+
+    @property
     def main(self) -> str:
         """Return the method the run is about: the first that learned particles, else the first."""
         return main_method(self.methods)
+
+    @cached_property
+    def alone(self) -> str | None:
+        """Return the method to compare with: of those that go alone, the best over all clients.
+
+        The best on average, not the best for each client: that would compare with a choice nobody
+        can make beforehand.
+        """
+        lead = self.measures[0]
+        others = [m for m in self.titles if m in named(learns="alone") and m != self.main]
+        means = {m: metrics.interval(lead.distance(self.rows(m)[lead.key]))[0] for m in others}
+        finite = [method for method in others if np.isfinite(means[method])]
+        return min(finite, key=means.__getitem__, default=None)
 
     @cached_property
     def classification(self) -> bool:
@@ -67,34 +80,38 @@ class Run:
         return CLASS_MEASURES if self.classification else MEASURES
 
     @property
+    def boxed(self) -> tuple[Measure, ...]:
+        """Return the measures that every client has a value of, and that are worth a box."""
+        return CLASS_BOXED if self.classification else BOXED
+
+    @property
     def groups(self) -> list[str]:
         """Return the groups that have clients, existing ones first."""
-        present = set(self.clients["group"])
-        return [group for group in GROUPS if group in present]
-
-    def rows(self, method: str, group: str) -> pd.DataFrame:
-        """Return the clients of one group as one method served them, in the order of the file."""
-        table = self.clients
-        return table[(table["method"] == method) & (table["group"] == group)]
+        return [group for group in GROUPS if self.places[group]]
 
     @cached_property
-    def _names(self) -> dict[str, list[str]]:
+    def places(self) -> dict[str, dict[str, int]]:
+        """Return by group the place that each client has in the arrays."""
         group, client = self.clients["group"], self.clients["client"]
-        return {name: list(dict.fromkeys(client[group == name])) for name in GROUPS}
+        return {g: {n: i for i, n in enumerate(client[group == g].unique())} for g in GROUPS}
 
     def names(self, group: str) -> list[str]:
         """Return the clients of a group, in the order in which the arrays list them."""
-        return self._names[group]
+        return list(self.places[group])
 
-    @cached_property
-    def places(self) -> dict[tuple[str, str], int]:
-        """Return the place of each client, known by group and name, in the arrays of its group."""
-        return {(group, n): i for group in self.groups for i, n in enumerate(self.names(group))}
+    def rows(self, method: str | None, group: str | None = None) -> pd.DataFrame:
+        """Return the clients (of one group) as a method served them, in the order of the file."""
+        table = self.clients[self.clients["method"] == method]
+        return table if group is None else table[table["group"] == group]
+
+    def mean(self, method: str, group: str, key: str, part: str = "mean") -> float:
+        """Return a mean of metrics.json, or half its interval; NaN where it was not measured."""
+        value = self.metrics.get(method, {}).get(group, {}).get(key, {}).get(part)
+        return float("nan") if value is None else float(value)
 
     def count(self, group: str) -> int:
         """Count the clients of a group; a strictly private run lists none of those it learned from."""
-        recorded = self.record.get("clients", {}).get(group)
-        return len(self.names(group)) if recorded is None else int(recorded)
+        return int(self.record.get("clients", {}).get(group, len(self.places[group])))
 
     def kinds(self, group: str) -> list[str]:
         """Return the true kind of each client of a group; empty where it is not known."""
@@ -111,7 +128,7 @@ class Run:
     def of_client(self, key: str, group: str, client: str) -> np.ndarray | None:
         """Return the row of one client of the array `key/group`; None where it was not written."""
         values = self.per_client(key, group)
-        return None if values is None else values[self.places[group, client]]
+        return None if values is None else values[self.places[group][client]]
 
     def predictions(self, group: str) -> dict[str, dict[str, np.ndarray]]:
         """Return for each client what was kept of its samples and predictions, as `panels/GROUP` names it.
@@ -120,13 +137,11 @@ class Run:
         """
         above = f"panels/{group}/"
         kept = {k.removeprefix(above): v for k, v in self.arrays.items() if k.startswith(above)}
-        ends = {
-            key: kept.pop(key).astype(int) for key in ("offsets", "train_offsets") if key in kept
-        }
+        ends = {key: kept.pop(key) for key in ("offsets", "train_offsets") if key in kept}
         for key, values in ends.items():
             self._check(above + key, len(values) - 1, group)
-        found: dict[str, dict[str, np.ndarray]] = {name: {} for name in self.names(group)}
-        for place, name in enumerate(found if "offsets" in ends else ()):
+        found: dict[str, dict[str, np.ndarray]] = {name: {} for name in self.places[group]}
+        for place, name in enumerate(found if ends else ()):
             parts = {key: slice(*values[place : place + 2]) for key, values in ends.items()}
             own = {
                 key: values[..., parts["train_offsets" if key.startswith("train_") else "offsets"]]
@@ -136,7 +151,7 @@ class Run:
         return found
 
     def _check(self, key: str, clients: int, group: str) -> None:
-        listed = len(self.names(group))
+        listed = len(self.places[group])
         if clients != listed:
             raise InputError(
                 f"{self.name}/arrays.safetensors has {clients} clients in {key} but clients.csv lists "
@@ -157,7 +172,11 @@ def read_run(path: Path) -> Run:
             f"{path / 'clients.csv'} has rows of method {unknown[0]!r}, which run.json does not name; "
             f"{AGAIN}."
         )
-    config = path / "config.toml"
+    config, certificates = path / "config.toml", {}
+    if (path / "certificates.json").is_file():
+        remedy = "delete it, or certify the run again"
+        certificates = files.read_json(path / "certificates.json", remedy)
+    current = certificates.get("finished") == record.get("finished")  # not of an earlier run
     return Run(
         name=path.resolve().name,
         record=record,
@@ -165,21 +184,8 @@ def read_run(path: Path) -> Run:
         clients=clients,
         arrays=folder.arrays(),
         config=config.read_text(encoding="utf-8") if config.is_file() else "",
-        certificates=_read_certificates(path / "certificates.json", record.get("finished")),
+        certificates=certificates if current and certificates.get("clients") else None,
     )
-
-
-def _read_certificates(path: Path, finished: str | None) -> Facts | None:
-    """Read certificates.json; None where there is none, or one of an earlier run in this folder."""
-    if not path.is_file():
-        return None
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return document if document["finished"] == finished and document["clients"] else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); delete it, or certify the run again."
-        ) from error
 
 
 def _read_clients(path: Path) -> pd.DataFrame:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import special  # scipy.stats takes half a second to import
 
 from pacpfl import metrics
-from pacpfl.methods.registry import named
 from pacpfl.report.folder import Run
 
 LEVEL = 0.05  # chance that any client at all is named wrongly, all tests of one kind together
 PROMISED = 0.9  # of the band whose coverage is tested
 FEW_SAMPLES = 8  # fewer leave nearly everything to the prior
 FEW_TESTS = 20  # fewer leave the client's own measures to chance
-Verdict = Literal["helped", "hurt", "chance", "unknown"]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """One method against another, client by client.
 
     `low` and `high` are the ends of the 95% Student interval of the mean difference
@@ -57,42 +53,19 @@ def compare(run: Run, first: str, second: str, group: str) -> Comparison | None:
     return Comparison(len(gaps), int((gaps > 0).sum()), middle - half, middle + half)
 
 
-def mean_of(run: Run, method: str, group: str, key: str) -> float:
-    """Return a mean of metrics.json; NaN where it was not measured."""
-    value = run.metrics.get(method, {}).get(group, {}).get(key, {}).get("mean")
-    return float("nan") if value is None else float(value)
-
-
-@dataclass(frozen=True)
-class Contest:
-    """The methods of one group by the run's first measure, best first.
-
-    `paired` compares the first two client by client; None where too few clients have both.
-    """
-
-    ranking: list[tuple[str, float]]
-    paired: Comparison | None
-
-
-def contest(run: Run, group: str) -> Contest | None:
-    """Rank the methods that have a mean of the first measure; None where no method has one."""
+def ranking(run: Run, group: str) -> list[tuple[str, float]]:
+    """Return the methods that have a mean of the run's first measure, each with it, best first."""
     lead = run.measures[0]
-    means = {method: mean_of(run, method, group, lead.key) for method in run.titles}
-    ranking = sorted(
-        ((method, mean) for method, mean in means.items() if np.isfinite(mean)),
-        key=lambda entry: lead.distance(entry[1]),
-    )
-    if not ranking:
-        return None
-    paired = compare(run, ranking[0][0], ranking[1][0], group) if len(ranking) > 1 else None
-    return Contest(ranking, paired)
+    means = {method: run.mean(method, group, lead.key) for method in run.titles}
+    finite = [entry for entry in means.items() if np.isfinite(entry[1])]
+    return sorted(finite, key=lambda entry: lead.distance(entry[1]))
 
 
 def promised_and_kept(run: Run, method: str, group: str) -> tuple[float, float] | None:
     """Return what a method promises a group on average, and what it keeps: the level of its 90% bands
     and their coverage, or its confidence and its accuracy."""
     if not run.classification:
-        covered = mean_of(run, method, group, "coverage_90")
+        covered = run.mean(method, group, "coverage_90")
         return (PROMISED, covered) if np.isfinite(covered) else None
     tables = run.per_client(f"calibration/{method}", group)
     if tables is None:
@@ -118,103 +91,54 @@ def recovered_kinds(run: Run, group: str) -> tuple[int, int] | None:
     return int(agreement[pairs].sum()), int(known.sum())
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What is known of one client under the main method.
-
-    `own` and `alone` are the first measure with the main method and with the one that goes alone;
-    `gain` is what federating saves: the share of the RSMSE, or of classes the accuracy that is added.
-    `verdict` says whether that is more than chance.
-    """
-
-    group: str
-    name: str
-    kind: str
-    samples: int
-    later: int
-    test: int
-    own: float
-    alone: float
-    gain: float
-    verdict: Verdict
-    overconfident: bool
-
-    @property
-    def few_samples(self) -> bool:
-        return self.samples + self.later < FEW_SAMPLES
-
-    @property
-    def few_tests(self) -> bool:
-        return self.test < FEW_TESTS
-
-
-def going_alone(run: Run) -> str | None:
-    """Return the method to compare with: of those that go alone, the best on average over all clients.
-
-    The best on average, not the best for each client: that would compare with a choice nobody can
-    make beforehand.
-    """
-    lead, table = run.measures[0], run.clients
-    means = {
-        method: metrics.interval(lead.distance(table.loc[table["method"] == method, lead.key]))[0]
-        for method in run.titles
-        if method in named(learns="alone") and method != run.main
-    }
-    return min(filter(lambda m: np.isfinite(means[m]), means), key=means.__getitem__, default=None)
-
-
-def overconfident(run: Run, method: str) -> pd.Series:
+def overconfident(run: Run, method: str) -> np.ndarray:
     """Mark the rows of a method that promise more than they keep, beyond chance (`holm` over all).
 
     Numbers: fewer test points inside the 90% band than nine in ten would leave there by chance.
     Classes: fewer right answers than their confidences allow.
     """
-    rows = run.clients[run.clients["method"] == method]
+    rows = run.rows(method)
     if not run.classification:
-        p_values = too_few_inside(rows["coverage_90"], rows["test"], PROMISED)
-    else:
-        tables = (run.of_client(f"calibration/{method}", *who) for who in _who(rows))
-        p_values = np.array([np.nan if t is None else surer_than_right(t) for t in tables])
-    return pd.Series(holm(p_values), index=rows.index)
+        return holm(too_few_inside(rows["coverage_90"], rows["test"], PROMISED))
+    who = zip(rows["group"], rows["client"], strict=True)
+    tables = (run.of_client(f"calibration/{method}", *client) for client in who)
+    return holm(np.array([np.nan if t is None else surer_than_right(t) for t in tables]))
 
 
-def judge(run: Run) -> list[Judgement]:
-    """Judge every client that the main method served, in the order of clients.csv."""
-    lead, alone = run.measures[0], going_alone(run)
-    rows, others = (run.clients[run.clients["method"] == method] for method in (run.main, alone))
-    scores = dict(zip(_who(others), others[lead.key], strict=True))
-    who = _who(rows)
-    reached = [scores.get(client, float("nan")) for client in who]
-    gains = [lead.gain(own, other) for own, other in zip(rows[lead.key], reached, strict=True)]
-    counts = ["samples", "later", "test"]
-    found = {"verdict": _verdicts(run, alone, who, gains), "flagged": overconfident(run, run.main)}
-    table = rows.assign(alone=reached, gain=gains, **found)
-    table[counts] = table[counts].fillna(0).astype(int)
-    columns = ["group", "client", "kind", *counts, lead.key, "alone", "gain", *found]
-    return [Judgement(*row) for row in table[columns].itertuples(index=False)]
+def judge(run: Run) -> pd.DataFrame:
+    """Return the clients that the main method served, in the order of clients.csv, with its measures.
+
+    `own` and `alone` are the first measure with the main method and with the one that goes alone;
+    `gain` is what federating saves: the share of the RSMSE, or of classes the accuracy that is added.
+    `verdict` says whether that is more than chance (helped, hurt, chance or unknown), `overconfident`,
+    `few_samples` and `few_tests` whether to be careful.
+    """
+    lead = run.measures[0]
+    table, others = (
+        run.rows(m).set_index(["group", "client"], drop=False) for m in (run.main, run.alone)
+    )
+    for key in ("samples", "later", "test"):
+        table[key] = table[key].fillna(0).astype(int)
+    table["own"], table["alone"] = table[lead.key], others[lead.key]
+    table["gain"] = list(map(lead.gain, table["own"], table["alone"]))
+    table["verdict"] = _verdicts(run, table["gain"])
+    table["overconfident"] = overconfident(run, run.main)
+    table["few_samples"] = table["samples"] + table["later"] < FEW_SAMPLES
+    table["few_tests"] = table["test"] < FEW_TESTS
+    return table.reset_index(drop=True).rename(columns={"client": "name"})
 
 
-def _who(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return the group and the name of the client of each row."""
-    return list(zip(rows["group"], rows["client"], strict=True))
-
-
-def _verdicts(
-    run: Run, alone: str | None, who: list[tuple[str, str]], gains: list[float]
-) -> list[Verdict]:
+def _verdicts(run: Run, gains: pd.Series) -> np.ndarray:
     """Test the paired test samples of each client, corrected for the number of clients."""
     test = paired_answers if run.classification else paired_difference
-    saved = np.full((len(who), 3), np.nan)  # number of samples, sum and sum of squares
-    for own, client, gain in zip(saved, who, gains, strict=True):
-        table = run.of_client(f"gain/{alone}", *client)
+    saved = np.full((len(gains), 3), np.nan)  # number of samples, sum and sum of squares
+    for own, (client, gain) in zip(saved, gains.items(), strict=True):
+        table = run.of_client(f"gain/{run.alone}", *client)
         if table is not None and np.isfinite(gain):
             own[:] = table
     p_values = np.array([test(*own) for own in saved.tolist()])
     clear = np.where(saved[:, 1] > 0, "helped", "hurt")
-    found: list[Verdict] = np.select(
-        [np.isnan(p_values), ~holm(p_values)], ["unknown", "chance"], clear
-    ).tolist()
-    return found
+    return np.select([np.isnan(p_values), ~holm(p_values)], ["unknown", "chance"], clear)
 
 
 # ---- Tests: when a number of a single client is more than chance. They are exact and corrected for how
@@ -228,7 +152,6 @@ def holm(p_values: np.ndarray, level: float = LEVEL) -> np.ndarray:
     Sorted, the i-th smallest of n is compared with level / (n - i + 1), until one stands. NaN: not
     tested, and not counted.
     """
-    p_values = np.asarray(p_values, float)
     tested = np.flatnonzero(np.isfinite(p_values))
     order = tested[np.argsort(p_values[tested], kind="stable")]
     bounds = level / np.arange(len(order), 0, -1)
@@ -238,13 +161,14 @@ def holm(p_values: np.ndarray, level: float = LEVEL) -> np.ndarray:
     return falls
 
 
-def too_few_inside(shares: np.ndarray, counts: np.ndarray, promised: float) -> np.ndarray:
+def too_few_inside(
+    shares: np.ndarray | pd.Series, counts: np.ndarray | pd.Series, promised: float
+) -> np.ndarray:
     """Return P(at most so many of n test points lie inside | each does with probability `promised`).
 
     The binomial distribution, exactly; NaN where the share is not known.
     """
-    shares, counts = np.asarray(shares, float), np.asarray(counts, float)
-    known = np.isfinite(shares) & np.isfinite(counts) & (counts > 0)
+    known = np.isfinite(shares) & (counts > 0)
     inside = np.rint(np.where(known, shares * counts, 0))
     values = special.bdtr(inside, np.where(known, counts, 1).astype(int), promised)
     return np.where(known, values, np.nan)
@@ -262,16 +186,11 @@ def surer_than_right(table: np.ndarray) -> float:
         return float("nan")
     chances = np.ones(1)
     for count, _, sure in table:
-        share = min(1.0, sure / count)
-        chances = np.convolve(chances, binomial(int(count), share))
+        k, share = np.arange(count + 1), min(1.0, sure / count)
+        ways = special.gammaln(count + 1) - special.gammaln(k + 1) - special.gammaln(count - k + 1)
+        binomial = np.exp(ways + special.xlogy(k, share) + special.xlog1py(count - k, -share))
+        chances = np.convolve(chances, binomial)
     return float(min(1.0, chances[: int(np.rint(table[:, 1].sum())) + 1].sum()))
-
-
-def binomial(count: int, share: float) -> np.ndarray:
-    """Return P(k of n), k = 0..n."""
-    k = np.arange(count + 1)
-    ways = special.gammaln(count + 1) - special.gammaln(k + 1) - special.gammaln(count - k + 1)
-    return np.exp(ways + special.xlogy(k, share) + special.xlog1py(count - k, -share))
 
 
 def paired_difference(count: float, total: float, squares: float) -> float:

@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-Value = TypeVar("Value", float, "np.ndarray", "pd.Series")
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class Measure:
     share: bool = False
     gained: tuple[str, str] = ("", "")  # what one has who gains, and who loses
 
-    def distance(self, value: Value) -> Value:
+    def distance(self, value: Any) -> Any:
         """Return how far a value, or each of many, is from the best one could ask for."""
         return value if self.ideal is None else abs(value - self.ideal)
 
@@ -50,10 +44,8 @@ class Measure:
 
     def say_size(self, gain: float) -> str:
         """Return how large a gain is, without its sign."""
-        if not self.share:
-            return percent(abs(gain))
         points = f"{100 * abs(gain):.1f}"
-        return f"{points} point" if points == "1.0" else f"{points} points"
+        return f"{points} point{'s' * (points != '1.0')}" if self.share else percent(abs(gain))
 
     def say_gain(self, gain: float) -> str:
         """Return what somebody has with this gain, such as "5% less error"."""
@@ -105,11 +97,12 @@ BRIER = Measure(
 )  # fmt: skip
 
 # Numbers as targets; classes as targets. The first of each is what methods are ranked by.
-MEASURES = (RSMSE, CE, NLL, COVERAGE_90, WIDTH_90)
+RANKED = (RSMSE, CE, NLL, COVERAGE_90)
+MEASURES = (*RANKED, WIDTH_90)
 BOXED = (RSMSE, CE, NLL)
 CLASS_MEASURES = (ACCURACY, CLASS_CE, NLL, BRIER)
 CLASS_BOXED = (ACCURACY, NLL, BRIER)
-OF_A_CLASS_CLIENT = (OWN_CE, NLL, BRIER)  # beside its accuracy
+CLIENT_CLASS_MEASURES = (ACCURACY, OWN_CE, NLL, BRIER)  # of one client
 
 
 def best(means: Mapping[str, float], measure: Measure) -> set[str]:
@@ -127,11 +120,9 @@ def number(value: float | None, digits: int = 3) -> str:
     """Return a number for people: fixed decimals, a true minus sign, a dash for what is not known."""
     if value is None or math.isnan(value):
         return "\N{EN DASH}"
-    if math.isinf(value):
-        return ("\N{MINUS SIGN}" if value < 0 else "") + "\N{INFINITY}"
     size = abs(value)
-    text = f"{size:.{digits}f}" if size < 1000 else f"{size:.3g}"
-    negative = value < 0 and float(text) != 0.0
+    text = f"{size:.{digits}f}" if size < 1000 else f"{size:.3g}".replace("inf", "\N{INFINITY}")
+    negative = value < 0 and text.strip("0.")
     return ("\N{MINUS SIGN}" if negative else "") + text
 
 
@@ -148,7 +139,11 @@ def percent(share: float, digits: int = 0) -> str:
 VERBS = {"has": "have", "is": "are", "does": "do", "was": "were", "gets": "get"}
 
 
-def counted(amount: int, thing: str, verb: str = "") -> str:
+def verb(singular: str, amount: int) -> str:
+    return singular if amount == 1 else VERBS[singular]
+
+
+def counted(amount: int, thing: str, does: str = "") -> str:
     """Return "1 client" or "2 clients"; with a verb "1 client has" or "2 clients have"."""
     things = thing if amount == 1 else f"{thing}s"
-    return f"{amount} {things} {verb if amount == 1 else VERBS.get(verb, '')}".rstrip()
+    return f"{amount} {things} {verb(does, amount)}" if does else f"{amount} {things}"

@@ -12,15 +12,21 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from pacpfl import files
-from pacpfl.report import sentences
+from pacpfl.report import figures, particles, sentences
 from pacpfl.report.folder import GROUPS, Facts, Run, read_run
-from pacpfl.report.gallery import gallery
-from pacpfl.report.judge import going_alone, judge
+from pacpfl.report.judge import judge
+from pacpfl.report.measures import number
 from pacpfl.report.panels import embedded, panel_data
 from pacpfl.report.sentences import GROUP_TITLES
-from pacpfl.report.style import COLOURS, DARK_COLOURS, Drawn, drawing
-from pacpfl.report.tables import certificate_table, client_table, method_table, shown_measures
+from pacpfl.report.style import COLOURS, DARK_COLOURS, Drawn, as_png, as_svg, drawing
+from pacpfl.report.tables import (
+    client_link,
+    client_table,
+    method_table,
+    shown_measures,
+)
 
+CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read by nobody
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
 SCRIPTS = ("table", "draw", "figures", "panels")  # one after the other they are the page's script
 SECTIONS = {
@@ -50,19 +56,33 @@ def write_report(run_dir: Path) -> Path:
 
 
 def draw(run: Run) -> list[Drawn]:
+    """Draw the figures that the run has material for, in the order of the page."""
     with drawing():
-        return list(gallery(run))
+        group = figures.examples if run.classification else figures.bands
+        shown = [
+            figures.boxes(run),
+            figures.calibration(run),
+            *(group(run, name) for name in run.groups),
+            particles.training(run),
+            particles.diversity(run),
+            particles.weights(run),
+            particles.responsibilities(run),
+            figures.certificates(run.certificates) if run.certificates else None,
+        ]
+        return [Drawn(*f[:5], as_png(f.figure), as_svg(f.figure)) for f in shown if f]
 
 
 def render(run: Run, drawn: list[Drawn]) -> str:
     """Return the page as text; everything that comes from the run is escaped."""
     script = "".join(packaged(f"{name}.js") for name in SCRIPTS)
     judged = judge(run)
-    columns, rows, left_out = client_table(run, judged)
+    listed = judged[:CLIENTS_SHOWN]
+    columns = client_table(run, listed)
     present = {figure.section for figure in drawn} | {"results"}
     template = environment().get_template("template.html.j2")
     return template.render(
         run=run,
+        link=client_link,
         dataset=str(run.record.get("dataset", run.name)),
         about=_about(run),
         summary=sentences.summary(run, judged),
@@ -74,12 +94,14 @@ def render(run: Run, drawn: list[Drawn]) -> str:
         methods=method_table(run),
         group_titles=GROUP_TITLES,
         figures=drawn,
-        certificates=run.certificates and certificate_table(run.certificates),
-        columns=columns,
-        rows=rows,
-        left_out=left_out,
-        compared=going_alone(run) is not None,
-        panels=Markup(embedded(panel_data(run, judged))),
+        certificates=run.certificates,
+        number=number,
+        guaranteed=sentences.certificates,
+        conditions=sentences.conditions,
+        columns=list(columns),
+        rows=list(zip(listed.itertuples(), zip(*columns.values(), strict=True), strict=True)),
+        left_out=len(judged) - len(listed),
+        panels=Markup(embedded(panel_data(run, listed))),
         details=_details(run),
         colours=COLOURS,
         dark_colours=DARK_COLOURS,
@@ -91,10 +113,8 @@ def render(run: Run, drawn: list[Drawn]) -> str:
 
 def environment() -> Environment:
     """Load the templates of this package; every value is escaped and a missing one an error."""
-    return Environment(
-        loader=FunctionLoader(packaged),
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    options = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=FunctionLoader(packaged), autoescape=True, **options)  # type: ignore[arg-type]
 
 
 def packaged(name: str) -> str:
@@ -115,36 +135,34 @@ def _about(run: Run) -> list[str]:
     return parts
 
 
-def moment(value: object) -> str:
-    """Return a date as people read it; what is no date stays as it is."""
-    try:
-        read = datetime.fromisoformat(str(value))
-    except ValueError:
-        return str(value)
-    return f"{read:%Y-%m-%d %H:%M:%S}"
+def moment(value: str) -> str:
+    """Return a date of ISO 8601 as people read it."""
+    return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%S}"
 
 
 def _details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return everything run.json says, in blocks of name and value."""
-    own = {key: run.record.get(key, {}) for key in ("clients", "versions")}
-    rest = {k: v for k, v in run.record.items() if k not in (*own, "methods", "race")}
-    blocks = [("Run", rest), *((key.capitalize(), entry) for key, entry in own.items() if entry)]
+    rest = {**run.record, "clients": {}, "versions": {}, "methods": {}, "race": {}}
+    blocks = [
+        ("Run", rest),
+        *((k.capitalize(), run.record.get(k)) for k in ("clients", "versions")),
+    ]
     blocks += [(run.titles[name], entry) for name, entry in run.methods.items()]
-    shown = [(title, _pairs(entry)) for title, entry in blocks]
-    if table := run.record.get("race", {}).get("table"):
-        shown.append(("Race of settings", sentences.candidates(table)))
-    return shown
+    race = sentences.candidates(run.record.get("race", {}).get("table", []))
+    shown = [
+        *((title, _pairs(entry)) for title, entry in blocks if entry),
+        ("Race of settings", race),
+    ]
+    return [block for block in shown if block[1]]
 
 
 def _pairs(entry: Facts, prefix: str = "") -> list[tuple[str, str]]:
     pairs = []
     for key, value in entry.items():
-        if key == "title":  # it stands above the block
-            continue
         name = prefix + str(key).replace("_", " ")
         if isinstance(value, dict):
             pairs += _pairs(value, f"{name}, ")
-        else:
+        elif key != "title":  # it stands above the block
             pairs.append((name, _plain(key, value)))
     return pairs
 
@@ -157,4 +175,4 @@ def _plain(key: str, value: object) -> str:
     if isinstance(value, list):
         shown = [str(item) for item in value[:LISTED]]
         return ", ".join(shown) + (f", ... ({len(value)} in all)" if len(value) > LISTED else "")
-    return moment(value) if key in ("started", "finished") else str(value)
+    return moment(str(value)) if key in ("started", "finished") else str(value)

@@ -12,54 +12,55 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pacpfl.report.figures import class_name
 from pacpfl.report.folder import Run
-from pacpfl.report.judge import Judgement, going_alone
-from pacpfl.report.measures import (
-    ACCURACY,
-    CE,
-    COVERAGE_90,
-    NLL,
-    OF_A_CLASS_CLIENT,
-    RSMSE,
-    Measure,
-    number,
-)
+from pacpfl.report.measures import CLIENT_CLASS_MEASURES, RANKED, number
 from pacpfl.report.sentences import about_client, client_warnings
 from pacpfl.report.style import COLOURS, looks
-from pacpfl.report.tables import CLIENTS_SHOWN, client_link
+from pacpfl.report.tables import client_link
 
 DASHES = {"-": "", "--": "6 3", "-.": "7 3 1.5 3", ":": "1.5 2.5"}
 BANDS = (1, 2, 3, 4)  # of the six stored quantiles: 5, 25, 75 and 95%
 BINS = 5  # of confidence, for one client: its few answers would leave twenty nearly empty
 FAR = 1.5  # predictions further from the samples than this, in ranges of the samples, are cut off
 Packed = dict[str, Any]  # becomes JSON
-Scores = dict[tuple[str, str, str], dict[str, float]]  # of a method, a group and a client
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 MISSING = 64 * 64 - 1
 STEPS = MISSING - 1
 LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
 
 
-def panel_measures(run: Run) -> tuple[Measure, ...]:
-    """Return the columns of the table inside a panel; the first is the one methods are compared by."""
-    return (ACCURACY, *OF_A_CLASS_CLIENT) if run.classification else (RSMSE, CE, NLL, COVERAGE_90)
-
-
-def panel_data(run: Run, judged: list[Judgement]) -> Packed:
+def panel_data(run: Run, judged: pd.DataFrame) -> Packed:
     """Collect all that the panels are drawn from."""
     styles, methods = looks(run.titles), list(run.titles)
-    alone, record = going_alone(run), run.record.get("clients", {})
-    measures = panel_measures(run)
+    measures = CLIENT_CLASS_MEASURES if run.classification else RANKED
     table = run.clients.set_index(["method", "group", "client"])[[m.key for m in measures]]
-    scores: Scores = table.to_dict("index")
+    scores = dict(zip(table.index, table.to_numpy().tolist(), strict=True))
     kept = {group: (run.predictions(group), wrong_answers(run, group)) for group in run.groups}
+    record = run.record.get("clients", {})
     shapes = {key: list(values.shape[1:]) for key, values in run.arrays.items()}
     classes = next((shape[0] for key, shape in shapes.items() if key.startswith("classes/")), 0)
+    clients = []
+    for client in judged.itertuples():
+        who, (predictions, errors) = (client.group, client.name), kept[client.group]
+        own = [scores.get((method, *who), [math.nan] * len(measures)) for method in methods]
+        clients.append(
+            _client(run, client)
+            | {
+                "leads": [round(lead, 5) if math.isfinite(lead) else None for lead, *_ in own],
+                "scores": [list(map(number, values)) for values in own],
+            }
+            | (
+                {"errors": errors.get(client.name, [])}
+                if run.classification
+                else {"bands": bands(predictions[client.name], client.test, run.alone)}
+            )
+        )
     return {
         "main": methods.index(run.main),
-        "alone": None if alone is None else methods.index(alone),
+        "alone": methods.index(run.alone) if run.alone else None,
         "methods": [
             {
                 "title": run.titles[name],
@@ -73,26 +74,13 @@ def panel_data(run: Run, judged: list[Judgement]) -> Packed:
         "image": next((s for key, s in shapes.items() if key.endswith("/errors/images")), []),
         "feature": str((record.get("features") or ["input"])[0]),
         "target": str(record.get("target", "target")),
-        "clients": [
-            _client(run, client, alone, scores, *kept[client.group])
-            for client in judged[:CLIENTS_SHOWN]
-        ],
+        "clients": clients,
     }
 
 
-def _client(
-    run: Run,
-    client: Judgement,
-    alone: str | None,
-    scores: Scores,
-    predictions: dict[str, dict[str, np.ndarray]],
-    errors: dict[str, list[Packed]],
-) -> Packed:
+def _client(run: Run, client: Any) -> Packed:
     who = client.group, client.name
-    found = [scores.get((method, *who), {}) for method in run.titles]
-    reached = [[own.get(measure.key, math.nan) for measure in panel_measures(run)] for own in found]
-    coverage = scores[run.main, *who].get(COVERAGE_90.key, math.nan)
-    tables = [run.of_client(f"calibration/{method}", *who) for method in (run.main, alone)]
+    tables = [run.of_client(f"calibration/{method}", *who) for method in (run.main, run.alone)]
     answers = tables[0] if run.classification else None
     weights, members, classes = (
         run.of_client(key, *who) for key in ("weights", "responsibilities", "classes")
@@ -102,23 +90,17 @@ def _client(
         "name": client.name,
         "group": client.group,
         "kind": client.kind,
-        "words": about_client(run, client, answers, coverage, weights),
-        "warnings": client_warnings(run, client, coverage),
-        "leads": [round(lead, 5) if math.isfinite(lead) else None for lead, *_ in reached],
-        "scores": [[number(value) for value in own] for own in reached],
+        "words": about_client(run, client, answers, weights),
+        "warnings": client_warnings(run, client),
     }
     for key, shares in (("weights", weights), ("members", members)):
         if shares is not None:
             data[key] = [round(float(share), 4) for share in shares]
-    if run.classification:
-        if answers is not None:
-            data["bins"] = reliability(answers)
-        if classes is not None:
-            data["classes"] = classes.tolist()
-        return data | {"errors": errors.get(client.name, [])}
-    if tables[0] is not None:
+    if answers is not None:
+        data["bins"] = reliability(answers)
+    elif not run.classification and tables[0] is not None:
         data["calibration"] = [pack(curve, 0.0, 1.0) for curve in tables if curve is not None]
-    return data | {"bands": bands(predictions[client.name], client.test, alone)}
+    return data if classes is None else data | {"classes": classes.tolist()}
 
 
 def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> Packed | None:
@@ -127,26 +109,19 @@ def bands(kept: dict[str, np.ndarray], tested: int, alone: str | None) -> Packed
         return None
     found = kept | ({"alone": kept[f"{alone}/mean"]} if f"{alone}/mean" in kept else {})
     low, high = _heights(found)
-    inside = (found["y"] >= found["quantiles"][BANDS[0]]) & (
-        found["y"] <= found["quantiles"][BANDS[-1]]
-    )
+    shades = [found["quantiles"][place] for place in BANDS]
     packed: Packed = {
         "of": tested,
-        "inside": int(inside.sum()),
+        "inside": int(((shades[0] <= found["y"]) & (found["y"] <= shades[-1])).sum()),
         "range": [low, high],
-        "y": pack(found["y"], low, high),
-        "mean": pack(found["mean"], low, high),
-        "quantiles": [pack(found["quantiles"][place], low, high) for place in BANDS],
+        "quantiles": [pack(values, low, high) for values in shades],
     }
-    for key in ("alone", "spread_y", "spread_mean", "train_y"):
+    for key in ("y", "mean", "alone", "spread_y", "spread_mean", "train_y"):
         if key in found:
             packed[key] = pack(found[key], low, high)
     if "x" in found:
-        least, most = limits(found["x"], found.get("train_x", found["x"]))
-        packed["across"] = [least, most]
-        for key in ("x", "train_x"):
-            if key in found:
-                packed[key] = pack(found[key], least, most)
+        packed["across"] = across = limits(found["x"], found["train_x"])
+        packed |= {key: pack(found[key], *across) for key in ("x", "train_x")}
     return packed
 
 
@@ -174,17 +149,11 @@ def reliability(table: np.ndarray) -> list[list[float]]:
 def wrong_answers(run: Run, group: str) -> dict[str, list[Packed]]:
     """Return the surest wrong answers of each client that has any, each with its image."""
     found: dict[str, list[Packed]] = {}
-    keys = ("client", "labels", "answers", "confidence", "images")
+    keys, names = ("client", "labels", "answers", "confidence", "images"), run.names(group)
     columns = (run.arrays.get(f"panels/{group}/errors/{key}", ()) for key in keys)
     for owner, label, answer, sure, image in zip(*columns, strict=True):
-        found.setdefault(run.names(group)[owner], []).append(
-            {
-                "label": int(label),
-                "answer": int(answer),
-                "sure": round(float(sure), 3),
-                "image": pack_image(image),
-            }
-        )
+        facts = {"label": int(label), "answer": int(answer), "sure": round(float(sure), 3)}
+        found.setdefault(names[owner], []).append(facts | {"image": pack_image(image)})
     return found
 
 

@@ -7,11 +7,11 @@ numbers and for classes. A function returns no words where the run does not hold
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from pacpfl.report.folder import Facts, Run
 from pacpfl.report.judge import (
@@ -19,15 +19,12 @@ from pacpfl.report.judge import (
     FEW_TESTS,
     LEVEL,
     PROMISED,
-    Judgement,
     compare,
-    contest,
-    going_alone,
-    mean_of,
     overconfident,
     promised_and_kept,
+    ranking,
 )
-from pacpfl.report.measures import ACCURACY, COVERAGE_90, RSMSE, counted, number, percent
+from pacpfl.report.measures import ACCURACY, CLASS_CE, COVERAGE_90, counted, number, percent, verb
 
 GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
 CALIBRATED_WITHIN = 0.05  # coverage, or confidence less accuracy, this close counts as calibrated
@@ -40,6 +37,7 @@ CHECKED = (
     "were skipped, the condition on lambda, whether any client is over-confident or better off alone, "
     "and whether there is enough data to tell"
 )
+NOTES = ("over-confident", "better alone", "little data")  # on a client
 NEIGHBOURS = {
     ("client", "add-remove"): "add or remove one client",
     ("client", "replace"): "replace one client by another",
@@ -47,8 +45,7 @@ NEIGHBOURS = {
 }
 
 
-@dataclass(frozen=True)
-class Caution:
+class Caution(NamedTuple):
     """Something to look at: what it is, what it means here, and what to do."""
 
     title: str
@@ -59,7 +56,7 @@ class Caution:
 # ---- The summary on top of the page
 
 
-def summary(run: Run, judged: list[Judgement]) -> dict[str, list[str]]:
+def summary(run: Run, judged: pd.DataFrame) -> dict[str, list[str]]:
     """Answer four questions, each in some sentences: what was learned, how good, how sure, for whom."""
     entry = run.methods[run.main]
     answers = {
@@ -77,31 +74,28 @@ def summary(run: Run, judged: list[Judgement]) -> dict[str, list[str]]:
 
 def headline(run: Run) -> list[tuple[str, str]]:
     """Return the few numbers one wants first, each with what it is."""
-    shown = (
-        ((ACCURACY.key, ACCURACY.say, "accuracy"), ("ce", number, "calibration error"))
-        if run.classification
-        else ((RSMSE.key, number, "RSMSE"), (COVERAGE_90.key, percent, "inside 90% bands"))
-    )
+    shown = [(run.measures[0], "RSMSE"), (COVERAGE_90, "inside 90% bands")]
+    if run.classification:
+        shown = [(run.measures[0], "accuracy"), (CLASS_CE, "calibration error")]
     return [
-        (say(value), f"{what}, {group} clients")
-        for key, say, what in shown
+        (
+            percent(value) if measure is COVERAGE_90 else measure.say(value),
+            f"{what}, {group} clients",
+        )
+        for measure, what in shown
         for group in run.groups
-        if np.isfinite(value := mean_of(run, run.main, group, key))
+        if np.isfinite(value := run.mean(run.main, group, measure.key))
     ]
 
 
 def participants(run: Run) -> str:
     """Say who learned, from how much data, and who came later."""
     samples = run.record.get("clients", {}).get("samples", {})
-    each = ""
-    if {"min", "median", "max"} <= set(samples):
+    text = f"{run.titles[run.main]} learned from {counted(run.count('existing'), 'client')}"
+    if samples:
         few, usual, many = (f"{samples[key]:g}" for key in ("min", "median", "max"))
-        each = (
-            f" with {few} samples each"
-            if few == many
-            else f" with {few} to {many} samples each (median {usual})"
-        )
-    text = f"{run.titles[run.main]} learned from {counted(run.count('existing'), 'client')}{each}"
+        spread = f"{few} to {many} samples each (median {usual})"
+        text += f" with {few} samples each" if few == many else f" with {spread}"
     if new := run.count("new"):
         text += f", and then served {counted(new, 'new client')} that took no part in the learning"
     return text + "."
@@ -131,32 +125,34 @@ def race(facts: Facts) -> str:
     table = facts.get("table", [])
     if not table:
         return ""
-    chosen = next(row for row in table if row["chosen"])
-    default = next(row for row in table if row["default"])
+    chosen, default = (next(r for r in table if r[key]) for key in ("chosen", "default"))
     count = counted(len(table), "candidate")
     if chosen is default:
         return (
             f"{count} raced for the settings; none predicts held-out rows better than the settings for "
             "a federation of this size, beyond the noise between clients."
         )
-    changes = ", ".join(f"{key} = {value}" for key, value in facts["changes"].items())
     return (
         f"{count} raced for the settings, and the one that predicts held-out rows best is trained "
-        f"({changes}). The negative log density of a held-out row is {_scores(chosen)}; with the settings "
-        f"for a federation of this size it is {_scores(default)}."
+        f"({_changes(facts)}). The negative log density of a held-out row is {_scores(chosen)}; with "
+        f"the settings for a federation of this size it is {_scores(default)}."
     )
 
 
 def candidates(table: list[Facts]) -> list[tuple[str, str]]:
     """Return the best candidates of a race, and the default: what each changes, and how it did."""
     rows = table[:CANDIDATES] + [row for row in table[CANDIDATES:] if row["default"]]
-    shown = []
-    for row in rows:
-        changes = ", ".join(f"{key} = {value}" for key, value in row["changes"].items())
-        trained = ", trained" if row["chosen"] else ""
-        words = f"{_scores(row)} after {row['rounds']} rounds{trained}"
-        shown.append((changes or "settings for a federation of this size", words))
-    return shown
+    return [
+        (
+            _changes(row) or "settings for a federation of this size",
+            f"{_scores(row)} after {row['rounds']} rounds{', trained' * row['chosen']}",
+        )
+        for row in rows
+    ]
+
+
+def _changes(row: Facts) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in row["changes"].items())
 
 
 def _scores(row: Facts) -> str:
@@ -173,7 +169,7 @@ def skipped(entry: Facts) -> str:
         return "No training step was skipped."
     steps = int(entry.get("rounds", 0)) * int(entry.get("particles", 1))
     of_all = f" of {steps} ({percent(count / steps, 2)})" if steps else ""
-    return f"{counted(count, 'training step')}{of_all} {'was' if count == 1 else 'were'} skipped."
+    return f"{counted(count, 'training step')}{of_all} {verb('was', count)} skipped."
 
 
 def privacy(entry: Facts) -> str:
@@ -194,12 +190,11 @@ def privacy(entry: Facts) -> str:
     else:
         text = f"Private: {guarantee(facts)}, of a budget of epsilon = {facts['budget']:g}."
     if facts.get("out_of_budget"):
-        rounds, released = entry["rounds"], facts["rounds_released"]
+        lost = facts["rounds_released"] - entry["rounds"]
         text += (
-            f" The budget ran out after round {rounds} of {facts['rounds_planned']}: "
-            f"{counted(released - rounds, 'round')} had been released but "
-            f"{'was' if released - rounds == 1 else 'were'} lost when the run was interrupted, and "
-            "still count."
+            f" The budget ran out after round {entry['rounds']} of {facts['rounds_planned']}: "
+            f"{counted(lost, 'round')} had been released but {verb('was', lost)} lost when the run was "
+            "interrupted, and still count."
         )
     return text
 
@@ -213,11 +208,11 @@ def guarantee(facts: Facts) -> str:
 
 def winner(run: Run, group: str) -> str:
     """Say which method is the most accurate, by how much, and whether that could be chance."""
-    found, lead = contest(run, group), run.measures[0]
-    if found is None:
+    ranked, lead = ranking(run, group), run.measures[0]
+    if not ranked:
         return ""
-    (best, value), *others = found.ranking
-    text = f"On {group} clients, {run.titles[best]}"
+    (first, value), *others = ranked
+    text = f"On {group} clients, {run.titles[first]}"
     if not others:
         return f"{text} reaches {lead.noun} of {lead.say(value)}."
     second, next_value = others[0]
@@ -226,14 +221,13 @@ def winner(run: Run, group: str) -> str:
         f"{lead.say_size(lead.gain(value, next_value))} {lead.comparative} than "
         f"{run.titles[second]} ({lead.say(next_value)})"
     )
-    if paired := found.paired:
+    if paired := compare(run, first, second, group):
         text += f", and better for {paired.better} of {paired.clients} clients"
         text += "" if paired.clear else "; the difference could be due to chance"
-    names = [method for method, _ in found.ranking]
-    if run.main in names[1:]:
-        place = names.index(run.main)
-        own = lead.say(found.ranking[place][1])
-        text += f". {run.titles[run.main]} ranks {_ordinal(place + 1)} of {len(names)} ({own})"
+    for place, (method, own) in enumerate(others, 2):
+        if method == run.main:
+            ordinal = f"{place}{ {2: 'nd', 3: 'rd'}.get(place, 'th') }"
+            text += f". {run.titles[method]} ranks {ordinal} of {len(ranked)} ({lead.say(own)})"
     return text + "."
 
 
@@ -242,11 +236,9 @@ def calibration(run: Run) -> str:
     pairs = {g: pair for g in run.groups if (pair := promised_and_kept(run, run.main, g))}
     if not pairs:
         return f"{run.titles[run.main]} gives no uncertainty in this run."
-    which = 2
-    if any(kept < promised - CALIBRATED_WITHIN for promised, kept in pairs.values()):
-        which = 0
-    elif any(kept > promised + CALIBRATED_WITHIN for promised, kept in pairs.values()):
-        which = 1
+    below = any(kept < promised - CALIBRATED_WITHIN for promised, kept in pairs.values())
+    above = any(kept > promised + CALIBRATED_WITHIN for promised, kept in pairs.values())
+    which = 0 if below else 1 if above else 2
     if not run.classification:
         shares = " and ".join(
             f"{percent(kept)} of the test points of {group} clients"
@@ -260,7 +252,7 @@ def calibration(run: Run) -> str:
         return f"Its 90% bands contain {shares}{verdicts[which]}."
     answers = "; those for new clients are ".join(
         f"{percent(sure, 1)} confident on average and {percent(right, 1)} right (calibration error "
-        f"{number(mean_of(run, run.main, group, 'ce'))})"
+        f"{number(run.mean(run.main, group, 'ce'))})"
         for group, (sure, right) in pairs.items()
     )
     verdicts = (
@@ -271,102 +263,79 @@ def calibration(run: Run) -> str:
     return f"Its answers for {next(iter(pairs))} clients are {answers}. {verdicts[which]}"
 
 
-def unreliable_clients(run: Run, judged: list[Judgement]) -> str:
+def unreliable_clients(run: Run, judged: pd.DataFrame) -> str:
     """Say how many clients should not rely on their bands or probabilities."""
-    flagged = sum(client.overconfident for client in judged)
-    if not flagged:
+    if not (flagged := int(judged["overconfident"].sum())):
         return ""
-    what = "bands that are too narrow"
-    if run.classification:
-        what = "probabilities that are too confident"
+    kinds = ("bands that are too narrow", "probabilities that are too confident")
     return (
-        f"{flagged} of {counted(len(judged), 'client')} {'gets' if flagged == 1 else 'get'} {what}, "
-        "by more than chance would explain (see the warnings)."
+        f"{flagged} of {counted(len(judged), 'client')} {verb('gets', flagged)} "
+        f"{kinds[run.classification]}, by more than chance would explain (see the warnings)."
     )
 
 
-def whom_it_helps(run: Run, judged: list[Judgement]) -> list[str]:
-    """Say how many clients are better off than alone, by how much, who loses most, and if it is chance."""
-    alone, lead = going_alone(run), run.measures[0]
-    if alone is None:
-        return [how_to_compare(run)] if "particles" in run.methods[run.main] else []
-    known = [client for client in judged if math.isfinite(client.gain)]
-    if not known:
+def whom_it_helps(run: Run, judged: pd.DataFrame) -> list[str]:
+    """Say how many clients are better off than alone, by how much, who loses most, and if it is chance;
+    or what to run so that it can be told."""
+    alone, lead = run.alone, run.measures[0]
+    if alone is None and "particles" in run.methods[run.main]:
+        names = ", ".join(f'"{name}"' for name in [*run.titles, "vanilla"])
+        return [
+            "No method that goes alone was run, so this page cannot tell whom federating helps. Run the "
+            f"same command again with --set 'methods=[{names}]'; what is trained is not trained again."
+        ]
+    known = judged[np.isfinite(judged["gain"])]
+    if alone is None or known.empty:
         return []
-    gains = np.array([client.gain for client in known])
-    better, worse = int((gains > 0).sum()), int((gains < 0).sum())
+    better, worse = int((known["gain"] > 0).sum()), int((known["gain"] < 0).sum())
     told = [
         f"Compared with going alone ({run.titles[alone]}), {run.titles[run.main]} is better for "
         f"{better} of {counted(len(known), 'client')}; the median client has "
-        f"{lead.say_gain(float(np.median(gains)))}."
+        f"{lead.say_gain(float(known['gain'].median()))}."
     ]
     if worse:
-        worst = min(known, key=lambda client: client.gain)
-        named = f": {worst.name}" if worse == 1 else f", {worst.name} by the most"
+        worst = known.loc[known["gain"].idxmin()]
+        named = f": {worst['name']}" if worse == 1 else f", {worst['name']} by the most"
         told.append(
             f"{counted(worse, 'client', 'does')} better alone{named} (federating leaves it with "
-            f"{lead.say_gain(worst.gain)})."
+            f"{lead.say_gain(float(worst['gain']))})."
         )
     else:
         told.append("No client does better alone.")
-    verdicts = Counter(client.verdict for client in known)
-    if verdicts.total() > verdicts["unknown"]:
+    verdicts = list(known["verdict"])
+    if set(verdicts) != {"unknown"}:
         told.append(
-            f"Beyond what chance would explain, it helps {counted(verdicts['helped'], 'client')} and "
-            f"hurts {verdicts['hurt'] or 'none'} (paired tests on their test samples, "
+            f"Beyond what chance would explain, it helps {counted(verdicts.count('helped'), 'client')} "
+            f"and hurts {verdicts.count('hurt') or 'none'} (paired tests on their test samples, "
             f"{TOGETHER.format(len(judged))})."
         )
     return told
 
 
-def how_to_compare(run: Run) -> str:
-    """Say what to do so that the page can tell whom federating helps."""
-    names = ", ".join(f'"{name}"' for name in [*run.titles, "vanilla"])
-    return (
-        "No method that goes alone was run, so this page cannot tell whom federating helps. Run the "
-        f"same command again with --set 'methods=[{names}]'; what is trained is not trained again."
-    )
-
-
 # ---- Warnings
 
 
-def cautions(run: Run, judged: list[Judgement]) -> list[Caution]:
+def cautions(run: Run, judged: pd.DataFrame) -> list[Caution]:
     """Return all that should be looked at, the run first, then its clients."""
-    found = list(_status(run))
-    watched = [name for name, entry in run.methods.items() if "particles" in entry] or [run.main]
-    for method in watched:
+    found, status = [], run.record.get("status", "complete")
+    if status != "complete":
+        text = f"Its status is “{status}”; the numbers below are those of its last state."
+        advice = "Start it again with the same command: it goes on from its last checkpoint."
+        found.append(Caution("The run is not complete", text, advice))
+    for method in [m for m, entry in run.methods.items() if "particles" in entry] or [run.main]:
         entry, title = run.methods[method], run.titles[method]
-        found += [*_not_private(entry, title), *_training(entry, title)]
-        if run.classification:
-            found += _confident_groups(run, method)
-        found += _confident_clients(run, method)
+        found += [*_training(entry, title), *_overconfidence(run, method)]
     return [*found, *_better_alone(run, judged), *_little_data(judged)]
 
 
-def _status(run: Run) -> Iterator[Caution]:
-    if (status := run.record.get("status", "complete")) != "complete":
-        yield Caution(
-            "The run is not complete",
-            f"Its status is \N{LEFT DOUBLE QUOTATION MARK}{status}"
-            "\N{RIGHT DOUBLE QUOTATION MARK}; the numbers below are those of its last state.",
-            "Start it again with the same command: it goes on from its last checkpoint.",
-        )
-
-
-def _not_private(entry: Facts, title: str) -> Iterator[Caution]:
-    """Warn of a run with noise for privacy that is marked as not private (run.json, `privacy`)."""
+def _training(entry: Facts, title: str) -> Iterator[Caution]:
+    """Warn of what run.json says of a method: its privacy, its particles, its steps, its bound."""
     facts = entry.get("privacy") or {}
     if facts.get("private") is False:
-        advice = (
-            "Use the mode gaussian or laplace, whose epsilon holds."
-            if facts["mode"] == "paper"
-            else "Leave out privacy.noise_seed, which is for tests, and train again."
-        )
+        advice = "Leave out privacy.noise_seed, which is for tests, and train again."
+        if facts["mode"] == "paper":
+            advice = "Use the mode gaussian or laplace, whose epsilon holds."
         yield Caution(f"{title}: this run is not private", privacy(entry), advice)
-
-
-def _training(entry: Facts, title: str) -> Iterator[Caution]:
     if (entry.get("diversity") or {}).get("collapsed") and entry.get("particles", 1) > 1:
         yield Caution(
             f"{title}: the particles have collapsed",
@@ -392,55 +361,46 @@ def _training(entry: Facts, title: str) -> Iterator[Caution]:
         )
 
 
-def _confident_groups(run: Run, method: str) -> Iterator[Caution]:
-    """Warn of groups for which a method is much more confident than it is right."""
-    for group in run.groups:
+def _overconfidence(run: Run, method: str) -> Iterator[Caution]:
+    """Warn of groups for which a method is much more confident than it is right, and of clients whose
+    uncertainty is too small, by a test corrected for their number."""
+    for group in run.groups if run.classification else ():
         sure, right = promised_and_kept(run, method, group) or (0.0, 0.0)
         if right < sure - CALIBRATED_WITHIN:
             yield Caution(
                 f"{run.titles[method]}: over-confident on {group} clients",
-                f"Its answers are {percent(sure, 1)} confident on average, and {percent(right, 1)} of "
-                "them are right.",
+                _sure_and_right(sure, right, 1),
                 "Do not take its probabilities at face value. Take fewer or smaller steps at the "
                 "client, a lower temperature, more particles or more networks, or stop training "
                 "earlier.",
             )
-
-
-def _confident_clients(run: Run, method: str) -> Iterator[Caution]:
-    """Warn of clients whose uncertainty is too small, by a test corrected for their number."""
-    rows = run.clients[run.clients["method"] == method]
+    rows = run.rows(method)
     shown = ACCURACY.key if run.classification else COVERAGE_90.key
     flagged = rows[overconfident(run, method)].sort_values(shown, kind="stable")
     if flagged.empty:
         return
     pairs = zip(flagged["client"], flagged[shown], strict=True)
-    listed = _named([f"{client} ({percent(share)})" for client, share in pairs])
+    listed = _named(f"{client} ({percent(share)})" for client, share in pairs)
     beyond = f"more than chance would explain ({TOGETHER.format(len(rows))})"
     if run.classification:
-        text = (
-            f"Fewer of their answers are right than their confidence says, by {beyond}: {listed}."
-        )
+        text = "Fewer of their answers are right than their confidence says"
         advice = (
             "Do not take these probabilities at face value. Let these clients condition on more "
             "data, or use more particles or a lower temperature."
         )
     else:
-        text = (
-            f"Their {percent(PROMISED)} bands contain fewer of their test points than promised, by "
-            f"{beyond}: {listed}."
-        )
+        text = f"Their {percent(PROMISED)} bands contain fewer of their test points than promised"
         advice = (
             "Do not rely on these bands. Compare with uniform or stacking mixture weights, let these "
             "clients condition on more data, or raise the noise level of the hyper-prior."
         )
     title = f"{run.titles[method]}: {counted(len(flagged), 'client', 'is')} over-confident"
-    yield Caution(title, text, advice)
+    yield Caution(title, f"{text}, by {beyond}: {listed}.", advice)
 
 
-def _better_alone(run: Run, judged: list[Judgement]) -> Iterator[Caution]:
+def _better_alone(run: Run, judged: pd.DataFrame) -> Iterator[Caution]:
     """Warn of groups that lose on average, and of clients that lose beyond chance."""
-    alone = going_alone(run)
+    alone = run.alone
     if alone is None:
         return
     for group in run.groups:
@@ -454,34 +414,33 @@ def _better_alone(run: Run, judged: list[Judgement]) -> Iterator[Caution]:
                 "Train longer, tune the prior, or use a mixture prior if there are several kinds of "
                 "clients; if that does not help, these clients are better off alone.",
             )
-    hurt = sorted((c for c in judged if c.verdict == "hurt"), key=lambda client: client.gain)
-    if hurt:
+    hurt = judged[judged["verdict"] == "hurt"].sort_values("gain", kind="stable")
+    if len(hurt):
         what = "more wrong answers" if run.classification else "a larger error"
         yield Caution(
             f"{counted(len(hurt), 'client', 'does')} better alone",
             f"With federating they have {what} than with {run.titles[alone]}, by more than chance "
             f"would explain ({TOGETHER.format(len(judged))}): "
-            f"{_named([client.name for client in hurt])}.",
+            f"{_named(hurt['name'])}.",
             "Give these clients a model of their own, or more samples to condition on. They may be of "
             "a kind that the others are not: try a mixture prior.",
         )
 
 
-def _little_data(judged: list[Judgement]) -> Iterator[Caution]:
-    poor = [client.name for client in judged if client.few_samples]
-    if poor:
+def _little_data(judged: pd.DataFrame) -> Iterator[Caution]:
+    poor, unsure = judged[judged["few_samples"]], judged[judged["few_tests"]]
+    if len(poor):
         yield Caution(
             f"{counted(len(poor), 'client', 'has')} very little data",
-            f"Fewer than {FEW_SAMPLES} samples: {_named(poor)}. Their predictions are mostly the "
+            f"Fewer than {FEW_SAMPLES} samples: {_named(poor['name'])}. Their predictions are mostly the "
             "prior, which the data of the others shaped.",
             "Look at their bands rather than their means, and add samples as soon as there are any.",
         )
-    unsure = [client for client in judged if client.few_tests]
-    if unsure:
+    if len(unsure):
         yield Caution(
             f"{counted(len(unsure), 'client', 'has')} too few test samples to be judged individually",
-            f"Fewer than {FEW_TESTS} (the fewest: {min(client.test for client in unsure)}): "
-            f"{_named([client.name for client in unsure])}. Their own coverage, calibration and gain "
+            f"Fewer than {FEW_TESTS} (the fewest: {unsure['test'].min()}): "
+            f"{_named(unsure['name'])}. Their own coverage, calibration and gain "
             "are rough; the means over clients are not affected.",
             "Compare groups rather than single clients, or keep more samples for testing.",
         )
@@ -491,50 +450,45 @@ def _little_data(judged: list[Judgement]) -> Iterator[Caution]:
 
 
 def about_client(
-    run: Run,
-    client: Judgement,
-    answers: np.ndarray | None,
-    coverage: float,
-    weights: np.ndarray | None,
+    run: Run, client: Any, answers: np.ndarray | None, weights: np.ndarray | None
 ) -> list[str]:
-    """Say what one would say about a client in passing.
+    """Say what one would say in passing about a client (a row of `judge`).
 
-    `answers` is its table of confidences, `coverage` that of its 90% band, and `weights` are those of
-    its particles.
+    `answers` is its table of confidences, and `weights` are those of its particles.
     """
-    data = counted(client.samples, "sample") + (
-        f" and {client.later} later ones" * (client.later > 0)
-    )
+    later = f" and {client.later} later ones" if client.later else ""
     told = [
-        f"It has {data} of its own, and was tested on {counted(client.test, 'sample')} that nobody "
-        "learned from.",
+        f"It has {counted(client.samples, 'sample')}{later} of its own, and was tested on "
+        f"{counted(client.test, 'sample')} that nobody learned from.",
         gain_of_client(run, client),
     ]
     if answers is not None:
         count, right, sure = answers.sum(axis=0)
         if count:
-            told.append(
-                f"Its answers are {percent(sure / count)} confident on average, and "
-                f"{percent(right / count)} of them are right."
-            )
-    elif math.isfinite(coverage):
-        told.append(f"Its 90% band contains {percent(coverage)} of its test points.")
+            told.append(_sure_and_right(sure / count, right / count))
+    elif math.isfinite(client.coverage_90):
+        told.append(f"Its 90% band contains {percent(client.coverage_90)} of its test points.")
     if weights is not None and len(weights) > 1:
         strongest = int(np.argmax(weights))
         if weights[strongest] > ONE_PARTICLE:
-            share = percent(weights[strongest])
-            told.append(
-                f"It relies on one particle, number {strongest + 1} ({share} of the weight)."
-            )
+            share = f"({percent(weights[strongest])} of the weight)"
+            told.append(f"It relies on one particle, number {strongest + 1} {share}.")
         else:  # as many equal weights would have the same sum of squares
             count = number(1 / float((weights**2).sum()), 1)
             told.append(f"Its weight is spread over about {count} of {len(weights)} particles.")
     return told
 
 
-def gain_of_client(run: Run, client: Judgement) -> str:
+def _sure_and_right(sure: float, right: float, digits: int = 0) -> str:
+    return (
+        f"Its answers are {percent(sure, digits)} confident on average, and {percent(right, digits)} "
+        "of them are right."
+    )
+
+
+def gain_of_client(run: Run, client: Any) -> str:
     """Say what federating did for one client."""
-    alone, lead = going_alone(run), run.measures[0]
+    alone, lead = run.alone, run.measures[0]
     if alone is None:
         return "What federating did for it is not known: no method that goes alone was run."
     if not math.isfinite(client.gain):
@@ -545,42 +499,37 @@ def gain_of_client(run: Run, client: Judgement) -> str:
     )
     if client.gain == 0:
         return f"Federating makes no difference for this client: {values}."
-    beyond = {
-        "helped": ", more than chance would explain",
-        "hurt": ", more than chance would explain",
-        "chance": ", which could be due to chance",
-        "unknown": "",
-    }[client.verdict]
+    beyond = {"chance": ", which could be due to chance", "unknown": ""}.get(
+        client.verdict, ", more than chance would explain"
+    )
     return f"Compared with going alone it has {lead.say_gain(client.gain)}{beyond}: {values}."
 
 
-def notes(client: Judgement) -> tuple[str, ...]:
+def notes(client: Any) -> tuple[str, ...]:
     """Return what to be careful about with this client, in a word or two each."""
-    found = {
-        "over-confident": client.overconfident,
-        "better alone": client.verdict == "hurt",
-        "little data": client.few_samples,
-    }
-    return tuple(words for words, holds in found.items() if holds)
+    hurt = client.verdict == "hurt"
+    found = zip(NOTES, (client.overconfident, hurt, client.few_samples), strict=True)
+    return tuple(note for note, holds in found if holds)
 
 
-def client_warnings(run: Run, client: Judgement, coverage: float) -> list[str]:
+def client_warnings(run: Run, client: Any) -> list[str]:
     """Say what to be careful about with this client; the tests are those of the warnings on top."""
-    overconfident = (
-        "It is over-confident: fewer of its answers are right than their confidence says, by more "
-        "than chance would explain."
-        if run.classification
-        else f"It is over-confident: its 90% band contains {percent(coverage)} of its {client.test} "
-        "test points, fewer than chance would explain."
+    inside = f"{percent(client.coverage_90)} of its {client.test} test points"
+    sure = f"its 90% band contains {inside}, fewer than chance would explain."
+    if run.classification:
+        sure = (
+            "fewer of its answers are right than their confidence says, by more than chance would "
+            "explain."
+        )
+    texts = (
+        f"It is over-confident: {sure}",
+        "It does better alone, by more than chance would explain.",
+        f"It has fewer than {FEW_SAMPLES} samples: its predictions are mostly the prior, which the "
+        "data of the others shaped.",
     )
-    told = {
-        "over-confident": overconfident,
-        "better alone": "It does better alone, by more than chance would explain.",
-        "little data": f"It has fewer than {FEW_SAMPLES} samples: its predictions are mostly the "
-        "prior, which the data of the others shaped.",
-    }
+    told = [text for note, text in zip(NOTES, texts, strict=True) if note in notes(client)]
     rough = f"It has fewer than {FEW_TESTS} test samples: the numbers of this client are rough."
-    return [told[note] for note in notes(client)] + [rough] * client.few_tests
+    return told + [rough] * client.few_tests
 
 
 # ---- Certificates
@@ -616,17 +565,17 @@ def certificates(document: Facts) -> list[str]:
                 f"{number(facts['networks_test_risk'])}."
             )
         found.append(text)
-    return [*found, *(verdict(document[row], document) for row in ("federation", "newcomers"))]
+    averages = (document["federation"], False), (document["newcomers"], True)
+    return [*found, *(_verdict(row, document["loss"], new) for row, new in averages)]
 
 
-def verdict(row: Facts, document: Facts) -> str:
-    """Return what one certificate says and rests on."""
-    loss, newcomers = document["loss"], row is document["newcomers"]
-    who = f"a model drawn from the {row['posterior']} of {row['subject']}"
-    if newcomers:
-        who = "the average client yet to come"
-    elif row is document["federation"]:
-        who = "the clients' average, weighted by beta, over models from their Gibbs posteriors"
+def _verdict(row: Facts, loss: Facts, newcomers: bool) -> str:
+    """Return what the certificate of an average says and rests on."""
+    who = (
+        "the average client yet to come"
+        if newcomers
+        else "the clients' average, weighted by beta, over models from their Gibbs posteriors"
+    )
     if row["vacuous"]:
         text = (
             f"No statement: the bound {row['bound']:.4g} for {who} is not below {loss['b']:g}, "
@@ -638,18 +587,19 @@ def verdict(row: Facts, document: Facts) -> str:
         f"({loss['name']}) of at most {row['bound']:.4g}"
     )
     text += "." if newcomers else f"; on the samples it is {row['empirical_risk']:.4g}."
-    premises = [c for c in row["conditions"] if c["kind"] == "premise"]
-    reasons = {
-        status: "; ".join(f"{c['name']} ({c['reason']})" for c in premises if c["status"] == status)
+    broken, assumed = (
+        "; ".join(
+            f"{c['name']} ({c['reason']})"
+            for c in row["conditions"]
+            if c["kind"] == "premise" and c["status"] == status
+        )
         for status in ("does not hold", "assumed")
-    }
-    if broken := reasons["does not hold"]:
+    )
+    if broken:
         return f"NOT VALID, because a premise does not hold: {broken}. {text}"
-    if newcomers:
-        return text
-    if assumed := reasons["assumed"]:
+    if assumed and not newcomers:
         return f"{text} This rests on what is assumed, not proved: {assumed}."
-    return text + " Every premise that can be checked holds."
+    return text if newcomers else f"{text} Every premise that can be checked holds."
 
 
 def conditions(document: Facts) -> list[dict[str, str]]:
@@ -657,35 +607,31 @@ def conditions(document: Facts) -> list[dict[str, str]]:
 
     Where reasons differ from client to client, that of the first client is given.
     """
-    named = [(GROUP_TITLES[row["group"]], row) for row in document["clients"]]
-    named += [
-        ("Federation", document["federation"]),
-        ("Future clients", document["newcomers"]),
-    ]
-    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for who, row in named:
-        for condition in (*row["conditions"], *filter(None, [row.get("participation")])):
-            statuses = reasons.setdefault((who, condition["name"]), {})
-            first = f"{row['subject']}: {condition['reason']}"
-            found = statuses.setdefault(condition["status"], [first])
-            found.append(condition["reason"])
+    rows = [(GROUP_TITLES[row["group"]], row) for row in document["clients"]]
+    rows += [("Federation", document["federation"]), ("Future clients", document["newcomers"])]
+    columns = ["who", "name", "status", "reason", "subject"]
+    table = pd.DataFrame(
+        [
+            (who, *(condition[key] for key in columns[1:4]), row["subject"])
+            for who, row in rows
+            for condition in (*row["conditions"], *filter(None, [row.get("participation")]))
+        ],
+        columns=columns,
+    )
     merged: dict[tuple[str, str, str], list[str]] = {}
-    for (who, name), statuses in reasons.items():
-        total = sum(len(found) - 1 for found in statuses.values())
-        for status, (first, *found) in statuses.items():
-            share = f" for {len(found)} of {total}" if len(found) < total else ""
-            reason = found[0] if len(set(found)) == 1 else first
-            merged.setdefault((name, status + share, reason), []).append(who)
+    for (who, name), own in table.groupby(["who", "name"], sort=False):
+        for status, found in own.groupby("status", sort=False):
+            share = f" for {len(found)} of {len(own)}" if len(found) < len(own) else ""
+            reason = found["reason"].iloc[0]
+            if found["reason"].nunique() > 1:
+                reason = f"{found['subject'].iloc[0]}: {reason}"
+            merged.setdefault((name, f"{status}{share}", reason), []).append(who)
     return [
         {"who": ", ".join(who), "name": name, "status": status, "reason": reason}
         for (name, status, reason), who in merged.items()
     ]
 
 
-def _named(names: list[str]) -> str:
-    rest = len(names) - NAMED_CLIENTS
-    return ", ".join(names[:NAMED_CLIENTS]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _ordinal(place: int) -> str:
-    return f"{place}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(place, 'th') }"
+def _named(names: Iterable[str]) -> str:
+    first, rest = list(names)[:NAMED_CLIENTS], list(names)[NAMED_CLIENTS:]
+    return ", ".join(first) + (f" and {len(rest)} more" if rest else "")

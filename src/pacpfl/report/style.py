@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup
 from matplotlib import style
@@ -24,7 +24,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter, SymmetricalLogLocator
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 INK = "#20262e"
 WIDTH = 6.6  # inches; at 600 pixels the 9 point text is still 11 pixels high
@@ -41,28 +41,17 @@ DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (
 # These methods look the same in every report, whichever others a run holds.
 KNOWN_METHODS = ("pacpfl", "vanilla", "pooled", "pfedgp", "fedavg", "mtl", "maml", "pfedbayes")
 
+AXES_IN_INK = ("axes.edgecolor", "axes.labelcolor", "axes.titlecolor")
 SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color", *AXES_IN_INK), INK),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.7),
+    **dict.fromkeys(("font.size", "axes.labelsize"), 9.0),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8.5),
     "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 9.0,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "legend.fontsize": 8.5,
     "legend.frameon": False,
+    "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.linewidth": 0.7,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.formatter.useoffset": False,
@@ -73,8 +62,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """What makes a method recognisable in every figure."""
 
     colour: str
@@ -86,15 +74,9 @@ def looks(methods: Collection[str]) -> dict[str, Look]:
     """Give each method a look: the known ones have their own, others take what is left."""
     taken = {name: KNOWN_METHODS.index(name) for name in methods if name in KNOWN_METHODS}
     free = (number for number in itertools.count() if number not in taken.values())
-    numbers = {name: taken[name] if name in taken else next(free) for name in methods}
-    return {
-        name: Look(
-            COLOURS[number % len(COLOURS)],
-            MARKERS[number % len(MARKERS)],
-            DASHES[number % len(DASHES)],
-        )
-        for name, number in numbers.items()
-    }
+    numbers = [taken[name] if name in taken else next(free) for name in methods]
+    each = ([kind[n % len(kind)] for n in numbers] for kind in (COLOURS, MARKERS, DASHES))
+    return dict(zip(methods, map(Look, *each), strict=True))
 
 
 @contextmanager
@@ -123,20 +105,13 @@ def logarithmic(axes: Axes, symmetric: bool = False) -> None:
 
     A symmetric axis is straight between -1 and 1.
     """
-    if symmetric:
-        axes.set_xscale("symlog", linthresh=1)
-        locator = SymmetricalLogLocator(base=10, linthresh=1)
-        locator.set_params(numticks=5)
-        axes.xaxis.set_major_locator(locator)
-    else:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(numticks=5))
+    axes.set_xscale("symlog" if symmetric else "log", **{"linthresh": 1} if symmetric else {})
+    axes.locator_params("x", numticks=5)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     label = axes.get_xlabel()
-    axes.set_xlabel(
-        f"{label[:-1]}, logarithmic)" if label.endswith(")") else f"{label}, logarithmic"
-    )
+    bracket = ")" * label.endswith(")")
+    axes.set_xlabel(f"{label.removesuffix(')')}, logarithmic{bracket}")
 
 
 def legend(figure: Figure, handles: Sequence[Artist], length: float = 2.5) -> None:
@@ -152,11 +127,6 @@ def key(label: str, look: Look | None = None, **changes: Any) -> Line2D:
     if look is not None:
         style |= {"color": look.colour, "linestyle": look.dash, "marker": look.marker}
     return Line2D([], [], label=short(label), **(style | changes))
-
-
-def mark(label: str, marker: str, **changes: Any) -> Line2D:
-    """Make a mark for the legend, in ink where nothing else is said."""
-    return key(label, marker=marker, linestyle="none", **changes)
 
 
 def short(name: str, length: int = 28) -> str:
@@ -187,6 +157,17 @@ def as_svg(figure: Figure) -> str:
     return target.getvalue()
 
 
+class Shown(NamedTuple):
+    """A figure, where it stands, how to read it, and what it shows for those who cannot see it."""
+
+    name: str  # of its files
+    section: str
+    title: str
+    caption: str
+    alternative: str
+    figure: Figure
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A figure as files and as a piece of the page, with how to read it and what it shows."""
@@ -213,11 +194,8 @@ def inline(svg: str, name: str, alternative: str) -> str:
     many figures and an id may occur once. The root loses its fixed size and rules: the page's
     own style sheet sets both, and a style inside an inline figure would reach the whole page.
     """
-    start = svg.index("<svg")
-    svg = svg[start:].strip()
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.S)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.S)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^\")]+)", svg))
     svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
     svg = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", svg)

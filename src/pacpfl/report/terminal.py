@@ -10,26 +10,26 @@ from types import FrameType
 from rich import progress
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pacpfl.engine.simulate import Progress
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.report import sentences
 from pacpfl.report.folder import Facts
-from pacpfl.report.measures import ACCURACY, BRIER, CE, COVERAGE_90, NLL, RSMSE, number, plus_minus
+from pacpfl.report.measures import ACCURACY, CLASS_MEASURES, RANKED, number, plus_minus
 from pacpfl.run import Watcher
 
 CLIENTS_SHOWN = 12  # per group; the rest is in certificates.json
 
 
-class Bar:
-    """A bar of what is done, where there is a terminal; use it in a `with`."""
+class Bar(progress.Progress):
+    """A bar of what is done, by default where there is a terminal; use it in a `with`."""
 
     def __init__(
-        self, console: Console, title: str = "starting", shown: bool | None = None
+        self, title: str, shown: bool | None = None, console: Console | None = None
     ) -> None:
-        self.rich = progress.Progress(
+        super().__init__(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(),
@@ -38,34 +38,27 @@ class Bar:
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.fields[words]}", markup=False),
             console=console,
-            disable=not (console.is_terminal if shown is None else shown),
         )
-        self.task = self.rich.add_task(title, total=None, speed="", words="")
-        self.start: tuple[int, float] | None = None
-
-    def __enter__(self) -> Bar:
-        self.rich.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.rich.stop()
+        self.disable = not (self.console.is_terminal if shown is None else shown)
+        self.stage(title)
 
     def stage(self, title: str) -> None:
         """Begin something new: to rich, `reset(total=None)` means that the total stays as it was."""
-        self.start = None
-        self.rich.remove_task(self.task)
-        self.task = self.rich.add_task(title, total=None, speed="", words="")
+        self.first: tuple[int, float] | None = None  # round, and seconds
+        for task in self.task_ids:
+            self.remove_task(task)
+        self.shown = self.add_task(title, total=None, speed="", words="")
 
     def count(self, done: int, total: int, words: str) -> None:
         """Show how many are done, and what there is to say about them."""
-        self.rich.update(self.task, completed=done, total=total, words=words)
+        self.update(self.shown, completed=done, total=total, words=words)
 
     def rounds(self, now: Progress) -> None:
         """Show the rounds of a training, their speed, and how well it goes."""
-        first, began = self.start = self.start or (now.round, now.seconds)
-        elapsed = now.seconds - began
-        speed = (now.round - first) / elapsed if elapsed > 0 else 0.0
-        self.rich.update(self.task, speed=f"{speed:.0f} rounds/s" if speed else "")
+        first, began = self.first = self.first or (now.round, now.seconds)
+        if now.seconds > began:
+            speed = (now.round - first) / (now.seconds - began)
+            self.update(self.shown, speed=f"{speed:.0f} rounds/s")
         self.count(now.round, now.rounds, latest(now.diagnostics))
 
 
@@ -92,37 +85,30 @@ def watching(console: Console, title: str = "starting") -> Iterator[Watcher]:
 
     before = signal.signal(signal.SIGINT, ask)
     try:
-        with Bar(console, title) as bar:
+        with Bar(title, console=console) as bar:
             yield Watcher(bar.stage, bar.rounds, bar.count, lambda: asked)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def training_bar(shown: bool, title: str) -> Bar:
-    """Return a bar for a training in a terminal or a notebook, or for nobody."""
-    return Bar(Console(), title, shown)
-
-
 def print_results(results: Mapping[str, MethodResult]) -> None:
     """Print the measures that people look at first, and what to know of them, to standard output."""
     tables = {result.about["title"]: summarise(result.groups) for result in results.values()}
-    every = [measured for groups in tables.values() for measured in groups.values()]
-    classes = any(ACCURACY.key in measured for measured in every)
-    shown = (ACCURACY, CE, NLL, BRIER) if classes else (RSMSE, CE, NLL, COVERAGE_90)
+    classes = any(ACCURACY.key in means for groups in tables.values() for means in groups.values())
+    shown = CLASS_MEASURES if classes else RANKED
     table = Table(
+        Column("method", overflow="fold"),
+        Column("clients", no_wrap=True),
+        *(Column(measure.title, justify="right", no_wrap=True) for measure in shown),
         title="Mean over clients \N{PLUS-MINUS SIGN} 95% interval",
         title_justify="left",
         box=SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("method", overflow="fold")
-    table.add_column("clients", no_wrap=True)
-    for measure in shown:
-        table.add_column(measure.title, justify="right", no_wrap=True)
     for title, groups in tables.items():
-        for group, measured in groups.items():
-            cells = (measured[measure.key] for measure in shown)
+        for group, means in groups.items():
+            cells = (means[measure.key] for measure in shown)
             table.add_row(title, group, *(plus_minus(c["mean"], c["ci95"]) for c in cells))
     Console(highlight=False).print(table)
     for result in results.values():
@@ -137,23 +123,28 @@ def print_certificates(document: Facts, console: Console) -> None:
     hidden = sum(max(0, facts["clients"] - CLIENTS_SHOWN) for facts in document["groups"].values())
     if hidden:
         console.print(f"{hidden} more clients are in certificates.json.")
-    console.print(_conditions(document))
+    heads, title = ("for", "condition", "status", "why"), "What they rest on"
+    table = Table(*heads, title=title, title_justify="left")
+    for row in sentences.conditions(document):
+        table.add_row(*(Text(row[key]) for key in ("who", "name", "status", "reason")))
+    console.print(table)
     for sentence in sentences.certificates(document):
         console.print(Text(sentence), soft_wrap=False)
 
 
 def _clients(document: Facts) -> Table:
     loss = document["loss"]
-    title = f"{loss['name']}, largest value {loss['b']:g}, delta {document['delta']:g}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("client", overflow="fold")
-    for name in ("samples", "own risk", "KL", "bound", "in use", "test risk", "beta"):
-        table.add_column(name, justify="right")
-    table.add_column("standing")
-    table.add_column("shared prior")
+    numeric = ("samples", "own risk", "KL", "bound", "in use", "test risk", "beta")
+    table = Table(
+        Column("client", overflow="fold"),
+        *(Column(name, justify="right") for name in numeric),
+        *("standing", "shared prior"),
+        title=f"{loss['name']}, largest value {loss['b']:g}, delta {document['delta']:g}",
+        title_justify="left",
+    )
     for group in document["groups"]:
         rows = [row for row in document["clients"] if row["group"] == group]
-        for index, row in enumerate(rows[:CLIENTS_SHOWN]):
+        for row in rows[:CLIENTS_SHOWN]:
             table.add_row(
                 Text(row["client"]),
                 str(row["samples"] + row["later"]),
@@ -165,15 +156,6 @@ def _clients(document: Facts) -> Table:
                 number(row["beta"], 0),
                 row["verdict"],
                 "helps" if row["participation"]["margin"] >= 0 else "costs",
-                end_section=index == min(CLIENTS_SHOWN, len(rows)) - 1,
             )
-    return table
-
-
-def _conditions(document: Facts) -> Table:
-    table = Table(title="What they rest on", title_justify="left")
-    for name in ("for", "condition", "status", "why"):
-        table.add_column(name)
-    for row in sentences.conditions(document):
-        table.add_row(*(Text(row[key]) for key in ("who", "name", "status", "reason")))
+        table.add_section()
     return table

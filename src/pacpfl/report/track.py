@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from pacpfl import config as configuration
 from pacpfl.config import Config, differing, flat
@@ -22,14 +21,6 @@ from pacpfl.errors import InputError
 from pacpfl.files import Facts
 from pacpfl.folder import MethodResult, make_folder, summarise
 from pacpfl.run import Watcher
-
-
-class Tracker(Protocol):
-    def numbers(self, values: Mapping[str, float], step: int) -> None:
-        """Record values by name, as they are after so many rounds."""
-        ...
-
-    def close(self, complete: bool) -> None: ...
 
 
 class TensorBoard:
@@ -42,6 +33,7 @@ class TensorBoard:
         self.writer.add_text("config", "```\n" + configuration.dump(config) + "```")
 
     def numbers(self, values: Mapping[str, float], step: int) -> None:
+        """Record values by name, as they are after so many rounds."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
@@ -74,6 +66,7 @@ class MLflow:
         self.client.set_terminated(self.run, "FINISHED" if complete else "KILLED")
 
 
+Tracker = TensorBoard | MLflow
 TRACKERS: dict[str, tuple[str, Callable[[Path, Config], Tracker]]] = {
     "tensorboard": ("tensorboardX", TensorBoard),
     "mlflow": ("mlflow", MLflow),
@@ -82,56 +75,50 @@ TRACKERS: dict[str, tuple[str, Callable[[Path, Config], Tracker]]] = {
 
 @dataclass
 class Tracked:
-    """A watcher that tells the trackers, too."""
+    """Trackers behind a watcher: `watcher` does all that `before` does, and tells them."""
 
-    watcher: Watcher
+    before: Watcher
     trackers: Sequence[Tracker]
+    title: str = ""  # of the method that is trained
     complete: bool = False
+
+    @property
+    def watcher(self) -> Watcher:
+        told = replace(self.before, stage=self._stage, progress=self._progress)
+        return told if self.trackers else self.before
+
+    def _stage(self, text: str) -> None:
+        self.title = text.partition(":")[0]
+        self.before.stage(text)
+
+    def _progress(self, now: Progress) -> None:
+        self._tell(now.diagnostics | {"seconds": now.seconds}, self.title, now.round)
+        if self.before.progress is not None:
+            self.before.progress(now)
 
     def finish(self, results: Mapping[str, MethodResult]) -> None:
         """Record the metrics of all methods, at the round in which each ended."""
         for result in results.values():
             title, step = result.about["title"], int(result.about.get("rounds", 0))
-            values = {
-                f"{title}/{group}/{metric}": cell["mean"]
-                for group, measured in summarise(result.groups).items()
-                for metric, cell in measured.items()
-            }
-            self.tell(values, step)
+            for group, measured in summarise(result.groups).items():
+                means = {metric: cell["mean"] for metric, cell in measured.items()}
+                self._tell(means, f"{title}/{group}", step)
         self.complete = True
 
-    def tell(self, values: Mapping[str, float], step: int) -> None:
+    def _tell(self, values: Mapping[str, float], of: str, step: int) -> None:
         """Record the finite values; names get underscores for spaces, which both programs keep."""
-        finite = {
-            name.replace(" ", "_"): value for name, value in values.items() if math.isfinite(value)
-        }
+        names = {f"{of}/{name}".replace(" ", "_"): value for name, value in values.items()}
         for tracker in self.trackers:
-            tracker.numbers(finite, step)
+            tracker.numbers({name: v for name, v in names.items() if math.isfinite(v)}, step)
 
 
 @contextmanager
 def tracked(
     names: Sequence[str], out: Path, config: Config, watcher: Watcher | None = None
 ) -> Iterator[Tracked]:
-    """Put trackers behind a watcher: `Tracked.watcher` does all that it does, and tells them."""
-    before = watcher or Watcher()
+    """Put trackers behind a watcher, and close them when the run ends or breaks off."""
     trackers = [open_tracker(name, out, config) for name in dict.fromkeys(names)]
-    title = ""
-
-    def stage(text: str) -> None:
-        nonlocal title
-        title = text.partition(":")[0]
-        before.stage(text)
-
-    def progress(now: Progress) -> None:
-        speed = {"seconds": now.seconds}
-        values = {f"{title}/{name}": value for name, value in (now.diagnostics | speed).items()}
-        tracking.tell(values, now.round)
-        if before.progress is not None:
-            before.progress(now)
-
-    watched = replace(before, stage=stage, progress=progress) if trackers else before
-    tracking = Tracked(watched, trackers)
+    tracking = Tracked(watcher or Watcher(), trackers)
     try:
         yield tracking
     finally:
