@@ -37,7 +37,7 @@ from pacpfl.data.site_folder import write_client_file
 from pacpfl.sites import participation
 from pacpfl.sites.kits import ABOUT, Project, provision
 from pacpfl.sites.session import Console
-from pacpfl.sites.supervisor import Unreachable
+from pacpfl.sites.terms import Unreachable
 
 ADMIN = "admin@bench.org"
 MEDIAN_GOAL, TOTAL_GOAL = 0.3, 180.0  # seconds

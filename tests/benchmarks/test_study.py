@@ -63,32 +63,24 @@ def tables_with(medians: dict[Sizes, dict[str, float]]) -> dict[Sizes, harness.T
     return {sizes: harness.summarise(own, next(iter(own)), "t") for sizes, own in times.items()}
 
 
-def test_the_progress_bar_ends_full(asked: list[Any], tmp_path: Path) -> None:
+def test_every_measurement_has_its_place_and_the_progress_bar_ends_full(asked, tmp_path):
+    """A first call finds an empty cache, then a warm one; scaling changes one number at a time."""
     report = Steps()
     study.measure_ceiling(tmp_path, report)
-    for measured in (study.compilation, study.scaling, study.streaming, study.personal):
-        measured(TINY, tmp_path, report)
-    assert report.done == study.count_steps(TINY) - len(TINY.table)
-    assert [name for name, _, _ in asked].count("round") == 4 + 1 + 2 + 3
-
-
-def test_first_calls_find_an_empty_cache_and_then_a_warm_one(asked, tmp_path):
-    sheet = study.compilation(TINY, tmp_path, Steps())
+    asked.clear()
+    sheet = study.compilation(TINY, tmp_path, report)
     assert [cache for _, cache, _ in asked] == 2 * ["compiled-5"] + 2 * ["compiled-6"]
     assert [row[1:] for row in sheet.rows] == 2 * [("empty", 2.5, 2.0), ("warm", 2.5, 2.0)]
-
-
-def test_scaling_changes_one_number_at_a_time(asked: list[Any], tmp_path: Path) -> None:
-    sheets = study.scaling(TINY, tmp_path, Steps())
+    asked.clear()
+    sheets = study.scaling(TINY, tmp_path, report)
     seen = [(a["samples"], a["particles"], a["clients"]) for _, _, a in asked]
     assert seen == [(5, 2, 6), (5, 1, 2), (5, 2, 2), (5, 2, 1), (5, 2, 2), (5, 2, 3)]
     assert [row[1] for sheet in sheets for row in sheet.rows] == [5, 1, 2, 1, 2, 3]
     assert sheets[0].rows[0][2:] == (500.0, 300.0, 100.0)
-
-
-def test_a_new_clients_figures_are_milliseconds(asked: list[Any], tmp_path: Path) -> None:
-    rows = study.personal(TINY, tmp_path, Steps()).rows
+    study.streaming(TINY, tmp_path, report)
+    rows = study.personal(TINY, tmp_path, report).rows
     assert [row[1:] for row in rows] == [(2.0, 1.0), (30.0, 2.0)]
+    assert report.done == study.count_steps(TINY) - len(TINY.table)
 
 
 def test_goals_are_judged_by_medians() -> None:

@@ -18,10 +18,9 @@ from pacpfl.engine.training import load_checkpoint
 from pacpfl.methods.base import Method
 from pacpfl.sites import participation, wire
 from pacpfl.sites.limits import Limits
-from pacpfl.sites.opening import FORM
 from pacpfl.sites.recipe import Recipe
 from pacpfl.sites.runs import replay
-from pacpfl.sites.segment import CHECKPOINT, serve
+from pacpfl.sites.segment import CHECKPOINT, FORM, AtSites
 from pacpfl.sites.site import Site
 from pacpfl.sites.terms import Outcome, Reply, Terms, give_order
 from pacpfl.types import Client, Data, Federation, Samples
@@ -145,7 +144,7 @@ class World:
         give_order(self.run, segment)
         pem = self.authority.pem if self.authority else ""
         agreed = Terms(self.name, segment, **(self.terms | terms))
-        return serve(self.net, self.recipe, "", agreed, self.run, pem)
+        return AtSites(self.net, self.recipe, "", agreed, self.run, pem).serve()
 
     def final(self) -> tuple[int, Any]:
         """Return the rounds of the checkpoint, and the server's state in it."""

@@ -14,8 +14,9 @@ from toys import StatelessToy, make_store
 from pacpfl import __version__
 from pacpfl.errors import InputError
 from pacpfl.sites import wire
-from pacpfl.sites.limits import Limits, read_limits, read_site_file, write_site_file
+from pacpfl.sites.limits import Limits, read_site_file, write_site_file
 from pacpfl.sites.site import Site
+from pacpfl.sites.terms import read_section
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Form
 
@@ -132,7 +133,6 @@ def test_sizes_are_told_only_where_allowed(tmp_path: Path) -> None:
         ({"take": {}}, "makes no sense"),
         ({"round": 4}, "none of the 4"),
         ({"round": "x"}, "makes no sense"),
-        ({"protocol": 2}, "protocol 2"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(
@@ -187,7 +187,7 @@ def test_the_sites_file_is_written_read_and_kept(tmp_path: Path) -> None:
 )
 def test_a_limit_that_is_none_is_an_error(table: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        read_limits(table, "site.toml")
+        read_section(Limits, table, "limits", "site.toml")
 
 
 def test_a_site_file_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:

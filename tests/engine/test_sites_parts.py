@@ -14,14 +14,18 @@ import pytest
 from toys import StatelessToy, Toy
 
 from pacpfl.errors import InputError
+from pacpfl.files import append_line
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.transforms import Carried, Compressed, decode, decoded, encode
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.sites import participation, states, wire
-from pacpfl.sites.job import EXECUTOR, write_job
-from pacpfl.sites.participation import Log, Seat, Watch, read, seats
-from pacpfl.sites.supervisor import Callbacks, Care, Stopped, Supervisor, Unreachable
-from pacpfl.sites.terms import Outcome, order, write_outcome
+from pacpfl.run import Watcher
+from pacpfl.sites import participation, wire
+from pacpfl.sites.kits import EXECUTOR, write_job
+from pacpfl.sites.participation import Seat, Watch, read
+from pacpfl.sites.runs import _memories
+from pacpfl.sites.states import Memories
+from pacpfl.sites.supervisor import Care, Stopped, Supervisor
+from pacpfl.sites.terms import Outcome, Unreachable, order, write_outcome
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
 
@@ -92,15 +96,29 @@ def test_sites_with_other_features_are_refused() -> None:
 # --- participation
 
 
+class Log:
+    """The log of a server, in which everybody's clients are told by their sites."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def segment(self, number: int, start: int, roster: list[Any], **more: Any) -> None:
+        entry = {"kind": "segment", "segment": number, "start": start, "roster": roster}
+        append_line(self.path, entry | more)
+
+    def round(self, number: int, clients: list[int], **more: Any) -> None:
+        append_line(self.path, {"kind": "round", "round": number, "clients": clients, **more})
+
+
 def test_rounds_after_a_lost_checkpoint_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = Log(path)
-    log.segment(1, 0, seats([("a", 2)]))
+    log.segment(1, 0, [("a", 2)])
     for number in range(5):
         log.round(number, [0, 1])
     with open(path, "ab") as file:
         file.write(b'{"kind": "round", "rou')
-    log.segment(2, 3, seats([("a", 2), ("b", 1)]))
+    log.segment(2, 3, [("a", 2), ("b", 1)])
     log.round(3, [0, 2])
     record = read(path)
     assert record.roster == (Seat("a", 0, 2), Seat("b", 2, 1)) and record.segments == 2
@@ -133,19 +151,26 @@ def test_a_damaged_log_is_an_error(lines: list[str], tmp_path: Path) -> None:
 
 
 def test_states_are_kept_as_long_as_a_server_may_ask_for_them(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, {"x": np.zeros(2)})
     for number in (0, 1, 3, 4, 6):
-        states.keep(tmp_path, 2, number, {"x": np.full(2, float(number))})
-    states.forget(tmp_path, 2, saved=4)
-    kept = sorted(int(p.stem) for p in (tmp_path / "client-000002").iterdir())
-    assert kept == [3, 4, 6], "3 is the last before the checkpoint"
-    template = {"x": np.zeros(2)}
-    assert states.recall(tmp_path, 2, 3, template)["x"][0] == 3
-    assert states.latest(tmp_path, 2, template)["x"][0] == 6
-    assert states.latest(tmp_path, 1, template) is None
+        memories.keep([2], {"x": np.full((1, 2), float(number))}, number, saved=number // 6 * 4)
+    assert memories.kept(2) == [3, 4, 6], "3 is the last before the checkpoint"
+    assert memories.recall(2, 3)["x"][0] == 3
+    assert memories.kept(1) == []
     with pytest.raises(Refused, match="client 2 kept after round 1 is not here"):
-        states.recall(tmp_path, 2, 1, template)
+        memories.recall(2, 1)
     with pytest.raises(Refused, match="shape"):
-        states.recall(tmp_path, 2, 3, {"x": np.zeros(3)})
+        Memories(tmp_path, {"x": np.zeros(3)}).recall(2, 3)
+
+
+def test_clients_who_keep_nothing_are_not_asked_for_it(tmp_path: Path) -> None:
+    """Also where an update was too small for its rounding to be kept."""
+    for pattern in ((), {"residual": np.zeros(0)}):
+        memories = Memories(tmp_path, pattern)
+        memories.keep([0, 1], jax.tree.map(lambda a: a[None], pattern), 3, saved=0)
+        assert not list(tmp_path.iterdir())
+        for rows in jax.tree.leaves(_memories(memories, [0, 1])):
+            assert rows.shape == (2, 0)
 
 
 # --- compression
@@ -229,7 +254,7 @@ class Fake:
         segment, what = self.place + 1, self.script[self.place]
         log = Log(self.log)
         done = len(read(self.log).rounds)
-        log.segment(segment, done, seats([("a", 1), ("b", 1)]), sites=["a", "b"], refused={})
+        log.segment(segment, done, [("a", 1), ("b", 1)], sites=["a", "b"], refused={})
         if what != "stuck":
             missing = ["b"] if what == "without b" else []
             log.round(done, [0, 1], sites=["a"], missing=missing, curves={"loss": 1.0})
@@ -264,8 +289,8 @@ CARE = Care(
 
 
 def supervised(tmp_path: Path, fake: Fake, care: Care = CARE, **told: Any) -> Outcome:
-    quiet = Callbacks(sleep=lambda seconds: None, **told)
-    return Supervisor(lambda: fake, tmp_path, "0123abcd", 5, care, quiet).run()
+    pause = told.pop("sleep", lambda seconds: None)
+    return Supervisor(fake, tmp_path, "0123abcd", 5, care, Watcher(**told), pause).run()
 
 
 @pytest.mark.parametrize("script", [["finish"], ["crash", "reboot", "crash", "finish"]])
@@ -304,16 +329,16 @@ def test_a_site_that_is_back_gets_a_new_segment(tmp_path: Path) -> None:
 
 
 def test_it_waits_for_a_server_that_does_not_answer(tmp_path: Path) -> None:
-    fake, tries = Fake(tmp_path, ["finish"]), []
+    tries = []
 
-    def connect() -> Fake:
-        tries.append(1)
-        if len(tries) < 4:
-            raise Unreachable("not yet")
-        return fake
+    class Late(Fake):
+        def connected(self) -> dict[str, float]:
+            tries.append(1)
+            if len(tries) < 4:
+                raise Unreachable("not yet")
+            return super().connected()
 
-    quiet = Callbacks(sleep=lambda seconds: None)
-    assert Supervisor(connect, tmp_path, "0123abcd", 5, CARE, quiet).run().finished
+    assert supervised(tmp_path, Late(tmp_path, ["finish"])).finished
     assert len(tries) == 4
 
 
@@ -328,8 +353,7 @@ def test_it_waits_for_the_sites_it_was_told_of(tmp_path: Path) -> None:
         if len(pauses) == 3:
             fake.here["b"] = 1e12
 
-    told = Callbacks(stage=stages.append, sleep=sleep)
-    assert Supervisor(lambda: fake, tmp_path, "0123abcd", 5, CARE, told).run().finished
+    assert supervised(tmp_path, fake, stage=stages.append, sleep=sleep).finished
     assert stages == ["waiting for b", "training at 2 sites"] and fake.submitted == [["a", "b"]]
 
 
@@ -346,7 +370,7 @@ def test_silence_is_forgiven_once_the_site_is_heard_of_again(tmp_path: Path) -> 
     watch = Watch(path, 5, lambda progress: None, lambda: now[0])
     watch.begin(1, ["a", "b"])
     log = Log(path)
-    log.segment(1, 0, seats([("a", 1), ("b", 1)]), sites=["a", "b"], refused={})
+    log.segment(1, 0, [("a", 1), ("b", 1)], sites=["a", "b"], refused={})
     log.round(0, [0], sites=["a"], missing=["b"])
     watch.read()
     assert watch.waiting({"a": 99.0, "b": 99.0}) == {}, "not heard of since"
@@ -360,6 +384,6 @@ def test_a_site_that_refused_does_not_end_a_segment(tmp_path: Path) -> None:
     watch = Watch(path, 5, lambda progress: None, lambda: 100.0)
     watch.begin(1, ["a", "b"])
     log = Log(path)
-    log.segment(1, 0, seats([("a", 1)]), sites=["a"], refused={"b": "limits"})
+    log.segment(1, 0, [("a", 1)], sites=["a"], refused={"b": "limits"})
     watch.read()
     assert watch.waiting({"a": 200.0, "b": 200.0}) == {}

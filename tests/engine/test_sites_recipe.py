@@ -12,6 +12,7 @@ from pacpfl.build import build_federation
 from pacpfl.config import Config
 from pacpfl.data.settings import DataSettings, TableSettings
 from pacpfl.errors import InputError
+from pacpfl.methods import registry
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.methods.registry import build_method
 from pacpfl.methods.transforms import Private
@@ -46,6 +47,17 @@ def test_a_private_run_is_private_at_both_ends() -> None:
     assert (known.privacy, known.clip) == ("gaussian", 0.7)
     assert isinstance(known.build(FORM), Private)
     assert recipe_of(config, "fedavg").privacy == "none"
+
+
+def test_a_private_method_of_another_package_is_private_at_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = {**registry.entries(), "theirs": replace(registry.entry("pacpfl"), name="theirs")}
+    monkeypatch.setattr(registry, "entries", lambda: every)
+    config = replace(CONFIG, privacy=PrivacySettings(mode="gaussian", epsilon=2.0, clip=0.7))
+    known = recipe_of(config, "theirs")
+    assert isinstance(known.build(FORM), Private)
+    assert (known.privacy, known.clip) == ("gaussian", 0.7)
 
 
 def test_what_cannot_be_done_across_sites_is_said() -> None:

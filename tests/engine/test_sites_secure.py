@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
+from authority import Authority
 from local_sites import ALL, LENGTHS, RUN, SHARES, WITHOUT_B, World, assert_close
 from toys import StatelessToy, Toy, make_store
 
@@ -32,16 +28,15 @@ from pacpfl.methods.transforms import Private, PrivateUpdate, summed
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
 from pacpfl.privacy.mechanisms import AdaptiveClip
-from pacpfl.secagg.certified import Passport
+from pacpfl.secagg.certified import Introduction
 from pacpfl.secagg.grid import Grid, guarantee
-from pacpfl.secagg.messages import Survivors
+from pacpfl.secagg.messages import SURVIVORS
 from pacpfl.sites import wire
 from pacpfl.sites.limits import Limits
 from pacpfl.sites.runs import prepare_run, replay
-from pacpfl.sites.secure_round import SecureRounds
-from pacpfl.sites.secure_site import SecureSite, known_as, read_passport
-from pacpfl.sites.secure_terms import (
+from pacpfl.sites.secure import (
     Agreed,
+    SecureRounds,
     accept,
     check_summable,
     from_row,
@@ -49,8 +44,9 @@ from pacpfl.sites.secure_terms import (
     propose,
     to_rows,
 )
+from pacpfl.sites.secure_site import SecureSite, known_as, read_passport
 from pacpfl.sites.segment import CHECKPOINT
-from pacpfl.sites.terms import Reply, Terms, read_terms
+from pacpfl.sites.terms import Inquiry, Reply, Terms, read_terms
 from pacpfl.sites.wire import Refused
 from pacpfl.types import Data
 
@@ -72,43 +68,6 @@ def double() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def store() -> ClientStore:
     return make_store(LENGTHS)
-
-
-class Authority:
-    """Signs certificates, as the one of a project does."""
-
-    def __init__(self) -> None:
-        self.key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
-        self.site_key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
-        self.pem = self._sign("houses", self.key, authority=True)
-
-    def _sign(
-        self, name: str, key: Any, role: str = "", days: float = 1.0, authority: bool = False
-    ) -> str:
-        subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
-        if role:
-            subject.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, role))
-        now = datetime.now(UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name(subject))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "houses")]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=3))
-            .not_valid_after(now + timedelta(days=days))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        )
-        made = builder.sign(self.key, hashes.SHA256())
-        return made.public_bytes(serialization.Encoding.PEM).decode()
-
-    def passport(self, name: str, **certificate: Any) -> Passport:
-        private = self.site_key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-        return Passport(self._sign(name, self.site_key, **certificate), private, self.pem)
 
 
 @pytest.fixture(scope="module")
@@ -293,16 +252,11 @@ def test_a_sum_out_of_range_ends_the_segment_and_names_the_reason(world: Make) -
 
 
 def secure_rounds(
-    exchange: Any, sites: dict[str, SecureSite], authority: Authority, agreed: Agreed
+    sites: dict[str, SecureSite], authority: Authority, agreed: Agreed
 ) -> SecureRounds:
     """A server's objects, to ask single steps with."""
-    opening = SimpleNamespace(
-        exchange=exchange,
-        terms=TERMS,
-        identities={n: known_as(authority.pem, n, s.introduction, RUN) for n, s in sites.items()},
-        about=lambda task, **more: wire.to_text({"task": task, "run": RUN, **more}),
-    )
-    return SecureRounds(opening, agreed)  # type: ignore[arg-type]
+    known = {n: known_as(authority.pem, n, s.introduction, RUN) for n, s in sites.items()}
+    return SecureRounds(agreed, known)
 
 
 def secure_parts(here: World) -> dict[str, SecureSite]:
@@ -317,13 +271,15 @@ def begun(world: Make, authority: Authority) -> tuple[World, SecureRounds]:
     here.net.spoil = lambda site, about, reply: reply
     here.net.asked.clear()
     agreed = propose(StatelessToy(), 2, 5, TERMS)
-    return here, secure_rounds(here.net, secure_parts(here), authority, agreed)
+    return here, secure_rounds(secure_parts(here), authority, agreed)
 
 
-def ask_round(rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
+def ask_round(net: Any, rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
+    """Return the sum and the survivors, if there are any, and who was refused."""
     take = take or {"a": [[0, -1], [1, -1]], "b": [[0, -1]], "c": [[0, -1], [1, -1]]}
-    state = {"value.value": np.zeros(2)}
-    return rounds.run(state, number, 0, take, lambda: None)
+    state, inquiry = {"value.value": np.zeros(2)}, Inquiry(net, RUN, 1.0)
+    about = {"round": number, "saved": 0, "take": take}
+    return rounds.run(inquiry, state, about, lambda: None), inquiry.refused
 
 
 def damage(site: str, about: Any, params: Any) -> None:
@@ -333,7 +289,7 @@ def damage(site: str, about: Any, params: Any) -> None:
 
 def other_survivors(site: str, about: Any, params: Any) -> None:
     names = ("a", "b") if site == "a" else ("a", "b", "c")
-    params["message"] = np.frombuffer(Survivors(names).encode(), np.uint8).copy()
+    params["message"] = np.frombuffer(SURVIVORS.write(names), np.uint8).copy()
 
 
 def others_inbox(site: str, about: Any, params: Any) -> None:
@@ -385,12 +341,12 @@ def test_a_lying_server_gets_nothing(
         return reply
 
     here.net.spoil, here.net.forge = listen, forge
-    assert ask_round(rounds).total is None
+    assert ask_round(here.net, rounds)[0] is None
     assert revealed == []
     if words:
         assert re.search(words, " ".join(refusals(here, "a")))
     here.net.forge = lambda site, about, params: None
-    assert ask_round(rounds).total is not None, "an honest attempt afterwards works"
+    assert ask_round(here.net, rounds)[0] is not None, "an honest attempt afterwards works"
 
 
 def test_a_round_cannot_be_asked_for_in_the_open(begun: tuple[World, SecureRounds]) -> None:
@@ -406,7 +362,7 @@ def test_a_round_cannot_be_asked_for_in_the_open(begun: tuple[World, SecureRound
 def test_an_attempt_is_answered_once(begun: tuple[World, SecureRounds]) -> None:
     """A server that asks for the same numbers again, for the last step twice, or to begin anew."""
     here, rounds = begun
-    assert ask_round(rounds).total is not None
+    assert ask_round(here.net, rounds)[0] is not None
     about, _, params = here.net.asked[-1]
     (reply,) = here.net.ask(["a"], params, wire.to_text(about), 1.0)
     assert "out of turn" in wire.from_text(reply.text)["refused"]
@@ -415,9 +371,9 @@ def test_an_attempt_is_answered_once(begun: tuple[World, SecureRounds]) -> None:
     for begin_again in (False, True):
         if begin_again:
             secure["a"].begin(rounds.agreed.to_json(), shown, StatelessToy(), 2, 5)
-        rounds._attempts = 0
-        again = ask_round(rounds)
-        assert again.total is None and "is over for 'a'" in again.inquiry.refused["a"]
+        rounds.attempts = 0
+        found, refused = ask_round(here.net, rounds)
+        assert found is None and "is over for 'a'" in refused["a"]
 
 
 @pytest.mark.parametrize(
@@ -444,7 +400,9 @@ def test_swapped_keys_are_refused_before_the_first_round(
     def forge(site: str, about: dict[str, Any], params: dict[str, Any]) -> None:
         if about["task"] == "begin":
             shown = about["introductions"]
-            other = {"identity": shown["b"] | {"identity": "ab" * 32}, "nothing": None}
+            honest = Introduction.decode(bytes.fromhex(shown["b"]))
+            forged = replace(honest, identity=b"\xab" * 32).encode().hex()
+            other = {"identity": forged, "nothing": None}
             shown["server" if kind == "unnamed" else "b"] = other.get(kind, swapped)
 
     here = world()
@@ -705,14 +663,13 @@ def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Au
 
         def note(self, text: str) -> None: ...
 
-    rounds = secure_rounds(Handed(), sites, authority, agreed)
+    rounds = secure_rounds(sites, authority, agreed)
     for number, names in enumerate(("abc", "ab")):
         take = {name: [[0, -1]] for name in names}
-        found = rounds.run({}, number, 0, take, lambda: None)
+        (total, _), _ = ask_round(Handed(), rounds, number, take)
         expected = agreed.grid.noise * agreed.grid.step * np.sqrt(len(names))
-        assert found.total is not None
-        assert np.std(found.total) == pytest.approx(expected, rel=0.045)
-        assert np.std(found.total) > 0.95 * method.plan.multiplier * method.clip
+        assert np.std(total) == pytest.approx(expected, rel=0.045)
+        assert np.std(total) > 0.95 * method.plan.multiplier * method.clip
 
 
 def privacy_of(method: Private) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from pacpfl.secagg.server import Server
 from pacpfl.secagg.settings import Settings, smallest_threshold
 from pacpfl.secagg.simulate import make_members
 
-COLLECTS = ("collect_keys", "collect_shares", "collect_masked", "collect_signatures", "unmask")
-
 
 class Round:
     """n clients c0, c1, ... with random integers; `values` sum without wrapping around."""
@@ -44,14 +42,7 @@ class Round:
 
     def answer(self, step: Step, name: str, told: bytes = b"") -> bytes:
         """Return what a client says to what it is told."""
-        more = {Step.ADVERTISE: (), Step.MASK: (told, self.values[name])}.get(step, (told,))
-        return getattr(self.clients[name], step.name.lower())(*more)
-
-    def collect(self, step: Step, replies: dict[str, bytes]) -> Any:
-        """Return what the server then tells each client that is left; in the end it is the sum."""
-        told = getattr(self.server, COLLECTS[step - 1])(replies)
-        left = sorted(replies.keys() - self.server.refused.keys())
-        return dict.fromkeys(left, told) if isinstance(told, bytes) else told
+        return self.clients[name].answer(step, told, self.values[name])
 
     def replies(self, step: Step, silent: Collection[str] = ()) -> dict[str, bytes]:
         """Return the messages of a step, after honest ones before it; the silent send no update."""
@@ -63,13 +54,13 @@ class Round:
 
     def told(self, step: Step, silent: Collection[str] = ()) -> dict[str, bytes]:
         """Return what the server tells each client after the messages of a step."""
-        return self.collect(step, self.replies(step, silent))
+        return self.server.collect(step, self.replies(step, silent))
 
     def finish(self, step: Step, replies: dict[str, bytes]) -> np.ndarray:
         """Return the sum when these are the messages of a step, and the rest is honest."""
-        told = self.collect(step, replies)
+        told = self.server.collect(step, replies)
         if step is Step.REVEAL:
-            return told
+            return self.server.total
         after = Step(step + 1)
         return self.finish(after, {name: self.answer(after, name, told[name]) for name in told})
 

@@ -163,7 +163,6 @@ def test_a_sum_out_of_range_is_refused() -> None:
         ({"clients": 0}, "at least one"),
         ({"noise": -1}, "larger step"),
         ({"noise": 2**24 + 1}, "larger step"),
-        ({"overflow": 0.0}, "probability of overflow"),
         ({"step": 2.0**-60}, "larger step"),
     ],
 )
@@ -188,9 +187,11 @@ def test_the_finest_step_fits_and_half_of_it_does_not(deviation: float, bits: in
 
 
 def test_clients_agree_on_every_part_of_the_grid_that_changes_numbers() -> None:
-    others = [{"step": 0.5}, {"clip": 2.0}, {"noise": 1}, {"overflow": 0.1}]
-    terms = {GRID.terms, *(replace(GRID, **other).terms for other in others)}  # type: ignore[arg-type]
-    assert len(terms) == 5
+    others = [{}, {"step": 0.5}, {"clip": 2.0}, {"noise": 1}]
+    cohort = {name: name.encode() * 32 for name in "abc"}
+    grids = [replace(GRID, **other) for other in others]  # type: ignore[arg-type]
+    terms = {grid.settings(bytes(16), 0, cohort, 3).terms for grid in grids}
+    assert len(terms) == 4
 
 
 def test_the_exact_norm_does_not_overflow() -> None:

@@ -11,7 +11,7 @@ from tampering import Round
 
 from pacpfl.errors import SecureAggregationError
 from pacpfl.secagg.messages import Envelope, Step
-from pacpfl.secagg.primitives import exchange, exchange_public, stream
+from pacpfl.secagg.primitives import exchange, exchange_public, expand
 from pacpfl.secagg.settings import Settings
 
 FIRST, SECOND = b"\x11" * 32, b"\x22" * 32
@@ -29,17 +29,13 @@ def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
     return hmac.digest(extracted, info + b"\x01", "sha256")
 
 
-def numbers(key: bytes) -> np.ndarray:
-    return np.frombuffer(stream(key, 40), dtype="<u8")
-
-
 def test_masks_are_the_streams_of_keys_derived_for_this_round(settings: Settings) -> None:
     own = hkdf(FIRST, settings.context, b"mask of one\x01a")
-    assert np.array_equal(settings.self_mask("a", FIRST), numbers(own))
+    assert np.array_equal(settings.self_mask("a", FIRST), expand(own, 5, 64))
     secret = exchange(FIRST, exchange_public(SECOND))
     both = hkdf(secret, settings.context, b"mask of a pair\x01a\x01b")
     found = settings.pair_mask("a", "b", FIRST, exchange_public(SECOND))
-    assert np.array_equal(found, numbers(both))
+    assert np.array_equal(found, expand(both, 5, 64))
     sealing = hkdf(secret, settings.context, b"shares\x01b\x01a")
     assert settings.share_key("b", "a", FIRST, exchange_public(SECOND)) == sealing
 
@@ -70,7 +66,7 @@ def test_no_mask_key_or_digest_serves_twice(settings: Settings) -> None:
 
 def test_a_signature_holds_for_one_step_sender_payload_and_round() -> None:
     party = Round()
-    envelope = Envelope.decode(party.clients["c0"].advertise())
+    envelope = Envelope.decode(party.clients["c0"].answer(Step.ADVERTISE))
     envelope.check(party.settings, Step.ADVERTISE)
     for change in ({"step": Step.AGREE}, {"sender": "c1"}, {"payload": b""}, {}):
         changed = replace(envelope, **change)

@@ -195,15 +195,6 @@ def test_the_least_noise_for_an_epsilon_is_found(epsilon: float) -> None:
         noise.noise_for(1e-9, Grid(2.0**-20, 1.0, 30, 12), 9, 1e-5)
 
 
-def test_the_shares_of_the_fewest_survivors_reach_the_deviation() -> None:
-    for sharers in (1, 2, 7, 67):
-        share = noise.noise_per_client(1.7, 2.0**-6, sharers)
-        assert sharers * share**2 >= (1.7 * 2**6) ** 2 > sharers * (share - 1) ** 2
-    for deviation, sharers in ((0.0, 3), (-1.0, 3), (1.0, 0)):
-        with pytest.raises(InputError, match="not possible"):
-            noise.noise_per_client(deviation, 0.5, sharers)
-
-
 @pytest.mark.parametrize(
     ("steps", "threshold", "delta", "rounds"),
     [(0, 3, 1e-5, 1), (1, 0, 1e-5, 1), (1, 3, 0.0, 1), (1, 3, 1e-5, 0)],

@@ -36,10 +36,7 @@ def updates_of(clients: int, dimension: int, seed: int) -> dict[str, np.ndarray]
 
 @quick
 @given(
-    clients=st.integers(2, 12),
-    adversary=st.sampled_from(KINDS),
-    wide=st.booleans(),
-    data=st.data(),
+    clients=st.integers(2, 12), adversary=st.sampled_from(KINDS), wide=st.booleans(), data=st.data()
 )
 def test_the_sum_is_exact_whoever_drops_out_when(
     clients: int, adversary: Adversary, wide: bool, data: st.DataObject
@@ -105,7 +102,7 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible() -> None:
     revealed = party.replies(Step.REVEAL)
     few = {name: revealed[name] for name in ("c0", "c1", "c4")}
     with pytest.raises(SecureAggregationError, match="nothing is revealed") as refusal:
-        party.server.unmask(few)
+        party.server.collect(Step.REVEAL, few)
     assert "3 of 5 clients are left, 4 are needed; missing: c2, c3" in str(refusal.value)
 
     # Give the server everything except the seed of c0, of which it holds three shares of four.
@@ -115,7 +112,7 @@ def test_with_fewer_shares_than_the_threshold_every_sum_is_possible() -> None:
         for holder, reply in revealed.items()
     }
     held = {settings.numbers[name]: seeds[name]["c0"] for name in few}
-    total = party.server._total.copy()
+    total = party.server.total.copy()
     for name in ("c1", "c2", "c3", "c4"):
         shares = {settings.numbers[holder]: seeds[holder][name] for holder in seeds}
         seed = primitives.join_shares(shares, primitives.share_weights(list(shares)[:4]))
@@ -141,9 +138,9 @@ def test_an_abandoned_round_stays_abandoned(step: Step) -> None:
     replies = party.replies(step)
     late = replies.pop("c1")
     with pytest.raises(SecureAggregationError, match=r"3 of 4 clients are left.*missing: c1\."):
-        party.collect(step, replies)
+        party.server.collect(step, replies)
     with pytest.raises(SecureAggregationError, match="out of turn"):
-        party.collect(step, {**replies, "c1": late})
+        party.server.collect(step, {**replies, "c1": late})
 
 
 @pytest.mark.parametrize("bits", [32, 64])

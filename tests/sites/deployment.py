@@ -17,17 +17,7 @@ from typing import Any
 import psutil
 from guard import MARK, marked
 from patience import patience
-from training import (
-    CHECKPOINT,
-    Logged,
-    Running,
-    difference,
-    final,
-    replayed,
-    settings,
-    simulated,
-    wait_for,
-)
+from training import CHECKPOINT, Logged, Running, difference, final, replayed, settings, wait_for
 
 from pacpfl.build import build_federation
 from pacpfl.config import Config
@@ -35,10 +25,9 @@ from pacpfl.data.site_folder import write_client_file
 from pacpfl.sites.kits import provision, read_project
 from pacpfl.sites.runs import prepare_run
 from pacpfl.sites.session import Console
-from pacpfl.sites.supervisor import Care, Supervisor, Unreachable
+from pacpfl.sites.supervisor import Care, Supervisor
+from pacpfl.sites.terms import Unreachable
 from pacpfl.types import Federation
-
-__all__ = ["Deployment", "Running", "difference", "settings", "simulated", "wait_for"]
 
 ADMIN = "admin@houses.org"
 SITES = ("east", "north", "west")
@@ -257,11 +246,11 @@ class Deployment:
         """`strangers`: whether sites that were added later take part as well."""
         out = self.out()
         wanted = {"deadline": 15.0, "checkpoint_rounds": CHECKPOINT, "quorum": 1} | terms
-        folder, name = prepare_run(out, config, method, wanted)
+        folder, made = prepare_run(out, config, method, wanted)
         care = Care(
             self.sites, wanted["quorum"], strangers, rejoin_seconds=3.0, wind_down_seconds=5.0
         )
-        run = self.connect, folder, name, config.train.rounds, care
+        run = self.connect(), folder, made.run, config.train.rounds, care
         running = Running(folder, lambda told: Supervisor(*run, told).run())
         self.trainings.append(running)
         return running

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deployment import ADMIN, Deployment, Running, settings, wait_for
-from training import LONG, Logged
+from deployment import ADMIN, Deployment
+from training import LONG, Logged, Running, settings, wait_for
 
 from pacpfl import config as configuration
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from deployment import Deployment, Running, settings, wait_for
+from deployment import Deployment
+from training import Running, settings, wait_for
 
 ROUNDS = 26
 KILLED_AT = 8

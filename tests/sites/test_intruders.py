@@ -20,11 +20,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from deployment import Deployment, Running, settings, wait_for
+from deployment import Deployment
+from training import Running, settings, wait_for
 
 from pacpfl import __version__
-from pacpfl.sites.job import write_job
-from pacpfl.sites.kits import command, provision
+from pacpfl.sites.kits import command, provision, write_job
 
 ROUNDS = 60
 HONEST, EVIL, NEWER, STRICT = "east", "north", "west", "south"

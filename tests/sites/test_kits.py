@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from authority import Authority
 from deployment import ADMIN, Deployment
 from typer.testing import CliRunner
 
 from pacpfl.cli.app import app
 from pacpfl.errors import InputError
+from pacpfl.sites.kits import settle
 
 PROJECT = """
 name = "houses"
@@ -50,7 +47,8 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-def test_a_site_runs_one_class_and_obeys_nobody(kits: Path) -> None:
+def test_what_a_kit_says_and_allows(kits: Path) -> None:
+    """A site runs one class and obeys nobody; the authority keeps no keys but its own."""
     resources = read(kits / "north" / "local" / "resources.json")
     assert resources["class_allow_list"] == ["pacpfl.sites.executor.SiteExecutor"]
     assert resources["class_list_enforcement_mode"] == "enforce"
@@ -58,11 +56,14 @@ def test_a_site_runs_one_class_and_obeys_nobody(kits: Path) -> None:
     assert set(permissions) == {"project_admin"}
     for right in ("byoc", "shell_commands", "operate"):
         assert permissions["project_admin"][right] == "none"
+    state = read(kits / "authority" / "houses" / "state" / "cert.json")
+    assert set(state) == {"root_cert", "root_pri_key"}
+    assert (kits / "authority").stat().st_mode & 0o077 == 0
+    about = read(kits / ADMIN / "pacpfl.json")
+    assert about["terms"] == {"quorum": 2} and about["sites"] == ["north", "south"]
 
 
 def test_the_server_keeps_its_jobs_in_its_own_kit(kits: Path) -> None:
-    from pacpfl.sites.kits import settle
-
     settle(kits / "server")
     text = (kits / "server" / "local" / "resources.json").read_text()
     assert str(kits / "server" / "store" / "jobs") in text and "/tmp/nvflare" not in text
@@ -70,39 +71,26 @@ def test_the_server_keeps_its_jobs_in_its_own_kit(kits: Path) -> None:
     assert classes == ["pacpfl.sites.controller.SitesController"]
 
 
-def test_the_authority_keeps_no_keys_but_its_own(kits: Path) -> None:
-    state = read(kits / "authority" / "houses" / "state" / "cert.json")
-    assert set(state) == {"root_cert", "root_pri_key"}
-    assert (kits / "authority").stat().st_mode & 0o077 == 0
-
-
-def test_the_administrators_kit_says_how_runs_go(kits: Path) -> None:
-    about = read(kits / "admin@houses.org" / "pacpfl.json")
-    assert about["terms"] == {"quorum": 2} and about["sites"] == ["north", "south"]
-
-
 def test_a_site_is_added_and_a_kit_renewed_by_the_same_authority(kits: Path) -> None:
     project = ["--project", str(kits.parent / "sites.toml"), "--out", str(kits)]
-    before = {
-        name: (kits / name / "startup" / "client.crt").read_text() for name in ("north", "south")
-    }
+
+    def part(name: str, file: str = "rootCA.pem") -> str:
+        return (kits / name / "startup" / file).read_text()
+
+    before = {name: part(name, "client.crt") for name in ("north", "south")}
     said = pacpfl("sites", "add", "west", *project)
     assert said.split() == [str(kits / "west")]
-    root = (kits / "north" / "startup" / "rootCA.pem").read_text()
-    assert (kits / "west" / "startup" / "rootCA.pem").read_text() == root
-    with pytest.raises(InputError, match="already"):
-        pacpfl("sites", "add", "west", *project)
-    with pytest.raises(InputError, match="no name"):
-        pacpfl("sites", "add", "../west", *project)
+    root = part("north")
+    assert part("west") == root
+    for name, words in (("west", "already"), ("../west", "no name")):
+        with pytest.raises(InputError, match=words):
+            pacpfl("sites", "add", name, *project)
     shutil.rmtree(kits / "south")
     said = pacpfl("sites", "provision", str(kits.parent / "sites.toml"), "--out", str(kits))
     assert said.split() == [str(kits / "south")]
-    assert (kits / "south" / "startup" / "rootCA.pem").read_text() == root
-    assert (kits / "south" / "startup" / "client.crt").read_text() != before["south"]
-    assert (kits / "north" / "startup" / "client.crt").read_text() == before["north"]
-
-
-def test_when_all_kits_are_there_it_says_so(kits: Path) -> None:
+    assert part("south") == root
+    assert part("south", "client.crt") != before["south"]
+    assert part("north", "client.crt") == before["north"]
     said = pacpfl("sites", "provision", str(kits.parent / "sites.toml"), "--out", str(kits))
     assert "to renew one, delete its folder first" in said
 
@@ -136,30 +124,13 @@ def test_what_is_wrong_is_named(
 def test_a_certificate_that_ends_is_told_in_time(kits: Path, tmp_path: Path) -> None:
     kit = tmp_path / ADMIN
     shutil.copytree(kits / ADMIN, kit)
-    certify(kit / "startup" / "client.crt", days=10)
+    authority, certificate = Authority(), kit / "startup" / "client.crt"
+    certificate.write_text(authority.passport("anybody", days=10).certificate)
     result = CliRunner().invoke(app, ["sites", "status", "--kit", str(kit)])
     assert "in 9 days; renew the kit" in result.output
-    certify(kit / "startup" / "client.crt", days=-1)
+    certificate.write_text(authority.passport("anybody", days=-1).certificate)
     with pytest.raises(InputError, match=r"ended on .*; renew the kit"):
         pacpfl("sites", "status", "--kit", str(kit))
-
-
-def certify(path: Path, days: int) -> None:
-    """A certificate that is valid for so many days from now; who signed it is no matter here."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "anybody")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=90))
-        .not_valid_after(now + timedelta(days=days))
-        .sign(key, hashes.SHA256())
-    )
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
 
 def test_a_renewed_kit_connects(deployment: Deployment) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from deployment import Deployment, difference, settings, simulated
+from deployment import Deployment
+from training import difference, settings, simulated
 
 ROUNDS = 20
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from deployment import Deployment, difference, settings, simulated
+from deployment import Deployment
+from training import difference, settings, simulated
 
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.privacy.ledger import FILE, read_ledger

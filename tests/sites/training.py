@@ -22,12 +22,12 @@ from pacpfl.engine.simulate import train
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.methods.registry import build_method
 from pacpfl.priors.gp import GPSettings
+from pacpfl.run import Watcher
 from pacpfl.sites import participation
 from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.runs import load_trained, prepare_run, replay
-from pacpfl.sites.segment import serve
+from pacpfl.sites.segment import AtSites
 from pacpfl.sites.site import Site
-from pacpfl.sites.supervisor import Callbacks
 from pacpfl.sites.terms import Outcome, Terms
 from pacpfl.types import Client, Federation
 
@@ -102,7 +102,7 @@ class Logged:
 class Running(Logged):
     """A training in a thread, with its progress."""
 
-    def __init__(self, folder: Path, work: Callable[[Callbacks], Outcome]) -> None:
+    def __init__(self, folder: Path, work: Callable[[Watcher], Outcome]) -> None:
         super().__init__(folder)
         self.rounds: list[int] = []
         self.stages: list[str] = []
@@ -110,11 +110,11 @@ class Running(Logged):
         self.error: BaseException | None = None
         self._stop = threading.Event()
         stop = self._stop.is_set
-        told = Callbacks(lambda now: self.rounds.append(now.round), self.stages.append, stop)
+        told = Watcher(self.stages.append, lambda now: self.rounds.append(now.round), stop=stop)
         self._thread = threading.Thread(target=self._run, args=(work, told), daemon=True)
         self._thread.start()
 
-    def _run(self, work: Callable[[Callbacks], Outcome], told: Callbacks) -> None:
+    def _run(self, work: Callable[[Watcher], Outcome], told: Watcher) -> None:
         try:
             self.outcome = work(told)
         except BaseException as error:
@@ -154,10 +154,7 @@ def final(folder: Path, config: Config, method: str = "pacpfl") -> Any:
 
 
 def replayed(
-    folder: Path,
-    config: Config,
-    clients: Mapping[str, tuple[Client, ...]],
-    method: str = "pacpfl",
+    folder: Path, config: Config, clients: Mapping[str, tuple[Client, ...]], method: str = "pacpfl"
 ) -> Any:
     """The state that the simulator's functions reach with who took part according to the log."""
     record = participation.read(folder / participation.FILE)
@@ -175,9 +172,9 @@ def replayed(
 
 def served(folder: Path, config: Config, method: str, sites: Mapping[str, Site]) -> Path:
     """The folder of a run that server and sites have played in this process, to its end."""
-    place, run = prepare_run(folder, config, method, {"encoding": "exact"})
+    place, terms = prepare_run(folder, config, method, {"encoding": "exact"})
     recipe, text = recipe_of(config, method), configuration.dump(config)
-    outcome = serve(Local(dict(sites)), recipe, text, Terms(run, 1), place)
+    outcome = AtSites(Local(dict(sites)), recipe, text, Terms(terms.run, 1), place).serve()
     assert outcome.finished, outcome
     return place
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +82,7 @@ def status(
 
     from pacpfl.sites.runs import summaries
     from pacpfl.sites.session import Console as Line
-    from pacpfl.sites.supervisor import Unreachable
+    from pacpfl.sites.terms import Unreachable
 
     runs = summaries(folder) if folder else {}
     try:
@@ -116,7 +115,7 @@ def start_server(kit: Kit) -> None:
 
     about = _ready(kit, "server")
     say(f"The server of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}.")
-    keep_running(kit, "server", say=say)
+    keep_running(kit, "server", say)
 
 
 @site_app.command("start")
@@ -151,7 +150,7 @@ def start_site(
         f"Site {about['name']} of {about['project']} runs until Ctrl-C; its log is {kit / 'log.txt'}, "
         f"what it allows stands in {kit / 'pacpfl' / FILE}."
     )
-    keep_running(kit, "site", {"PACPFL_SITE": str(own)}, say=say)
+    keep_running(kit, "site", say, PACPFL_SITE=str(own))
 
 
 @site_app.command("personalize")
@@ -200,8 +199,8 @@ def run_across(
     from pacpfl.sites.runs import train_at_sites
     from pacpfl.sites.session import Console as Line
 
-    connect = partial(Line, kit, about["name"])
-    return train_at_sites(config, folder, about, connect, watcher, fresh, demonstration)
+    line = Line(kit, about["name"])
+    return train_at_sites(config, folder, about, line, watcher, fresh, demonstration)
 
 
 def _ready(kit: Path, role: str) -> Facts:

@@ -140,15 +140,18 @@ def look_up(samples: Resident, places: Places, longest: int) -> Data:
 
 
 def initial_client_states(
-    method: Method, state: PyTree, store: ClientStore, keys: Keys, dtype: type
+    method: Method, state: PyTree, store: ClientStore, keys: Keys, dtype: type, first: int = 0
 ) -> PyTree:
-    """Return what clients keep before the first round, leading axis n; () where they keep nothing."""
+    """Return what clients keep before the first round, leading axis n; () where they keep nothing.
+
+    `first` is the number of the first of them, where others come before.
+    """
     first_states, everyone = _first_states(method), np.arange(store.clients)
     one = everyone[:1]
     shapes = jax.eval_shape(first_states, state, keys, store.gather(one, dtype), one)
     if not jax.tree.leaves(shapes):
         return shapes
-    return first_states(state, keys, store.gather(everyone, dtype), everyone)
+    return first_states(state, keys, store.gather(everyone, dtype), first + everyone)
 
 
 @compiled_once

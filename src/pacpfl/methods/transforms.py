@@ -19,7 +19,7 @@ Unit `sample`: where ln Z is a sum over samples (`Prior.coupling` says why it is
 sample's gradient is clipped, and the sum over the client's samples is sent. The client unit implies
 it.
 
-With `summed` it is the same under secure aggregation (sites.secure_terms): the sum of the updates
+With `summed` it is the same under secure aggregation (sites.secure): the sum of the updates
 already holds the sites' noise, and the server adds none.
 
 `Compressed` sends float16 or int8, with error feedback (Seide et al. 2014; Karimireddy 2019):

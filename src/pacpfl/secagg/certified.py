@@ -5,15 +5,13 @@ identity for every process. It signs
 
     "pacpfl identity 1" | purpose | name | identity       (RSA-PSS, SHA-256)
 
-with the certificate's key. A peer accepts the identity if the authority it knows has signed the
-certificate, the certificate is valid now and bears the peer's name, and its key has signed the identity
-for this purpose. Who lacks the private key of a certificate in that name cannot make such an
+with the certificate's key. Who lacks the private key of a certificate in that name cannot make such an
 introduction; an old one brings nothing, because the identity's private key is gone with its process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -29,8 +27,18 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key  #
 from cryptography.x509.oid import NameOID  # isort: skip
 
 PURPOSE = b"pacpfl identity 1"
-MOST_CERTIFICATE = 2**14  # characters
+MOST = 2**14  # bytes of a certificate, or of a signature
 PADDING = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
+
+
+@dataclass(frozen=True)
+class Introduction(wire.Message):
+    """A public key, signed by the key of a certificate, which comes along (PEM)."""
+
+    certificate: bytes
+    identity: bytes
+    signature: bytes
+    parts = (wire.up_to(MOST), wire.fixed(primitives.KEY_BYTES), wire.up_to(MOST))
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Passport:
     private: bytes = field(repr=False)
     authority: str
 
-    def introduce(self, name: str, identity: bytes, purpose: bytes) -> dict[str, str]:
+    def introduce(self, name: str, identity: bytes, purpose: bytes) -> str:
         """Introduce the Ed25519 public key `identity`, as text for a message."""
         unread = f"The private key of {name!r} cannot be read"
         with explained(unread, "renew its kit", ValueError, TypeError):
@@ -49,16 +57,18 @@ class Passport:
         if not isinstance(key, rsa.RSAPrivateKey):
             raise InputError(f"The private key of {name!r} is no RSA key; renew its kit.")
         signature = key.sign(_text(name, identity, purpose), PADDING, SHA256())
-        return {
-            "certificate": self.certificate,
-            "identity": identity.hex(),
-            "signature": signature.hex(),
-        }
+        return Introduction(self.certificate.encode(), identity, signature).encode().hex()
 
 
 def introduced(authority: str, name: str, introduction: object, purpose: bytes) -> bytes:
     """Return the identity that an introduction shows for `name`; refuse any other, with the reason."""
-    certificate, identity, signature = _parts(name, introduction)
+    try:
+        shown = Introduction.decode(bytes.fromhex(str(introduction)))
+        certificate = x509.load_pem_x509_certificate(shown.certificate)
+    except (ValueError, SecureAggregationError) as error:
+        raise SecureAggregationError(
+            f"{name!r} does not show a certificate for its keys ({error})."
+        ) from error
     root = x509.load_pem_x509_certificate(authority.encode())
     for problem in _problems(root, name, certificate):
         raise SecureAggregationError(f"The certificate of {name!r} {problem}.")
@@ -66,12 +76,12 @@ def introduced(authority: str, name: str, introduction: object, purpose: bytes) 
     if not isinstance(key, rsa.RSAPublicKey):
         raise SecureAggregationError(f"The certificate of {name!r} holds no RSA key.")
     try:
-        key.verify(signature, _text(name, identity, purpose), PADDING, SHA256())
+        key.verify(shown.signature, _text(name, shown.identity, purpose), PADDING, SHA256())
     except InvalidSignature as error:
         raise SecureAggregationError(
             f"The identity of {name!r} is not signed by the key of its certificate."
         ) from error
-    return identity
+    return shown.identity
 
 
 def valid_until(certificate: str) -> datetime:
@@ -95,24 +105,6 @@ def _problems(root: x509.Certificate, name: str, certificate: x509.Certificate) 
     may_sign = any(isinstance(kind, x509.BasicConstraints) and kind.ca for kind in kinds)
     if may_sign or subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME):
         yield "is not that of a site"
-
-
-def _parts(name: str, introduction: object) -> tuple[x509.Certificate, bytes, bytes]:
-    try:
-        if not isinstance(introduction, Mapping):
-            raise ValueError("no introduction")
-        certificate = introduction["certificate"]
-        if len(certificate) > MOST_CERTIFICATE:
-            raise ValueError("too long")
-        identity = bytes.fromhex(introduction["identity"])
-        signature = bytes.fromhex(introduction["signature"])
-        if len(identity) != primitives.KEY_BYTES:
-            raise ValueError("no key")
-        return x509.load_pem_x509_certificate(certificate.encode()), identity, signature
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SecureAggregationError(
-            f"{name!r} does not show a certificate for its keys ({error})."
-        ) from error
 
 
 def _text(name: str, identity: bytes, purpose: bytes) -> bytes:

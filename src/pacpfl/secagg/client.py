@@ -1,4 +1,4 @@
-"""The client's side of a round: one method per step, each callable once and in order.
+"""The client's side of a round: it answers each step once, and in order.
 
 Whatever the server sends is checked first. A refusal ends the client's part in the round: it forgets its
 secrets and answers nothing more, so that a server gains nothing by asking again in another way.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.secagg import messages, primitives
-from pacpfl.secagg.messages import Advertisement, Envelope, SealedShares, ShareList, Step, Survivors
+from pacpfl.secagg.messages import Advertisement, Envelope, Revealed, SealedShares, Step
 from pacpfl.secagg.primitives import KEY_BYTES, SHARE_BYTES
 from pacpfl.secagg.settings import Adversary, Settings
+
+NO_VALUES = np.zeros(0)
 
 
 @dataclass
@@ -37,7 +38,6 @@ class Member:
     last_rounds: dict[bytes, int] = field(default_factory=dict)
 
     def join(self, settings: Settings) -> Client:
-        """Take part in a round whose settings the server proposes, or refuse it."""
         for problem in self._problems(settings):
             raise SecureAggregationError(problem)
         self.last_rounds[settings.session] = settings.round
@@ -82,8 +82,11 @@ class Client:
         self._survivors: tuple[str, ...] = ()
         self._next: Step | None = Step.ADVERTISE
 
-    @contextmanager
-    def _step(self, step: Step) -> Iterator[None]:
+    def answer(self, step: Step, told: bytes = b"", values: np.ndarray = NO_VALUES) -> bytes:
+        """Return this client's message of a step, given what the server tells it, once and in order.
+
+        In step MASK `values` are integers (`Grid.encode`, plus noise); they count modulo 2^bits.
+        """
         expected, self._next = self._next, None
         try:
             if expected is not step:
@@ -91,15 +94,15 @@ class Client:
                     f"{self.name!r} is asked for step {step.name.lower()} out of turn "
                     "and leaves the round."
                 )
-            yield
+            steps = self._advertise, self._share, self._mask, self._agree, self._reveal
+            payload = steps[step - 1](told, values)
+            message = Envelope(step, self.name, payload).signed(self.settings, self._identity)
             self._next = None if step is Step.REVEAL else Step(step + 1)
+            return message.encode()
         finally:
             if self._next is None:
                 self._identity = self._seed = self._mask_private = self._share_private = b""
                 self._held = {}
-
-    def _signed(self, step: Step, payload: bytes) -> bytes:
-        return Envelope(step, self.name, payload).signed(self.settings, self._identity).encode()
 
     def _check_number(self, found: int, of: str) -> None:
         if found < self.settings.threshold:
@@ -108,31 +111,29 @@ class Client:
                 f"{self.name!r} leaves the round."
             )
 
-    def advertise(self) -> bytes:
-        """Step 1: sign fresh public keys."""
-        with self._step(Step.ADVERTISE):
-            self._own = Advertisement(
-                primitives.exchange_public(self._mask_private),
-                primitives.exchange_public(self._share_private),
-                self.settings.seed_commitment(self.name, self._seed),
-            )
-            return self._signed(Step.ADVERTISE, self._own.encode())
+    def _advertise(self, told: bytes, values: np.ndarray) -> bytes:
+        """Step 1: show fresh public keys."""
+        self._own = Advertisement(
+            primitives.exchange_public(self._mask_private),
+            primitives.exchange_public(self._share_private),
+            self.settings.seed_commitment(self.name, self._seed),
+        )
+        return self._own.encode()
 
-    def share(self, broadcast: bytes) -> bytes:
+    def _share(self, told: bytes, values: np.ndarray) -> bytes:
         """Step 2: given everybody's keys (U1), seal shares of the seed and of the mask key."""
-        with self._step(Step.SHARE):
-            for envelope in messages.KeyList.decode(broadcast).envelopes:
-                envelope.check(self.settings, Step.ADVERTISE)
-                self._peers[envelope.sender] = Advertisement.decode(envelope.payload)
-            self._check_number(len(self._peers), "clients with keys")
-            if self._peers.get(self.name) != self._own:
-                raise SecureAggregationError(
-                    f"The server left out or changed the keys of {self.name!r}."
-                )
-            keys = [k for peer in self._peers.values() for k in (peer.mask_key, peer.share_key)]
-            if len(set(keys)) < len(keys):
-                raise SecureAggregationError("Two of the round's public keys are the same.")
-            return self._signed(Step.SHARE, ShareList(self._deal()).encode())
+        for envelope in messages.KEYS.decode(told):
+            envelope.check(self.settings, Step.ADVERTISE)
+            self._peers[envelope.sender] = Advertisement.decode(envelope.payload)
+        self._check_number(len(self._peers), "clients with keys")
+        if self._peers.get(self.name) != self._own:
+            raise SecureAggregationError(
+                f"The server left out or changed the keys of {self.name!r}."
+            )
+        keys = [k for peer in self._peers.values() for k in (peer.mask_key, peer.share_key)]
+        if len(set(keys)) < len(keys):
+            raise SecureAggregationError("Two of the round's public keys are the same.")
+        return messages.SHARES.write(self._deal())
 
     def _deal(self) -> tuple[SealedShares, ...]:
         settings = self.settings
@@ -155,29 +156,25 @@ class Client:
         kinds = zip(("seed", "key"), shares, strict=True)
         return [self.settings.share_digest(kind, dealer, holder, share) for kind, share in kinds]
 
-    def mask(self, inbox: bytes, values: np.ndarray) -> bytes:
-        """Step 3: keep the shares of everybody (U2), and send the update under its masks.
-
-        `values` are integers (`Grid.encode`, plus noise); they count modulo 2^bits.
-        """
-        with self._step(Step.MASK):
-            settings = self.settings
-            if values.dtype != np.int64 or values.shape != (settings.dimension,):
-                raise InputError(
-                    f"{self.name!r} masks {settings.dimension} integers (int64), not an array of "
-                    f"{values.dtype} with shape {values.shape}: encode the update first."
-                )
-            for item in ShareList.decode(inbox).items:
-                self._held[item.peer] = self._unsealed(item)
-            self._check_number(len(self._held), "clients with shares")
-            if self.name not in self._held:
-                raise SecureAggregationError(f"The server left out the shares of {self.name!r}.")
-            masked = values.astype(f"u{settings.bits // 8}")
-            masked += settings.self_mask(self.name, self._seed)
-            for peer in self._held.keys() - {self.name}:
-                public = self._peers[peer].mask_key
-                masked += settings.pair_mask(self.name, peer, self._mask_private, public)
-            return self._signed(Step.MASK, masked.astype(f"<u{settings.bits // 8}").tobytes())
+    def _mask(self, told: bytes, values: np.ndarray) -> bytes:
+        """Step 3: keep the shares of everybody (U2), and send the update under its masks."""
+        settings = self.settings
+        if values.dtype != np.int64 or values.shape != (settings.dimension,):
+            raise InputError(
+                f"{self.name!r} masks {settings.dimension} integers (int64), not an array of "
+                f"{values.dtype} with shape {values.shape}: encode the update first."
+            )
+        for item in messages.SHARES.decode(told):
+            self._held[item.peer] = self._unsealed(item)
+        self._check_number(len(self._held), "clients with shares")
+        if self.name not in self._held:
+            raise SecureAggregationError(f"The server left out the shares of {self.name!r}.")
+        masked = values.astype(f"u{settings.bits // 8}")
+        masked += settings.self_mask(self.name, self._seed)
+        for peer in self._held.keys() - {self.name}:
+            public = self._peers[peer].mask_key
+            masked += settings.pair_mask(self.name, peer, self._mask_private, public)
+        return masked.astype(f"<u{settings.bits // 8}").tobytes()
 
     def _unsealed(self, item: SealedShares) -> tuple[bytes, bytes]:
         settings, dealer = self.settings, item.peer
@@ -195,38 +192,36 @@ class Client:
             )
         return shares
 
-    def agree(self, broadcast: bytes) -> bytes:
+    def _agree(self, told: bytes, values: np.ndarray) -> bytes:
         """Step 4: sign the set of survivors (U3), once."""
-        with self._step(Step.AGREE):
-            names = Survivors.decode(broadcast).names
-            strangers = sorted(set(names) - self._held.keys())
-            if strangers:
-                raise SecureAggregationError(
-                    f"The server counts {strangers} among the survivors, who dealt no shares."
-                )
-            self._check_number(len(names), "survivors")
-            if self.name not in names:
-                raise SecureAggregationError(f"The server left {self.name!r} out of the survivors.")
-            self._survivors = names
-            return self._signed(Step.AGREE, broadcast)
+        names = messages.SURVIVORS.decode(told)
+        strangers = sorted(set(names) - self._held.keys())
+        if strangers:
+            raise SecureAggregationError(
+                f"The server counts {strangers} among the survivors, who dealt no shares."
+            )
+        self._check_number(len(names), "survivors")
+        if self.name not in names:
+            raise SecureAggregationError(f"The server left {self.name!r} out of the survivors.")
+        self._survivors = names
+        return told
 
-    def reveal(self, broadcast: bytes) -> bytes:
+    def _reveal(self, told: bytes, values: np.ndarray) -> bytes:
         """Step 5: given `threshold` signatures of the same survivors, give one share of every peer.
 
         For a survivor it is the share of its seed, for anybody else that of its mask key; never both,
         since the two would lay an update bare.
         """
-        with self._step(Step.REVEAL):
-            payload = Survivors(self._survivors).encode()
-            items = messages.Signatures.decode(broadcast).items
-            for signer, signature in items:
-                signed = Envelope(Step.AGREE, signer, payload, signature)
-                if signer not in self._survivors or not signed.is_genuine(self.settings):
-                    raise SecureAggregationError(
-                        f"{signer!r} did not sign the survivors that {self.name!r} was told of."
-                    )
-            self._check_number(len(items), "clients who signed the survivors")
-            held = sorted(self._held.items())
-            seeds = tuple((peer, seed) for peer, (seed, _) in held if peer in self._survivors)
-            keys = tuple((peer, key) for peer, (_, key) in held if peer not in self._survivors)
-            return self._signed(Step.REVEAL, messages.Revealed(seeds, keys).encode())
+        payload = messages.SURVIVORS.write(self._survivors)
+        items = messages.SIGNATURES.decode(told)
+        for signer, signature in items:
+            signed = Envelope(Step.AGREE, signer, payload, signature)
+            if signer not in self._survivors or not signed.is_genuine(self.settings):
+                raise SecureAggregationError(
+                    f"{signer!r} did not sign the survivors that {self.name!r} was told of."
+                )
+        self._check_number(len(items), "clients who signed the survivors")
+        held = sorted(self._held.items())
+        seeds = tuple((peer, seed) for peer, (seed, _) in held if peer in self._survivors)
+        keys = tuple((peer, key) for peer, (_, key) in held if peer not in self._survivors)
+        return Revealed(seeds, keys).encode()

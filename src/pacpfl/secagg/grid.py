@@ -1,34 +1,24 @@
 """Updates as integers on a grid, whose sum modulo 2^bits is the true sum, and noise in shares on it.
 
 An update x with L2 norm of at most `clip` becomes k = round(x / step), to the nearest integer (ties to
-even). The step is a power of two, so the division is exact, each entry is off by at most step / 2, and a
-sum over n clients by at most n step / 2. Rounding moves x by at most sqrt(d) / 2 in units of the step, so
+even). The step is a power of two, so the division is exact. Rounding moves x by at most sqrt(d) / 2 in
+units of the step, so
 
     ||k|| <= clip / step + sqrt(d) / 2,
 
 which bounds every entry, gives the modulus its size, and is the sensitivity that noise has to cover.
 
-Each client adds a discrete Gaussian of s steps to its integers. The sum over m clients is close to a
-discrete Gaussian of s sqrt(m) steps, but is not one. Proposition 14 of Kairouz, Liu and Steinke (2021)
-bounds the difference: for integer vectors that differ by at most D in L2 norm, and every order a > 1,
-
-    D_a <= min( a D^2 / (2 m s^2) + tau d,  (a / 2) (D / (sqrt(m) s) + tau sqrt(d))^2 ),
-    tau = 10 sum_{k=1}^{m-1} exp(-2 pi^2 s^2 k / (k + 1)).
-
-From s = 2 on tau is below 1e-15 and nothing is lost. Reducing the sum modulo 2^bits, unmasking and decoding
-are post-processing.
-
-The discrete Gaussian itself, integers x with probability proportional to exp(-x^2 / (2 s^2)), comes from
-the exact sampler of Canonne, Kamath and Steinke (2020), for whole s, on arrays: no floating-point number
-and no approximation anywhere, all randomness is uniform bits. Loops run over all entries that are not
-decided yet, so the expected number of passes hardly grows with the size.
+Each client adds a discrete Gaussian of s steps, integers x with probability proportional to
+exp(-x^2 / (2 s^2)), by the exact sampler of Canonne, Kamath and Steinke (2020): all randomness is
+uniform bits, and no floating-point number is involved. What the noisy sum gives away is bounded by
+Kairouz, Liu and Steinke (2021); reducing it modulo 2^bits, unmasking and decoding are post-processing.
 """
 
 from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -39,8 +29,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from pacpfl.errors import InputError, SecureAggregationError
+from pacpfl.secagg.settings import Adversary, Settings
 
 MOST_NOISE = 2**24  # steps; keeps all products of the sampler below 2^63
+OVERFLOW = 2.0**-40  # bounds the probability that noise makes a sum wrap around the modulus
 LARGEST_EXACT = 2**53  # up to here every integer is a float64
 Adjacency = Literal["add-remove", "replace"]
 ORDERS = (
@@ -56,7 +48,6 @@ class Grid:
     """How the updates of up to `clients` clients are written as integers.
 
     `noise` is the standard deviation of the discrete Gaussian that each client adds, in steps (0: none).
-    `overflow` bounds the probability that noise makes the sum wrap around the modulus.
     """
 
     step: float
@@ -64,7 +55,6 @@ class Grid:
     dimension: int
     clients: int
     noise: int = 0
-    overflow: float = 2.0**-40
 
     def __post_init__(self) -> None:
         for problem in self._problems():
@@ -79,8 +69,6 @@ class Grid:
             yield "The fixed-point grid needs at least one dimension and one client."
         if not 0 <= self.noise <= MOST_NOISE:
             yield f"The noise is {self.noise} steps: choose 0 to {MOST_NOISE}, or a larger step."
-        if not 0 < self.overflow < 1:
-            yield f"The probability of overflow is {self.overflow}: choose one in (0, 1)."
         if self.sum_limit(self.clients) >= LARGEST_EXACT:
             yield (
                 f"Sums of {self.clients} updates with clip norm {self.clip} need more than 53 bits in "
@@ -100,30 +88,34 @@ class Grid:
         """Return the largest |k_j| of one client, before noise."""
         return isqrt(self.squared_norm)
 
-    @property
-    def deviations(self) -> float:
-        """Return how many stds of noise the range leaves room for: sqrt(2 ln(2 d / overflow)).
+    def sum_limit(self, clients: int) -> int:
+        """Return the largest |entry| of a sum over so many clients, but for the probability OVERFLOW.
 
         The discrete Gaussian of parameter s is s^2-subgaussian, and so is a sum of them with the sum
         of their s^2: P(|sum| >= z s sqrt(n)) <= 2 exp(-z^2 / 2) for each of d entries.
         """
-        return sqrt(2 * log(2 * self.dimension / self.overflow))
-
-    def sum_limit(self, clients: int) -> int:
-        """Return the largest |entry| of a sum over so many clients, but for the stated probability."""
-        noise = ceil(self.deviations * self.noise * sqrt(clients)) if self.noise else 0
-        return clients * self.entry_limit + noise
+        deviations = sqrt(2 * log(2 * self.dimension / OVERFLOW))
+        return clients * self.entry_limit + ceil(deviations * self.noise * sqrt(clients))
 
     @property
     def bits(self) -> int:
         """Return the bits of the modulus: 32 if that tells all sums in [-limit, limit] apart, else 64."""
         return 32 if 2 * self.sum_limit(self.clients) + 1 <= 2**32 else 64
 
-    @property
-    def terms(self) -> bytes:
-        """Return what clients must agree on, for `Settings.terms`."""
-        numbers = [float(x).hex() for x in (self.step, self.clip, self.overflow)]
-        return " ".join([*numbers, str(self.noise)]).encode()
+    def settings(
+        self,
+        session: bytes,
+        number: int,
+        cohort: Mapping[str, bytes],
+        threshold: int,
+        adversary: Adversary = "active",
+    ) -> Settings:
+        """Return the settings of a round among these clients, who agree on the grid and its noise."""
+        numbers = [float(x).hex() for x in (self.step, self.clip, OVERFLOW)]
+        terms = " ".join([*numbers, str(self.noise)]).encode()
+        invited = tuple(sorted(cohort.items()))
+        sizes = self.dimension, self.bits
+        return Settings(session, number, invited, threshold, *sizes, adversary, terms)
 
     def encode(self, update: np.ndarray) -> np.ndarray:
         """Return the integers k (int64) of an update, before noise; refuse what is not clipped."""
@@ -147,6 +139,10 @@ class Grid:
             f"The update has norm {norm:.6g}, above the clip norm {self.clip:g}: clip it before it is "
             "encoded; nothing is sent."
         )
+
+    def noisy(self, values: np.ndarray) -> np.ndarray:
+        """Return encoded values with one client's share of the noise, drawn for this one round."""
+        return values + sample(self.noise, self.dimension) if self.noise else values
 
     def decode(self, total: np.ndarray, clients: int) -> np.ndarray:
         """Return the sum (float64) of so many updates from that modulo 2^bits, or refuse it."""
@@ -188,29 +184,20 @@ def finest_step(
 # Differential privacy of the sum, with noise in shares from the clients.
 
 
-def noise_per_client(standard_deviation: float, step: float, sharers: int) -> int:
-    """Return the whole steps of noise with which `sharers` clients together reach a standard deviation.
-
-    Rounded up: s = ceil(sigma / (step sqrt(sharers))). Take `sharers` = threshold - colluding, the
-    fewest honest survivors; with more of them the sum has more noise than asked for.
-    """
-    if not standard_deviation > 0 or sharers < 1:
-        raise InputError(
-            f"Noise of standard deviation {standard_deviation} from {sharers} clients is not possible: "
-            "give a positive deviation and a threshold above the number of colluding clients."
-        )
-    return ceil(standard_deviation / (step * sqrt(sharers)))
-
-
 def renyi_divergence(
     order: float, sensitivity: float, dimension: int, scale: float, sharers: int
 ) -> float:
-    """Return the bound of Kairouz, Liu and Steinke (2021) for the noisy sums of two neighbours."""
+    """Return Proposition 14 of Kairouz, Liu and Steinke (2021) for the noisy sums of two neighbours.
+
+    For integer vectors that differ by at most D in L2 norm, and noise of s steps from each of m sharers,
+
+        D_a <= min( a D^2 / (2 m s^2) + tau d,  (a / 2) (D / (sqrt(m) s) + tau sqrt(d))^2 ),
+        tau = 10 sum_{k=1}^{m-1} exp(-2 pi^2 s^2 k / (k + 1)).
+    """
     if scale < 0.5:
         raise InputError(
             f"The theorem needs noise of at least half a step, not {scale}: take a finer grid."
         )
-    # tau: what a sum of discrete Gaussians is off by
     gap = 10 * sum(exp(-2 * pi**2 * scale**2 * k / (k + 1)) for k in range(1, sharers))
     ratio = sensitivity / (sqrt(sharers) * scale)
     return min(

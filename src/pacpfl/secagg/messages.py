@@ -46,8 +46,6 @@ def _step(reader: wire.Reader) -> Step:
 
 @dataclass(frozen=True)
 class Envelope(Message):
-    """A client's message of one step."""
-
     step: Step
     sender: str
     payload: bytes
@@ -55,7 +53,7 @@ class Envelope(Message):
     parts = (
         Part(lambda step: wire.number(step, 1), _step),
         NAME,
-        Part(wire.block, lambda reader: reader.block(MOST_PAYLOAD)),
+        wire.up_to(MOST_PAYLOAD),
         fixed(SIGNATURE_BYTES),
     )
 
@@ -109,36 +107,13 @@ class SealedShares(Message):
     parts = (NAME, fixed(SEALED_BYTES), fixed(DIGEST_BYTES), fixed(DIGEST_BYTES))
 
 
-@dataclass(frozen=True)
-class ShareList(Message):
-    """All that one client sends (or is sent) in step `share`, in order of the peers."""
-
-    items: tuple[SealedShares, ...]
-    parts = (ascending(Part(SealedShares.encode, SealedShares.read), lambda item: item.peer),)
-
-
-@dataclass(frozen=True)
-class KeyList(Message):
-    """The advertisements of all who sent one, as they signed them."""
-
-    envelopes: tuple[Envelope, ...]
-    parts = (ascending(Part(Envelope.encode, Envelope.read), lambda envelope: envelope.sender),)
-
-
-@dataclass(frozen=True)
-class Survivors(Message):
-    """Whose masked updates the server holds; clients sign these very bytes."""
-
-    names: tuple[str, ...]
-    parts = (ascending(NAME, str),)
-
-
-@dataclass(frozen=True)
-class Signatures(Message):
-    """Who signed the survivors, with the signatures."""
-
-    items: tuple[tuple[str, bytes], ...]
-    parts = (ascending(named(SIGNATURE_BYTES), lambda item: item[0]),)
+# Lists in order of names: the advertisements of all who sent one, as they signed them; all that one
+# client sends (or is sent) in step `share`; whose masked updates the server holds, which clients sign
+# as these very bytes; who signed the survivors, with the signatures.
+KEYS = ascending(Part(Envelope.encode, Envelope.read), lambda envelope: envelope.sender)
+SHARES = ascending(Part(SealedShares.encode, SealedShares.read), lambda item: item.peer)
+SURVIVORS = ascending(NAME, str)
+SIGNATURES = ascending(named(SIGNATURE_BYTES), lambda item: item[0])
 
 
 @dataclass(frozen=True)

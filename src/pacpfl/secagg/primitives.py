@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping
+from functools import reduce
 from hashlib import sha256
 from math import prod
 
@@ -38,14 +39,13 @@ except ImportError as missing:
         "run `pip install pacpfl[privacy]`."
     ) from missing
 
-KEY_BYTES = 32
+KEY_BYTES = 32  # also of a secret that is shared
 SIGNATURE_BYTES = 64
 DIGEST_BYTES = 32
 SEAL_BYTES = 16  # what the authentication tag adds to a sealed text
 
 # The smallest prime above 2^256, so that every secret of 32 bytes is an element of the field.
 PRIME = 2**256 + 297
-SECRET_BYTES = 32
 SHARE_BYTES = 33
 
 # Every key made here seals one text or makes one stream, so a constant nonce is never used twice.
@@ -67,7 +67,6 @@ def derive(secret: bytes, salt: bytes, info: bytes) -> bytes:
 
 
 def exchange_public(private: bytes) -> bytes:
-    """Return the X25519 public key of a private one."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
@@ -83,14 +82,13 @@ def exchange(private: bytes, public: bytes) -> bytes:
         ) from refused
 
 
-def stream(key: bytes, length: int) -> bytes:
-    """Return the first `length` bytes of the ChaCha20 key stream (block counter and nonce zero)."""
-    return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(length))
-
-
 def expand(key: bytes, dimension: int, bits: int) -> np.ndarray:
-    """Return a mask: `dimension` numbers modulo 2^bits (32 or 64), uniform to whoever lacks the key."""
-    numbers = np.frombuffer(stream(key, dimension * bits // 8), dtype=f"<u{bits // 8}")
+    """Return a mask: `dimension` numbers modulo 2^bits (32 or 64), uniform to whoever lacks the key.
+
+    They are the beginning of the ChaCha20 key stream (block counter and nonce zero).
+    """
+    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    numbers = np.frombuffer(stream.update(bytes(dimension * bits // 8)), dtype=f"<u{bits // 8}")
     return numbers.astype(f"u{bits // 8}", copy=False)
 
 
@@ -110,7 +108,6 @@ def unseal(key: bytes, sealed: bytes, bound: bytes) -> bytes:
 
 
 def signing_public(private: bytes) -> bytes:
-    """Return the Ed25519 public key of a private one."""
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
@@ -128,20 +125,18 @@ def is_signed(public: bytes, signature: bytes, text: bytes) -> bool:
 
 def split_secret(secret: bytes, holders: Collection[int], threshold: int) -> dict[int, bytes]:
     """Split a secret into shares for the holders (distinct numbers of at least 1)."""
-    if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    if len(secret) != KEY_BYTES:
+        raise ValueError(f"a secret has {KEY_BYTES} bytes, not {len(secret)}")
     if not 1 <= threshold <= len(set(holders)) or min(holders) < 1:
         raise ValueError("holders are numbered from 1, and there are at least `threshold` of them")
     constant = int.from_bytes(secret, "big")
     coefficients = [constant, *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    return {holder: _evaluate(coefficients, holder) for holder in holders}
 
+    def share(holder: int) -> bytes:
+        value = reduce(lambda total, c: (total * holder + c) % PRIME, reversed(coefficients), 0)
+        return value.to_bytes(SHARE_BYTES, "big")
 
-def _evaluate(coefficients: list[int], point: int) -> bytes:
-    value = 0
-    for coefficient in reversed(coefficients):
-        value = (value * point + coefficient) % PRIME
-    return value.to_bytes(SHARE_BYTES, "big")
+    return {holder: share(holder) for holder in holders}
 
 
 def share_weights(holders: Collection[int]) -> dict[int, int]:
@@ -161,4 +156,4 @@ def join_shares(shares: Mapping[int, bytes], at: Mapping[int, int]) -> bytes:
     the right secret when it is there, by a digest or a public key.
     """
     value = sum(weight * int.from_bytes(shares[holder], "big") for holder, weight in at.items())
-    return (value % PRIME % 2 ** (8 * SECRET_BYTES)).to_bytes(SECRET_BYTES, "big")
+    return (value % PRIME % 2 ** (8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big")

@@ -1,4 +1,4 @@
-"""What all parties of a round must agree on before it begins, and the keys and masks that follow."""
+"""The terms that all parties of a round agree on before it begins, and the keys and masks that follow."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class Settings:
     terms: bytes = b""
 
     def __post_init__(self) -> None:
-        for problem in (*self._problems_of_cohort(), *self._problems()):
+        for problem in self._problems():
             raise InputError(problem)
 
     def _problems(self) -> Iterator[str]:
+        yield from self._problems_of_cohort()
         if len(self.session) != SESSION_BYTES:
             yield (
                 f"A session is {SESSION_BYTES} random bytes, not {len(self.session)}: draw it with "
@@ -124,8 +125,6 @@ class Settings:
         client signs once, no two sets of survivors can both be signed.
         """
         return 2 * self.threshold - len(self.cohort) - 1
-
-    # Keys and masks of the round: each is bound to it by the context, and to names and a purpose.
 
     def self_mask(self, name: str, seed: bytes) -> np.ndarray:
         """Return the mask that a client adds to its own update, from its seed b."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from pacpfl.errors import InputError
-from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.grid import Grid, sample
+from pacpfl.secagg.client import NO_VALUES, Member
+from pacpfl.secagg.grid import Grid
 from pacpfl.secagg.messages import Step
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.secagg.server import Server
-from pacpfl.secagg.settings import SESSION_BYTES, Adversary, Settings
+from pacpfl.secagg.settings import SESSION_BYTES, Adversary
 
 
 class Outcome(NamedTuple):
@@ -26,7 +26,6 @@ class Outcome(NamedTuple):
 
 
 def make_members(names: Collection[str], adversary: Adversary = "active") -> dict[str, Member]:
-    """Make members with new identities who know each other."""
     private = {name: secrets.token_bytes(KEY_BYTES) for name in names}
     known = {name: signing_public(key) for name, key in private.items()}
     return {name: Member(name, private[name], known, adversary) for name in sorted(private)}
@@ -47,45 +46,22 @@ def simulate_round(
     if len(updates) > grid.clients:
         raise InputError(f"The grid has room for {grid.clients} clients, not for {len(updates)}.")
     members = make_members(updates, adversary)
-    settings = Settings(
-        session=secrets.token_bytes(SESSION_BYTES),
-        round=0,
-        cohort=tuple((name, member.known[name]) for name, member in members.items()),
-        threshold=threshold,
-        dimension=grid.dimension,
-        bits=grid.bits,
-        adversary=adversary,
-        terms=grid.terms,
-    )
+    cohort = {name: member.known[name] for name, member in members.items()}
+    session = secrets.token_bytes(SESSION_BYTES)
+    settings = grid.settings(session, 0, cohort, threshold, adversary)
     server = Server(settings)
     clients = {name: member.join(settings) for name, member in members.items()}
     traffic = dict.fromkeys(clients, 0)
     silent: set[str] = set()
-
-    def ask(
-        step: Step, messages: Mapping[str, bytes], answer: Callable[[Client, bytes], bytes]
-    ) -> dict[str, bytes]:
+    told = dict.fromkeys(clients, b"")
+    for step in Step:
         silent.update((dropouts or {}).get(step, ()))
         replies = {}
-        for name, message in messages.items():
-            if name not in silent:
-                replies[name] = answer(clients[name], message)
-                traffic[name] += len(message) + len(replies[name])
-        return replies
-
-    def masked(client: Client, inbox: bytes) -> bytes:
-        values = grid.encode(updates[client.name])
-        if grid.noise:
-            values = values + sample(grid.noise, grid.dimension)
-        return client.mask(inbox, values)
-
-    replies = ask(Step.ADVERTISE, dict.fromkeys(clients, b""), lambda client, _: client.advertise())
-    keys = server.collect_keys(replies)
-    inboxes = server.collect_shares(ask(Step.SHARE, dict.fromkeys(replies, keys), Client.share))
-    replies = ask(Step.MASK, inboxes, masked)
-    named = server.collect_masked(replies)
-    replies = ask(Step.AGREE, dict.fromkeys(replies, named), Client.agree)
-    signatures = server.collect_signatures(replies)
-    replies = ask(Step.REVEAL, dict.fromkeys(replies, signatures), Client.reveal)
-    total = grid.decode(server.unmask(replies), len(server.survivors))
+        for name in [name for name in told if name not in silent]:
+            masked = step is Step.MASK
+            values = grid.noisy(grid.encode(updates[name])) if masked else NO_VALUES
+            replies[name] = clients[name].answer(step, told[name], values)
+            traffic[name] += len(told[name]) + len(replies[name])
+        told = server.collect(step, replies)
+    total = grid.decode(server.total, len(server.survivors))
     return Outcome(total, server.survivors, traffic)

@@ -6,7 +6,7 @@ left over, and each message has exactly one encoding: what can be read encodes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -34,21 +34,14 @@ class Reader:
     """Takes fields off the front of a message."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self._position = 0
-
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._position
+        self.left = memoryview(data)
 
     def fixed(self, size: int) -> bytes:
-        end = self._position + size
-        if size > self.left:
+        if size > len(self.left):
             raise SecureAggregationError(
-                f"A message ends after {len(self._data)} bytes, where at least {end} were announced."
+                f"A message ends after {len(self.left)} bytes of the next {size} that were announced."
             )
-        taken = bytes(self._data[self._position : end])
-        self._position = end
+        taken, self.left = bytes(self.left[:size]), self.left[size:]
         return taken
 
     def number(self, size: int = 4) -> int:
@@ -74,10 +67,18 @@ class Reader:
 
 
 class Part(NamedTuple):
-    """How one field of a message travels."""
+    """How one field of a message travels, or a whole message."""
 
     write: Callable[[Any], bytes]
     read: Callable[[Reader], Any]
+
+    def decode(self, data: bytes) -> Any:
+        """Return what a message says that is nothing but this part."""
+        reader = Reader(data)
+        value = self.read(reader)
+        if reader.left:
+            raise SecureAggregationError(f"A message has {len(reader.left)} bytes after its end.")
+        return value
 
 
 NAME = Part(name, Reader.name)
@@ -85,6 +86,10 @@ NAME = Part(name, Reader.name)
 
 def fixed(size: int) -> Part:
     return Part(bytes, lambda reader: reader.fixed(size))
+
+
+def up_to(size: int) -> Part:
+    return Part(block, lambda reader: reader.block(size))
 
 
 def named(size: int) -> Part:
@@ -95,7 +100,7 @@ def named(size: int) -> Part:
 def ascending(entry: Part, name_of: Callable[[Any], str]) -> Part:
     """Return the part of a list whose names must be in strictly ascending order, without duplicates."""
 
-    def write(entries: tuple[Any, ...]) -> bytes:
+    def write(entries: Sequence[Any]) -> bytes:
         return number(len(entries)) + b"".join(map(entry.write, entries))
 
     def read(reader: Reader) -> tuple[Any, ...]:
@@ -130,8 +135,5 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        reader = Reader(data)
-        message = cls.read(reader)
-        if reader.left:
-            raise SecureAggregationError(f"A message has {reader.left} bytes after its end.")
+        message: Self = Part(cls.encode, cls.read).decode(data)
         return message

@@ -14,19 +14,17 @@ from pacpfl import config as configuration
 from pacpfl.engine import runtime
 from pacpfl.sites import wire
 from pacpfl.sites.recipe import recipe_of
-from pacpfl.sites.segment import serve
-from pacpfl.sites.terms import Reply, Terms
+from pacpfl.sites.segment import AtSites
+from pacpfl.sites.terms import CONFIG, TERMS, Reply, Terms
 
 TASK_CHECK_SECONDS = 0.01
-TERMS = "terms.json"
-CONFIG = "config.toml"
 
 
 class SitesController(ModelController):  # type: ignore[misc]
-    """The server's workflow: FLARE builds it by name when a segment's job starts."""
+    """The server's workflow, and an `Exchange`: FLARE builds it by name when a segment's job starts."""
 
     def __init__(self, folder: str, segment: int) -> None:
-        # Errors of single sites are no reason to stop: `collect` sees who is missing.
+        # Errors of single sites are no reason to stop: `Inquiry` sees who is missing.
         super().__init__(persistor_id="", ignore_result_error=True)
         self._folder, self._number = Path(folder), int(segment)
 
@@ -36,39 +34,24 @@ class SitesController(ModelController):  # type: ignore[misc]
         wanted = json.loads((self._folder / TERMS).read_text(encoding="utf-8"))
         method = wanted.pop("method")
         config = (self._folder / CONFIG).read_text(encoding="utf-8")
-        terms = Terms(**{**wanted, "segment": self._number})
         settings = configuration.load(config, "the run's configuration")
         runtime.configure(settings.run.precision)
-        serve(
-            _Tasks(self),
-            recipe_of(settings, method),
-            config,
-            terms,
-            self._folder,
-            self._authority(),
-        )
-
-    def _authority(self) -> str:
-        """Return the project's certificate, by which the server knows the sites; its kit has it."""
+        # The project's certificate, by which the server knows the sites, lies in its kit.
         kit = Path(self.engine.get_workspace().get_startup_kit_dir())
-        return (kit / "rootCA.pem").read_text(encoding="utf-8")
-
-
-class _Tasks:
-    """FLARE's tasks as an `Exchange`."""
-
-    def __init__(self, controller: SitesController) -> None:
-        self.controller = controller
+        authority = (kit / "rootCA.pem").read_text(encoding="utf-8")
+        terms = Terms(**{**wanted, "segment": self._number})
+        recipe = recipe_of(settings, method)
+        AtSites(self, recipe, config, terms, self._folder, authority).serve()
 
     def sites(self) -> list[str]:
-        return [client.name for client in self.controller.engine.get_clients()]
+        return [client.name for client in self.engine.get_clients()]
 
     def ask(
         self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
     ) -> list[Reply]:
         if not sites:
             return []
-        results = self.controller.send_model_and_wait(
+        results = self.send_model_and_wait(
             data=FLModel(params=params, meta={wire.TEXT: text}),
             targets=sites,
             min_responses=len(sites),
@@ -80,7 +63,7 @@ class _Tasks:
         ]
 
     def stopped(self) -> bool:
-        return bool(self.controller.abort_signal.triggered)
+        return bool(self.abort_signal.triggered)
 
     def note(self, text: str) -> None:
-        self.controller.warning(text)
+        self.warning(text)

@@ -1,8 +1,7 @@
 """The one thing that a server can have a site run: this trainer, as a process of its own.
 
-FLARE's executor takes its command from the job, which whoever submits jobs may write. This one takes
-nothing: the command is fixed here, in code that the site has installed, and the site's list of allowed
-classes (provision.py) names this class alone.
+FLARE's executor takes its command from the job, which whoever submits jobs may write. Of this one the
+command is fixed here, and the site's list of allowed classes (kits.py) names this class alone.
 """
 
 from __future__ import annotations

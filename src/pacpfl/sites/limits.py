@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from pacpfl import files
 from pacpfl.errors import InputError
@@ -40,31 +41,26 @@ class Limits(Settings):
 
     def check_request(self, recipe: Recipe, samples: list[int], secure: bool = False) -> None:
         """Check a run before anything is computed for it."""
+        for problem in self._problems(recipe, samples, secure):
+            raise Refused(problem)
+        self.check_clip(recipe.clip or 0.0)
+
+    def _problems(self, recipe: Recipe, samples: list[int], secure: bool) -> Iterator[str]:
         if self.secure and not secure:
-            raise Refused(
+            yield (
                 "secure aggregation is required here, and the run sends updates in the open; set "
                 "secure = true in [run]"
             )
         if self.methods and recipe.method not in self.methods:
-            raise Refused(
-                f"method {recipe.method} is not allowed here, only {', '.join(self.methods)}"
-            )
-        if self.privacy != "any" and recipe.privacy != self.privacy:
-            raise Refused(
-                f"privacy mode {self.privacy} is required here, and the run has {recipe.privacy}"
-            )
+            yield f"method {recipe.method} is not allowed here, only {', '.join(self.methods)}"
+        if self.privacy not in ("any", recipe.privacy):
+            yield f"privacy mode {self.privacy} is required here, and the run has {recipe.privacy}"
         if self.clip_norm and recipe.clip is None:
-            raise Refused("updates must be clipped here, and the run does not clip them")
-        self.check_clip(recipe.clip or 0.0)
-        few = [m for m in samples if m < self.minimum_samples]
-        if few:
-            raise Refused(
-                f"{len(few)} clients have fewer than the {self.minimum_samples} samples required here"
-            )
-        if self.maximum_rounds and recipe.rounds > self.maximum_rounds:
-            raise Refused(
-                f"the run wants {recipe.rounds} rounds, and {self.maximum_rounds} are allowed here"
-            )
+            yield "updates must be clipped here, and the run does not clip them"
+        if few := sum(m < self.minimum_samples for m in samples):
+            yield f"{few} clients have fewer than the {self.minimum_samples} samples required here"
+        if 0 < self.maximum_rounds < recipe.rounds:
+            yield f"the run wants {recipe.rounds} rounds, and {self.maximum_rounds} are allowed here"
 
     def check_model(self, numbers: int) -> None:
         if self.largest_model and numbers > self.largest_model:
@@ -82,14 +78,12 @@ class Limits(Settings):
             raise Refused(f"all {self.maximum_rounds} rounds that are allowed here were answered")
 
 
-@dataclass(frozen=True)
-class SiteFile:
+class SiteFile(NamedTuple):
     data: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits
 
 
 def read_site_file(path: Path) -> SiteFile:
-    """Read and check the file of a site."""
     table = files.read_toml(path, "pacpfl site start --data PATH writes it")
     unknown = set(table) - {"data", "limits"}
     if unknown:
@@ -97,12 +91,9 @@ def read_site_file(path: Path) -> SiteFile:
     data, limits = table.get("data"), table.get("limits", {})
     if not isinstance(data, str) or not data:
         raise InputError(f'{path}: say where the data are, data = "PATH".')
-    return SiteFile((path.parent / data).resolve(), read_limits(limits, str(path)))
-
-
-def read_limits(table: Any, origin: str) -> Limits:
-    """Read and check [limits]."""
-    return Limits(**read_section(Limits, table, "limits", origin))
+    return SiteFile(
+        (path.parent / data).resolve(), Limits(**read_section(Limits, limits, "limits", str(path)))
+    )
 
 
 def write_site_file(path: Path, data: Path) -> None:

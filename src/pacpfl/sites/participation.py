@@ -25,7 +25,7 @@ import numpy as np
 
 from pacpfl import files
 from pacpfl.engine.simulate import Progress
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts
 
 FILE = "participation.jsonl"
@@ -47,7 +47,6 @@ class Round(NamedTuple):
     number: int
     total: int  # clients in the roster: n
     clients: tuple[int, ...]  # those whose updates were counted
-    segment: int
 
 
 class Record(NamedTuple):
@@ -75,48 +74,28 @@ def total(roster: tuple[Seat, ...]) -> int:
     return sum(seat.clients for seat in roster)
 
 
-class Log:
-    """A log to append to; each line is on the disk before the next round begins."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def segment(self, number: int, start: int, roster: tuple[Seat, ...], **more: Any) -> None:
-        pairs = [[seat.site, seat.clients] for seat in roster]
-        entry = {"kind": "segment", "segment": number, "start": start, "roster": pairs}
-        files.append_line(self.path, entry | more)
-
-    def round(self, number: int, clients: Iterable[int], **more: Any) -> None:
-        entry = {"kind": "round", "round": number, "clients": list(clients)}
-        files.append_line(self.path, entry | more)
-
-
 def read(path: Path, until: int | None = None) -> Record:
     """Read the rounds that count, in order; the log must lead to round `until` of a checkpoint."""
     rounds: list[Round] = []
     roster: tuple[Seat, ...] = ()
     segment = 0
-    for entry in entries(path):
-        try:
-            if entry["kind"] == "segment":
-                start = int(entry["start"])
-                if start > len(rounds):
-                    raise ValueError(f"round {len(rounds)} is missing")
-                del rounds[start:]
-                roster = roster if start else ()
+    kinds = KeyError, TypeError, ValueError
+    with explained(f"{path} is damaged", "start the run over with --fresh", *kinds):
+        for entry in entries(path):
+            begins = entry["kind"] == "segment"
+            place = int(entry["start" if begins else "round"])
+            if place > len(rounds) or not (begins or place == len(rounds)):
+                raise ValueError(f"round {len(rounds)} is missing")
+            if begins:
+                del rounds[place:]
+                roster = roster if place else ()
                 grown = seats((str(site), int(count)) for site, count in entry["roster"])
                 if grown[: len(roster)] != roster:
                     raise ValueError("the roster changed")
                 roster, segment = grown, int(entry["segment"])
-            elif entry["kind"] == "round":
-                if entry["round"] != len(rounds):
-                    raise ValueError(f"round {len(rounds)} is missing")
+            else:
                 clients = tuple(int(client) for client in entry["clients"])
-                rounds.append(Round(len(rounds), total(roster), clients, segment))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path} is damaged ({error}); start the run over with --fresh."
-            ) from error
+                rounds.append(Round(place, total(roster), clients))
     if until is not None:
         if len(rounds) < until:
             raise InputError(
@@ -133,7 +112,6 @@ def entries(path: Path) -> list[Facts]:
 
 
 def summary(folder: Path) -> Facts:
-    """Return the rounds, sites, seconds and bytes of a run, from its log."""
     rounds = [line for line in entries(folder / FILE) if line["kind"] == "round"]
     record = read(folder / FILE)
 
@@ -162,19 +140,15 @@ class Watch:
         self.path, self.rounds, self.progress, self.clock = path, rounds, progress, clock
         self.offset = path.stat().st_size if path.exists() else 0
         self.most = 0  # rounds reached
-        self.moved = self.began = time.monotonic()
-        self.segment = 0
-        self.expected: set[str] = set()
-        self.refused: set[str] = set()
-        self.absent: dict[str, float] = {}  # site -> since when
-        self.submitted = 0.0
+        self.began = time.monotonic()
+        self.begin(0, [])
 
     def begin(self, segment: int, sites: list[str]) -> None:
         """Begin a segment with these sites; whoever comes later is absent from now on."""
         self.segment, self.expected = segment, set(sites)
-        self.refused, self.absent = set(), {}
-        self.moved = time.monotonic()
-        self.submitted = self.clock()
+        self.refused: set[str] = set()
+        self.absent: dict[str, float] = {}  # site -> since when
+        self.moved, self.submitted = time.monotonic(), self.clock()
 
     @property
     def present(self) -> set[str]:
@@ -202,11 +176,9 @@ class Watch:
         elif entry["kind"] == "round":
             for site in entry.get("missing", []):
                 self.absent.setdefault(site, self.clock())
-            self.most = max(self.most, entry["round"] + 1)
-            seconds = time.monotonic() - self.began
-            self.progress(
-                Progress(entry["round"] + 1, self.rounds, seconds, entry.get("curves", {}))
-            )
+            done, seconds = entry["round"] + 1, self.moved - self.began
+            self.most = max(self.most, done)
+            self.progress(Progress(done, self.rounds, seconds, entry.get("curves", {})))
 
     def waiting(self, connected: dict[str, float]) -> dict[str, float]:
         """Return sites that are connected but take no part, and for how many seconds.

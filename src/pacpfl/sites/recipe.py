@@ -21,7 +21,7 @@ from pacpfl.engine.keys import Keys
 from pacpfl.engine.training import Secrecy, keep_secret
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method
-from pacpfl.methods.registry import build_method, build_private, named
+from pacpfl.methods.registry import build_method, build_private, entry, named
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites import wire
 from pacpfl.types import Data, Federation, Form
@@ -63,22 +63,22 @@ def shapes_of(method: Method, recipe: Recipe, form: Form) -> Shapes:
 
 
 def example(recipe: Recipe, form: Form) -> Data:
-    """Return samples of the right form."""
     x, y = jnp.zeros((1, len(form.features)), recipe.dtype), jnp.zeros(1, recipe.dtype)
     return Data(x, y, jnp.ones(1, bool))
 
 
 def recipe_of(config: Config, method: str) -> Recipe:
-    if method not in named(learns="in rounds"):
-        able = ", ".join(named(learns="in rounds"))
-        raise InputError(f"{method} does not learn in rounds; across sites there are {able}.")
+    able = named(learns="in rounds")
+    if method not in able:
+        there = ", ".join(able)
+        raise InputError(f"{method} does not learn in rounds; across sites there are {there}.")
     if config.data.standardize == "global":
         raise InputError(
             'standardize = "global" needs everybody\'s samples in one place; across sites choose '
             "client or none."
         )
     train = config.train
-    privacy = config.privacy if method == "pacpfl" else PrivacySettings()
+    privacy = config.privacy if entry(method).particles else PrivacySettings()
     private = privacy.mode != "none"
 
     def build(form: Form) -> Method:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -32,23 +33,24 @@ from pacpfl.methods.base import Method
 from pacpfl.methods.registry import entry
 from pacpfl.methods.transforms import compressed
 from pacpfl.run import Watcher, run_identity
-from pacpfl.sites import participation, states
+from pacpfl.sites import participation
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
-from pacpfl.sites.opening import FORM
 from pacpfl.sites.participation import Record
 from pacpfl.sites.recipe import recipe_of, shapes_of, site_federation
-from pacpfl.sites.segment import CHECKPOINT
-from pacpfl.sites.supervisor import Callbacks, Care, Console, Stopped, Supervisor
-from pacpfl.sites.terms import Terms
+from pacpfl.sites.segment import CHECKPOINT, FORM
+from pacpfl.sites.states import Memories, load_tree
+from pacpfl.sites.supervisor import Care, Stopped, Supervisor
+from pacpfl.sites.terms import CONFIG, TERMS, Terms
 from pacpfl.sites.wire import to_form
 from pacpfl.types import Form
 
-TERMS, CONFIG = "terms.json", "config.toml"
+if TYPE_CHECKING:
+    from pacpfl.sites.session import Console
 
 
-def prepare_run(out: Path, config: Config, method: str, terms: Facts) -> tuple[Path, str]:
-    """Prepare the folder that server and supervisor share for one method; return it and the run's name."""
+def prepare_run(out: Path, config: Config, method: str, terms: Facts) -> tuple[Path, Terms]:
+    """Prepare the folder that server and supervisor share for one method; return it and the terms."""
     RunFolder(out).prepare(config)
     folder = out / "sites" / method
     path = folder / TERMS
@@ -61,14 +63,14 @@ def prepare_run(out: Path, config: Config, method: str, terms: Facts) -> tuple[P
         )
     files.write_json(path, asdict(made) | {"method": method})
     files.write(folder / CONFIG, configuration.dump(config).encode())
-    return folder, made.run
+    return folder, made
 
 
 def train_at_sites(
     config: Config,
     folder: Path,
     about: Facts,
-    connect: Callable[[], Console],
+    console: Console,
     watcher: Watcher,
     fresh: bool = False,
     demonstration: bool = False,
@@ -76,7 +78,7 @@ def train_at_sites(
     """Train every method of the configuration that learns in rounds, at the sites.
 
     `about` is what the administrator's kit says of itself, `folder` the run folder at the server, and
-    `connect` opens a line to it; `fresh` forgets what an earlier run in the folder has reached. In a
+    `console` a line to it; `fresh` forgets what an earlier run in the folder has reached. In a
     `demonstration` the sites hold the data set that the configuration names: returned is the configuration
     with which `run.run` only personalises and measures. Else the sites do that (pacpfl site personalize).
     """
@@ -89,16 +91,15 @@ def train_at_sites(
         if not entry(method).in_rounds:
             handed.append(method)
             continue
-        place, name = prepare_run(folder, config, method, terms)
+        place, made = prepare_run(folder, config, method, terms)
 
         def stage(text: str, title: str = title) -> None:
             watcher.stage(f"{title}: {text}")
 
-        callbacks = Callbacks(watcher.progress or (lambda progress: None), stage, watcher.stop)
-        needed = Terms(name, 0, **terms).needed
-        care = Care(tuple(about.get("sites", ())), needed, strangers=True)
+        told = replace(watcher, stage=stage)
+        care = Care(tuple(about.get("sites", ())), made.needed, strangers=True)
         try:
-            Supervisor(connect, place, name, config.train.rounds, care, callbacks).run()
+            Supervisor(console, place, made.run, config.train.rounds, care, told).run()
         except Stopped as reason:
             raise Interrupted(str(reason)) from None
         if demonstration and hand_over(place, folder, config, method):
@@ -123,15 +124,11 @@ def summaries(folder: Path) -> dict[str, Facts]:
 def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:
     """Read back what a run across sites has reached, at the server."""
     recipe = recipe_of(config, method)
-    form = folder / FORM
-    if not form.exists():
-        raise InputError(f"{folder} holds no run across sites that has begun; start it first.")
-    whole = to_form(json.loads(form.read_text(encoding="utf-8"))["form"])
-    encoding = json.loads((folder / TERMS).read_text(encoding="utf-8"))["encoding"]
-    made = compressed(recipe.build(whole), encoding)
-    checkpoint = load_checkpoint(
-        folder / CHECKPOINT, (shapes_of(made, recipe, whole).state, ()), recipe.identity
-    )
+    remedy = "start the run across sites, and wait for its first rounds"
+    whole = to_form(files.read_json(folder / FORM, remedy)["form"])
+    made = compressed(recipe.build(whole), files.read_json(folder / TERMS, remedy)["encoding"])
+    template = shapes_of(made, recipe, whole).state, ()
+    checkpoint = load_checkpoint(folder / CHECKPOINT, template, recipe.identity)
     if checkpoint is None:
         raise InputError(f"{folder} holds no checkpoint yet; wait for the first rounds.")
     return made, whole, checkpoint
@@ -159,9 +156,9 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     place = _model_folder(folder, run)
     about = json.loads((place / "model.json").read_text(encoding="utf-8"))
     config = configuration.load_file(place / CONFIG)
-    method = about["method"]
+    method, whole = about["method"], to_form(about["data"])
     config = replace(config, run=replace(config.run, methods=(method,)))
-    recipe, whole = recipe_of(config, method), to_form(about["data"])
+    recipe = recipe_of(config, method)
     own = site_federation(config, read_site_file(folder / SITE_FILE).data)
     numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
     if not numbers:
@@ -172,13 +169,13 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     own = replace(own, existing=tuple(own.existing[i] for i in numbers), new=())
     made = compressed(recipe.build(whole), about["encoding"])
     shapes = shapes_of(made, recipe, whole)
-    state = jax.device_put(states.load_tree(place / "state.safetensors", shapes.state))
+    state = jax.device_put(load_tree(place / "state.safetensors", shapes.state))
     started = datetime.now(UTC)
     groups = evaluate(
         made,
         state,
         own,
-        client_states=_memories(folder / "states" / place.name, shapes.memory, numbers),
+        client_states=_memories(Memories(folder / "states" / place.name, shapes.memory), numbers),
         seed=config.seed,
         dtype=recipe.dtype,
         matrices_per_client=max(1, entry(method).memory(config, own.form).matrices),
@@ -193,31 +190,27 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
 
 
 def _model_folder(folder: Path, run: str | None) -> Path:
-    """Return the folder of the run that is named, or of the newest."""
-    models = sorted((folder / "models").glob("*/model.json"), key=lambda path: path.stat().st_mtime)
-    chosen = [path.parent for path in models if run is None or path.parent.name == run]
+    found = (folder / "models").glob(f"{run or '*'}/model.json")
+    chosen = sorted(found, key=lambda path: path.stat().st_mtime)
     if not chosen:
         raise InputError(
             f"{folder} holds no result of {'a run' if run is None else f'run {run}'}; results arrive "
             "when a training ends while the site is connected."
         )
-    return chosen[-1]
+    return chosen[-1].parent
 
 
-def _memories(folder: Path, pattern: PyTree, numbers: list[int]) -> PyTree:
-    """Return what these clients kept, one row each; () where they keep nothing."""
-    if not jax.tree.leaves(pattern):
-        return pattern
-    rows = []
-    for number in numbers:
-        own = states.latest(folder, number, pattern)
-        if own is None:
+def _memories(memories: Memories, clients: list[int]) -> PyTree:
+    def latest(client: int) -> PyTree:
+        kept = memories.kept(client)
+        if not kept:
             raise InputError(
-                f"Client {number} of this site took no part in the run, and what it would have kept is "
+                f"Client {client} of this site took no part in the run, and what it would have kept is "
                 "not known; personalise it as a new client."
             )
-        rows.append(own)
-    return jax.tree.map(lambda *each: np.stack(each), *rows)
+        return memories.recall(client, kept[-1])
+
+    return memories.rows(clients, latest)
 
 
 def replay(

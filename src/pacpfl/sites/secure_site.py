@@ -1,11 +1,6 @@
 """A site's part in secure rounds. Every request is one step of the protocol; who sends it is not trusted.
 
-    advertise   a round's state and who takes part -> the updates are computed, new keys are shown
-    share       everybody's keys                   -> sealed shares of this site's secrets
-    mask        the shares for this site           -> the sum of its clients' updates under its masks
-    agree       who survived                       -> this site's signature of that
-    reveal      the signatures                     -> what takes the masks off the sum, and no more
-
+The first brings a round's state and who takes part: the updates are computed, and stay here.
 The identity with which the site signs is drawn with this object and lives as long as its process; the
 certificate of the site's kit vouches for it (secagg.certified), for this run alone.
 """
@@ -23,17 +18,17 @@ from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import Private
 from pacpfl.secagg.certified import Passport, introduced
 from pacpfl.secagg.client import Client, Member
-from pacpfl.secagg.grid import sample
+from pacpfl.secagg.messages import Step
 from pacpfl.secagg.primitives import KEY_BYTES, signing_public
 from pacpfl.sites import wire
 from pacpfl.sites.kits import check_name
 from pacpfl.sites.limits import Tally
-from pacpfl.sites.secure_terms import Agreed, accept
-from pacpfl.sites.wire import Refused
+from pacpfl.sites.secure import accept
+from pacpfl.sites.wire import INBOX, MESSAGE, Refused
 
-MESSAGE, INBOX = "message", "inbox."  # names of arrays
 MOST_BYTES = 2**24  # of a message to a site: keys or shares of thousands of sites
 REVEALED = "revealed.json"
+STEPS = {step.name.lower(): step for step in Step}
 
 
 def known_as(authority: str, name: str, introduction: object, run: str) -> bytes:
@@ -52,13 +47,9 @@ class SecureSite:
         self._identity = secrets.token_bytes(KEY_BYTES)
         public = signing_public(self._identity)
         self.introduction = passport.introduce(name, public, run.encode())
-        self._agreed: Agreed | None = None
-        self._member: Member | None = None
         self._client: Client | None = None
         self._last_rounds: dict[bytes, int] = {}
-        self._values = np.zeros(0, np.int64)
         self._reveals = Tally(folder / REVEALED)
-        self._most_reveals: int | None = None
 
     def begin(
         self, proposal: object, introductions: object, method: Method, dimension: int, clients: int
@@ -79,55 +70,38 @@ class SecureSite:
 
     def advertise(self, about: Facts, rows: np.ndarray) -> bytes:
         """Begin a round with the sum of the clients' updates, which are the `rows`."""
-        agreed, member = self._agreed, self._member
-        if agreed is None or member is None:
-            raise Refused("a secure round was asked for before the run had begun")
         self._client = None
         self._check_reveals()
-        self._values = np.sum([agreed.grid.encode(row) for row in rows], axis=0, dtype=np.int64)
-        cohort = [str(peer) for peer in about["cohort"]]
-        strangers = sorted(set(cohort) - member.known.keys())
-        if strangers:
+        self._values = np.stack([self._agreed.grid.encode(row) for row in rows]).sum(0)
+        known, cohort = self._member.known, [str(peer) for peer in about["cohort"]]
+        if strangers := sorted(set(cohort) - known.keys()):
             raise Refused(f"the round invites {strangers}, who were not introduced")
-        identities = {peer: member.known[peer] for peer in cohort}
         session, attempt = bytes.fromhex(about["session"]), about["attempt"]
         if type(attempt) is not int:
             raise Refused("an attempt at a round has a number")
-        self._client = member.join(agreed.settings(session, attempt, identities))
-        return self._client.advertise()
+        identities = {peer: known[peer] for peer in cohort}
+        self._client = self._member.join(self._agreed.settings(session, attempt, identities))
+        return self._client.answer(Step.ADVERTISE)
 
     def step(self, params: object, about: Facts) -> bytes:
         """Answer every step but the first."""
         client, name = self._client, about["step"]
         if client is None or about["attempt"] != client.settings.round:
             raise Refused(f"step {str(name)[:20]} belongs to no round that this site has joined")
-        if name == "mask":
-            return client.mask(self._inbox(params, client), self._noisy())
-        steps = {"share": client.share, "agree": client.agree, "reveal": client.reveal}
-        if name not in steps:
+        if name not in STEPS:
             raise Refused(f"there is no step {str(name)[:40]!r}")
-        answer = steps[name](wire.to_messages(params, (MESSAGE,), MOST_BYTES)[MESSAGE])
+        if name == "mask":
+            # All inboxes come in one message; the others' are sealed.
+            own = INBOX + self.name
+            if not isinstance(params, Mapping) or own not in params:
+                raise Refused("the server sent no shares for this site")
+            inbox = wire.to_message({own: params[own]}, own, MOST_BYTES)
+            return client.answer(Step.MASK, inbox, self._agreed.grid.noisy(self._values))
+        answer = client.answer(STEPS[name], wire.to_message(params, MESSAGE, MOST_BYTES))
         if name == "reveal" and self._most_reveals is not None:
             self._check_reveals()
             self._reveals.add(self.run)
         return answer
-
-    def _inbox(self, params: object, client: Client) -> bytes:
-        """Return this site's inbox; all come in one message, the others' are sealed."""
-        possible = {INBOX + peer for peer, _ in client.settings.cohort}
-        sent = possible & set(params) if isinstance(params, Mapping) else possible
-        messages = wire.to_messages(params, sent, MOST_BYTES)
-        if INBOX + self.name not in messages:
-            raise Refused("the server sent no shares for this site")
-        return messages[INBOX + self.name]
-
-    def _noisy(self) -> np.ndarray:
-        """Return the sum with this site's share of the noise, drawn for this one round."""
-        assert self._agreed is not None
-        grid = self._agreed.grid
-        if not grid.noise:
-            return self._values
-        return self._values + sample(grid.noise, grid.dimension)
 
     def _check_reveals(self) -> None:
         most = self._most_reveals

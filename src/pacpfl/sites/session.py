@@ -10,22 +10,18 @@ from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-from pacpfl.sites.supervisor import Unreachable
+from pacpfl.sites.terms import Unreachable
 
 CONNECT_SECONDS = 10.0
 ENDED = ("FINISHED", "FAILED", "ABORTED", "ABANDONED", "REJECTED")
 
 
 class Console:
-    """Open until `close`, without which the interpreter does not exit."""
+    """Opens when it is used, until `close`, without which the interpreter does not exit."""
 
     def __init__(self, kit: Path, admin: str) -> None:
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # what matters is raised as well
-        try:
-            with _quiet():
-                self._session = new_secure_session(admin, str(kit), timeout=CONNECT_SECONDS)
-        except Exception as error:  # FLARE raises many kinds, all of which mean: not now
-            raise Unreachable(str(error)) from error
+        self._kit, self._admin, self._session = kit, admin, None
 
     def server_started(self) -> str:
         return str(self._call("get_system_info").server_info.start_time)
@@ -46,14 +42,20 @@ class Console:
             self._call("abort_job", job)
 
     def close(self) -> None:
+        session, self._session = self._session, None
         with contextlib.suppress(Exception), _quiet():
-            self._session.close()
+            if session is not None:
+                session.close()
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             with _quiet():
+                if self._session is None:
+                    kit, seconds = str(self._kit), CONNECT_SECONDS
+                    self._session = new_secure_session(self._admin, kit, timeout=seconds)
                 return getattr(self._session, name)(*arguments)
-        except Exception as error:
+        except Exception as error:  # FLARE raises many kinds, all of which mean: not now
+            self.close()
             raise Unreachable(f"{name}: {error}") from error
 
 

@@ -25,18 +25,19 @@ from jaxtyping import PyTree
 from pacpfl import files
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
-from pacpfl.engine.rounds import fill
+from pacpfl.engine.rounds import fill, initial_client_states
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import ENCODINGS, compressed, summed
 from pacpfl.secagg.certified import Passport
-from pacpfl.sites import states, wire
+from pacpfl.sites import wire
 from pacpfl.sites.limits import Limits, Tally, note_refusal
 from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
-from pacpfl.sites.secure_site import MESSAGE, SecureSite
-from pacpfl.sites.secure_terms import size_of, to_rows
-from pacpfl.sites.wire import Refused, to_form
+from pacpfl.sites.secure import size_of, to_rows
+from pacpfl.sites.secure_site import SecureSite
+from pacpfl.sites.states import NEVER, Memories, save_tree
+from pacpfl.sites.wire import MESSAGE, Refused, to_form
 from pacpfl.types import Data, Federation
 from pacpfl.version import __version__
 
@@ -45,26 +46,15 @@ Answer = tuple[dict[str, np.ndarray], Facts]
 
 
 @dataclass(frozen=True)
-class Invitation:
-    """A run that this site has been asked to take part in, and takes part in as far as it is asked."""
-
-    run: str
-    config: str
-    recipe: Recipe
-    store: ClientStore
-    secure: SecureSite | None  # then nothing leaves the site but in secure rounds
-
-
-@dataclass(frozen=True)
 class Work:
     """A run that has begun at this site: its method, compiled."""
 
     recipe: Recipe
     store: ClientStore
-    folder: Path  # of what clients keep
     method: Method
     first: int  # number of the site's first client
     shapes: Shapes
+    memories: Memories
     traces: list[int] = field(default_factory=lambda: [0])
 
     @property
@@ -74,8 +64,7 @@ class Work:
     def compile(self) -> None:
         """Compile what a round needs, by way of an update that nobody sees."""
         everyone = np.arange(min(self.store.clients, AT_ONCE))
-        never = [states.NEVER] * len(everyone)
-        self.compute(self.shapes.state, self.recall(everyone, never), everyone, 0)
+        self.compute(self.shapes.state, self.recall(everyone, [NEVER] * len(everyone)), everyone, 0)
 
     def compute(
         self, state: PyTree, own: PyTree, chosen: np.ndarray, number: int
@@ -97,8 +86,6 @@ class Work:
 
     @cached_property
     def _update(self) -> Callable[..., PyTree]:
-        """Updates and new states of many clients."""
-
         def one(
             state: PyTree, own: PyTree, data: Data, number: jax.Array, client: jax.Array
         ) -> PyTree:
@@ -109,39 +96,21 @@ class Work:
 
     def recall(self, chosen: np.ndarray, after: list[int]) -> PyTree:
         """Return the states that the server counts on: each after the client's last round that counted."""
-        memory = self.shapes.memory
-        if not jax.tree.leaves(memory):
-            return memory
-        empty = states.is_empty(memory)
-        rows = [
-            self._first_state(int(client))
-            if empty or number == states.NEVER
-            else states.recall(self.folder, int(client), number, memory)
-            for client, number in zip(chosen, after, strict=True)
-        ]
-        return jax.tree.map(lambda *each: np.stack(each), *rows)
+        last = dict(zip(chosen.tolist(), after, strict=True))
 
-    def _first_state(self, client: int) -> PyTree:
-        """Return a client's state before its first round, as the simulator makes it."""
-        data = self.store.gather(np.array([client]), self.recipe.dtype)
-        one = jax.device_put(jax.tree.map(lambda a: a[0], data))
-        return jax.tree.map(np.asarray, self._initial(one, self.first + client))
+        def one(client: int) -> PyTree:
+            if last[client] != NEVER:
+                return self.memories.recall(client, last[client])
+            return jax.tree.map(lambda a: a[client], self._initial)
+
+        return self.memories.rows(list(last), one)
 
     @cached_property
-    def _initial(self) -> Callable[..., PyTree]:
-        def initial(data: Data, client: jax.Array) -> PyTree:
-            return self.method.init_client(self.shapes.state, data, self.keys.start_of(client))
-
-        return jax.jit(initial)
-
-    def keep(self, new: PyTree, chosen: np.ndarray, number: int, saved: int) -> None:
-        """Keep the clients' new states, and forget those that nobody can ask for any more."""
-        if states.is_empty(new):
-            return
-        for row, client in enumerate(chosen):
-            one = jax.tree.map(lambda a, row=row: a[row], new)
-            states.keep(self.folder, int(client), number, one)
-            states.forget(self.folder, int(client), saved)
+    def _initial(self) -> PyTree:
+        """All clients' states before their first round, as the simulator makes them."""
+        start, dtype = self.shapes.state, self.recipe.dtype
+        made = initial_client_states(self.method, start, self.store, self.keys, dtype, self.first)
+        return jax.tree.map(np.asarray, made)
 
 
 class Site:
@@ -157,7 +126,8 @@ class Site:
     ) -> None:
         self.name, self.folder, self.limits = name, folder, limits
         self._open_run, self._passport = open_run, passport
-        self._invitation: Invitation | None = None
+        self._run = self._config = ""  # to which this site was invited
+        self._secure: SecureSite | None = None  # then nothing leaves it but in secure rounds
         self._work: Work | None = None
         self._rounds = Tally(folder / "rounds.json")
 
@@ -178,51 +148,45 @@ class Site:
         return wire.empty(), wire.to_text({"refused": reason[:500], "site": self.name})
 
     def _answer(self, params: object, about: Facts) -> Answer:
-        task, invitation = about.get("task"), self._invitation
+        task = about.get("task")
         if task == "hello":
             return self._hello(about)
-        if invitation is None or about["run"] != invitation.run:
+        if not self._run or about["run"] != self._run:
             raise Refused("the request belongs to another run than the one that was opened")
         if task == "begin":
-            return self._begin(invitation, about)
-        if task == "train":
-            if invitation.secure is not None:
-                raise Refused("this run's updates leave the site in secure rounds only")
-            return self._train(params, about)
-        if task == "secure":
-            return self._step(params, about)
-        if task == "finish":
-            return self._finish(invitation, params, about)
-        raise Refused(f"there is no task {str(task)[:40]!r}")
+            return self._begin(about)
+        tasks = {"train": self._train, "secure": self._step, "finish": self._finish}
+        if task not in tasks:
+            raise Refused(f"there is no task {str(task)[:40]!r}")
+        return tasks[task](params, about)
 
     def _hello(self, about: Facts) -> Answer:
         wire.same_major(__version__, about["version"])
         run = about["run"]
         if not isinstance(run, str) or not re.fullmatch(r"[0-9a-f]{8,64}", run):
             raise Refused("a run is named by 8 to 64 digits 0 to 9, a to f")
-        config, name = str(about["config"]), str(about["method"])
-        recipe, federation = self._open_run(config, name)
+        config = str(about["config"])
+        recipe, federation = self._open_run(config, str(about["method"]))
         samples = [len(client.train) for client in federation.existing]
         secure = about.get("secure", False) is True
         self.limits.check_request(recipe, samples, secure)
         self.limits.check_rounds(self._rounds.read().total())
-        guarded = None
+        form, guarded = federation.form, None
+        message: Facts = {"version": __version__}
         if secure:
             if self._passport is None:
                 raise Refused("this site has no certificate with which to vouch for its keys")
             guarded = SecureSite(self.name, self.folder, self._passport, run)
-        store = from_clients(federation.existing, roomy=federation.classes is not None)
-        self._invitation, self._work = Invitation(run, config, recipe, store, guarded), None
-        form = federation.form
+            message["introduction"] = guarded.introduction
         if not self.limits.share_sizes:
             form = form._replace(sizes=None)
-        message = {"version": __version__, "data": form._asdict()}
-        if guarded is not None:
-            message["introduction"] = guarded.introduction
-        return wire.empty(), message
+        self._store = from_clients(federation.existing, roomy=federation.classes is not None)
+        self._recipe, self._secure, self._work = recipe, guarded, None
+        self._run, self._config = run, config
+        return wire.empty(), message | {"data": form._asdict()}
 
-    def _begin(self, invitation: Invitation, about: Facts) -> Answer:
-        recipe, secure = invitation.recipe, invitation.secure
+    def _begin(self, about: Facts) -> Answer:
+        recipe, secure = self._recipe, self._secure
         whole, encoding = to_form(about["data"]), about["encoding"]
         if encoding not in ENCODINGS:
             raise Refused(f"there is no encoding {str(encoding)[:20]!r}")
@@ -235,32 +199,34 @@ class Site:
         if secure is not None:
             dimension = size_of(shapes.update)
             secure.begin(about["secure"], about["introductions"], method, dimension, whole.clients)
-        folder, first = self.folder / "states" / invitation.run, int(about["seats"][self.name])
-        work = Work(recipe, invitation.store, folder, method, first, shapes)
+        memories = Memories(self.folder / "states" / self._run, shapes.memory)
+        first = int(about["seats"][self.name])
+        work = Work(recipe, self._store, method, first, shapes, memories)
         work.compile()
         self._work = work
         return wire.empty(), {"ready": True}
 
     def _train(self, params: object, about: Facts) -> Answer:
-        updates, message = self._updates(params, about)
-        return wire.to_wire(updates), message
+        if self._secure is not None:
+            raise Refused("this run's updates leave the site in secure rounds only")
+        updates, said = self._updates(params, about)
+        return wire.to_wire(updates), said
 
     def _step(self, params: object, about: Facts) -> Answer:
         """Take one step of a secure round; the first one computes the updates, which stay here."""
         if self._secure is None:
             raise Refused("a secure round was asked for in a run without them")
-        about_it = {"round": about["round"], "step": about["step"]}
-        if about["step"] != "advertise":
+        said: Facts = {"round": about["round"]}
+        if about["step"] == "advertise":
+            updates, said = self._updates(params, about)
+            if len(jax.tree.leaves(updates)[0]) != self._begun().store.clients:
+                raise Refused("a secure round takes all clients of a site")
+            message = self._secure.advertise(about, to_rows(updates))
+        else:
             message = self._secure.step(params, about)
-            return wire.from_messages({MESSAGE: message}), about_it
-        updates, more = self._updates(params, about)
-        if len(jax.tree.leaves(updates)[0]) != self._begun().store.clients:
-            raise Refused("a secure round takes all clients of a site")
-        message = self._secure.advertise(about, to_rows(updates))
-        return wire.from_messages({MESSAGE: message}), about_it | more
+        return wire.from_messages({MESSAGE: message}), said | {"step": about["step"]}
 
     def _updates(self, params: object, about: Facts) -> tuple[PyTree, Facts]:
-        """Compute the updates of the clients that take part in a round."""
         work = self._begun()
         number, saved = int(about["round"]), int(about["saved"])
         pairs = about["take"][self.name]
@@ -282,33 +248,28 @@ class Site:
         state = wire.from_wire(params, start, spare)
         self._check_clip(work.recipe, state)
         updates, new = work.compute(state, work.recall(chosen, after), chosen, number)
-        work.keep(new, chosen, number, saved)
+        work.memories.keep(chosen.tolist(), new, number, saved)
         return updates, {"round": number, "traces": work.traces[0]}
 
-    def _finish(self, invitation: Invitation, params: object, about: Facts) -> Answer:
+    def _finish(self, params: object, about: Facts) -> Answer:
         state = wire.from_wire(params, self._begun().shapes.state)
-        folder = self.folder / "models" / invitation.run
-        states.save_tree(folder / "state.safetensors", state)
+        folder = self.folder / "models" / self._run
+        save_tree(folder / "state.safetensors", state)
         record = {
-            "method": invitation.recipe.method,
+            "method": self._recipe.method,
             "rounds": int(about["rounds"]),
             "data": to_form(about["data"])._asdict(),
             "encoding": str(about["encoding"]),
             "pacpfl": __version__,
         }
-        files.write(folder / "config.toml", invitation.config.encode())
+        files.write(folder / "config.toml", self._config.encode())
         files.write_json(folder / "model.json", record)
         return wire.empty(), {"kept": True}
 
     def _begun(self) -> Work:
-        """Return the work on a run, which must have begun."""
         if self._work is None:
             raise Refused("a round or a result was sent before the run had begun")
         return self._work
-
-    @property
-    def _secure(self) -> SecureSite | None:
-        return None if self._invitation is None else self._invitation.secure
 
     def _check_clip(self, recipe: Recipe, state: PyTree) -> None:
         """Check the norm to clip at, which the server may change only where the run lets it adapt."""

@@ -8,9 +8,12 @@ server says which round's state it counts on, so an update that came too late le
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from pacpfl import files
@@ -30,40 +33,47 @@ def load_tree(path: Path, template: PyTree) -> PyTree:
     return from_wire(arrays, template)
 
 
-def keep(folder: Path, client: int, number: int, state: PyTree) -> None:
-    """Keep the state of a client after a round; it is on disk when this returns."""
-    save_tree(_path(folder, client, number), state)
+@dataclass(frozen=True)
+class Memories:
+    """The states of a site's clients in one run; `pattern` has the shapes and types of one of them."""
 
+    folder: Path
+    pattern: PyTree
 
-def recall(folder: Path, client: int, number: int, template: PyTree) -> PyTree:
-    try:
-        return load_tree(_path(folder, client, number), template)
-    except InputError as error:
-        raise Refused(f"what client {client} kept after round {number} is not here") from error
+    @property
+    def empty(self) -> bool:
+        return all(math.prod(leaf.shape) == 0 for leaf in jax.tree.leaves(self.pattern))
 
+    def rows(self, clients: Sequence[int], one: Callable[[int], PyTree]) -> PyTree:
+        """Return what `one` knows of each client, one row each; where nothing is kept it is not asked."""
+        if self.empty:
+            count = len(clients)
+            return jax.tree.map(lambda s: np.zeros((count, *s.shape), s.dtype), self.pattern)
+        return jax.tree.map(lambda *each: np.stack(each), *map(one, clients))
 
-def forget(folder: Path, client: int, saved: int) -> None:
-    """Drop what no server can ask for any more: states older than the last before round `saved`."""
-    for number in [number for number in _kept(folder, client) if number < saved][:-1]:
-        _path(folder, client, number).unlink(missing_ok=True)
+    def keep(self, clients: Sequence[int], rows: PyTree, number: int, saved: int) -> None:
+        """Keep states after a round, on disk when this returns.
 
+        States that no server can ask for any more, older than the last before round `saved`, go.
+        """
+        if self.empty:
+            return
+        for row, client in enumerate(clients):
+            one = jax.tree.map(lambda a, row=row: a[row], rows)
+            save_tree(self._path(client, number), one)
+            for old in [kept for kept in self.kept(client) if kept < saved][:-1]:
+                self._path(client, old).unlink(missing_ok=True)
 
-def latest(folder: Path, client: int, template: PyTree) -> PyTree:
-    """Return the newest state; None where the client never took part."""
-    kept = _kept(folder, client)
-    return recall(folder, client, kept[-1], template) if kept else None
+    def recall(self, client: int, number: int) -> PyTree:
+        try:
+            return load_tree(self._path(client, number), self.pattern)
+        except InputError as error:
+            raise Refused(f"what client {client} kept after round {number} is not here") from error
 
+    def kept(self, client: int) -> list[int]:
+        """Return the rounds after which a client's state is here, in order."""
+        place = self._path(client, 0).parent
+        return sorted(int(path.stem) for path in place.glob("*.safetensors"))
 
-def _path(folder: Path, client: int, number: int) -> Path:
-    return folder / f"client-{client:06d}" / f"{number:09d}.safetensors"
-
-
-def _kept(folder: Path, client: int) -> list[int]:
-    """Return the rounds after which a client's state is here, in order."""
-    place = _path(folder, client, 0).parent
-    return sorted(int(path.stem) for path in place.glob("*.safetensors"))
-
-
-def is_empty(tree: PyTree) -> bool:
-    """Return whether there is nothing to keep."""
-    return all(math.prod(leaf.shape) == 0 for leaf in jax.tree.leaves(tree))
+    def _path(self, client: int, number: int) -> Path:
+        return self.folder / f"client-{client:06d}" / f"{number:09d}.safetensors"

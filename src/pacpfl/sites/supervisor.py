@@ -1,9 +1,7 @@
 """One run out of many segments: submits, watches, and submits again after whatever crashed.
 
-    server gone         wait until it answers again; a restarted one has lost its job: next segment
-    job ended early     next segment, from the last checkpoint
-    site back, or new   ask the segment to end at its next round, so that the next one has the site
-
+A server that is gone is waited for; where it was restarted, or its job ended early, the next segment
+begins at the last checkpoint. For a site that is back, or new, the segment is asked to end.
 The segment and this process speak through small files of the run's folder (terms.py), so the command
 runs on the server's machine. FLARE is behind `Console`; nothing else here knows of it.
 """
@@ -11,35 +9,22 @@ runs on the server's machine. FLARE is behind `Console`; nothing else here knows
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from pacpfl.engine.simulate import Progress
 from pacpfl.errors import InputError
+from pacpfl.run import Watcher
 from pacpfl.sites import participation
-from pacpfl.sites.job import write_job
+from pacpfl.sites.kits import write_job
 from pacpfl.sites.participation import Watch
-from pacpfl.sites.terms import Outcome, give_order, read_outcome
+from pacpfl.sites.terms import Outcome, Unreachable, give_order, read_outcome
 
-
-class Unreachable(Exception):
-    """The server does not answer, or not sensibly."""
-
-
-class Console(Protocol):
-    def server_started(self) -> str: ...
-
-    def connected(self) -> dict[str, float]: ...
-
-    def submit(self, job: Path) -> str: ...
-
-    def has_ended(self, job: str) -> bool: ...
-
-    def abort(self, job: str) -> None: ...
-
-    def close(self) -> None: ...
+if TYPE_CHECKING:
+    from pacpfl.sites.session import Console
 
 
 @dataclass(frozen=True)
@@ -59,16 +44,6 @@ class Care:
     most_failures: int = 5  # segments in a row that got nowhere
 
 
-@dataclass
-class Callbacks:
-    """Callbacks of a supervised run; by default silent."""
-
-    progress: Callable[[Progress], None] = lambda progress: None
-    stage: Callable[[str], None] = lambda text: None
-    stop: Callable[[], bool] = lambda: False
-    sleep: Callable[[float], None] = time.sleep
-
-
 class Stopped(Exception):
     """Somebody asked for it; what was reached is saved."""
 
@@ -77,56 +52,51 @@ class Stopped(Exception):
 class Supervisor:
     """Looks after a run until its last round; `folder` holds terms.json and config.toml."""
 
-    connect: Callable[[], Console]
+    console: Console
     folder: Path
     name: str
     rounds: int
     care: Care
-    callbacks: Callbacks
-    console: Console | None = None
-    refusals: dict[str, int] = field(default_factory=dict)  # how often a segment ended for a site
-    trouble: str = ""  # why the latest segment did not even begin
+    watcher: Watcher
+    sleep: Callable[[float], None] = time.sleep
+    refusals: Counter[str] = field(default_factory=Counter)  # how often a segment ended for a site
     said: str = ""
 
     def run(self) -> Outcome:
         log = self.folder / participation.FILE
         segment = participation.read(log).segments
         failures, reached = 0, -1
-        watch = Watch(log, self.rounds, self.callbacks.progress)
+        watch = Watch(log, self.rounds, self.watcher.progress or (lambda progress: None))
         try:
             while True:
                 segment += 1
                 outcome = self._segment(segment, watch)
-                if outcome is not None and outcome.finished:
+                if outcome.finished:
                     return outcome
-                if outcome is not None and outcome.fatal:
+                if outcome.fatal:
                     raise InputError(outcome.reason)
                 failures = 0 if watch.most > reached else failures + 1
                 reached = max(reached, watch.most)
-                why = (self.trouble or "it was killed") if outcome is None else outcome.reason
-                self._say(f"segment {segment} ended ({why}); going on")
+                self._say(f"segment {segment} ended ({outcome.reason}); going on")
                 if failures >= self.care.most_failures:
                     raise InputError(
-                        f"{failures} segments in a row got nowhere, the last because {why}; see the "
-                        "logs of server and sites, then start the same command again."
+                        f"{failures} segments in a row got nowhere, the last because {outcome.reason}; "
+                        "see the logs of server and sites, then start the same command again."
                     )
         finally:
-            if self.console is not None:
-                self.console.close()
+            self.console.close()
 
-    def _segment(self, segment: int, watch: Watch) -> Outcome | None:
-        """Run one job, from submission to its end; None where it ended without a word."""
-        self.trouble = ""
+    def _segment(self, segment: int, watch: Watch) -> Outcome:
+        """Run one job, from submission to its end."""
+        killed = Outcome(segment, 0, False, "it was killed")
         sites = self._gather(segment == 1, watch.present)
         give_order(self.folder, segment)
         job_folder = write_job(self.folder / "jobs", self.folder, self.name, segment, sites)
         try:
-            console = self._reach()
-            started, job = console.server_started(), console.submit(job_folder)
+            started, job = self.console.server_started(), self.console.submit(job_folder)
         except Unreachable as error:
-            self._lost()
-            self.trouble = f"the server did not take its job: {error}"
-            return None
+            self._pause()
+            return killed._replace(reason=f"the server did not take its job: {error}")
         self._say(f"training at {len(sites)} sites")
         watch.begin(segment, sites)
         looked = time.monotonic()
@@ -139,31 +109,27 @@ class Supervisor:
                     if not outcome.finished:
                         self._wind_down(job)
                     return outcome
-                if self.callbacks.stop():
+                if self.watcher.stop():
                     give_order(self.folder, segment, end=True)
                     self._winds_down(lambda: read_outcome(self.folder, segment) is not None)
                     raise Stopped(f"stopped after round {watch.most} of {self.rounds}")
                 if time.monotonic() - watch.moved > self.care.stall_seconds:
-                    self._reach().abort(job)
-                    return None
+                    self.console.abort(job)
+                    return killed
                 if time.monotonic() - looked < self.care.look_seconds:
                     continue
                 looked = time.monotonic()
-                console = self._reach()
-                if console.server_started() != started or console.has_ended(job):
-                    return read_outcome(self.folder, segment)
-                self._look_for_returned(console, watch, segment)
+                if self.console.server_started() != started or self.console.has_ended(job):
+                    return read_outcome(self.folder, segment) or killed
+                self._look_for_returned(watch, segment)
             except Unreachable:
-                self._lost()
                 self._say("the server does not answer; waiting for it")
 
-    def _look_for_returned(self, console: Console, watch: Watch, segment: int) -> None:
+    def _look_for_returned(self, watch: Watch, segment: int) -> None:
         """Give a site that is connected and takes no part its chance, less often each time."""
-        connected = self._wanted(console.connected())
-        for site, waited in watch.waiting(connected).items():
-            patience = self.care.rejoin_seconds * 2 ** self.refusals.get(site, 0)
-            if waited >= patience:
-                self.refusals[site] = self.refusals.get(site, 0) + 1
+        for site, waited in watch.waiting(self._connected()).items():
+            if waited >= self.care.rejoin_seconds * 2 ** self.refusals[site]:
+                self.refusals[site] += 1
                 self._say(f"{site} is there again: it takes part from the next segment")
                 give_order(self.folder, segment, end=True)
                 return
@@ -174,31 +140,29 @@ class Supervisor:
         patience = self.care.gather_seconds if first else self.care.regather_seconds
         began = time.monotonic()
         while True:
-            try:
-                there = sorted(self._wanted(self._reach().connected()))
-            except Unreachable:
-                self._lost()
-                there = []
+            there: list[str] = []
+            with suppress(Unreachable):
+                there = sorted(self._connected())
             enough = len(there) >= max(1, self.care.quorum)
             missing = sorted(wanted - set(there))
             if enough and not (missing and time.monotonic() - began < patience):
                 return there
             self._say(f"waiting for {', '.join(missing)}" if missing else "waiting for sites")
             self._pause()
-            if self.callbacks.stop():
+            if self.watcher.stop():
                 raise Stopped("stopped while waiting for sites")
 
-    def _wanted(self, connected: dict[str, float]) -> dict[str, float]:
+    def _connected(self) -> dict[str, float]:
+        """Return the sites that may take part and are there, with when they were last heard of."""
         everyone = self.care.strangers or not self.care.sites
-        return {s: seen for s, seen in connected.items() if everyone or s in self.care.sites}
+        connected = self.console.connected().items()
+        return {site: seen for site, seen in connected if everyone or site in self.care.sites}
 
     def _wind_down(self, job: str) -> None:
         """Wait until a job has ended, so that the next one finds the sites free."""
-        try:
-            if not self._winds_down(lambda: self._reach().has_ended(job)):
-                self._reach().abort(job)
-        except Unreachable:
-            self._lost()
+        with suppress(Unreachable):
+            if not self._winds_down(lambda: self.console.has_ended(job)):
+                self.console.abort(job)
 
     def _winds_down(self, ended: Callable[[], bool]) -> bool:
         """Wait for an end, but not for ever; return whether it came."""
@@ -209,22 +173,11 @@ class Supervisor:
             self._pause()
         return True
 
-    def _reach(self) -> Console:
-        if self.console is None:
-            self.console = self.connect()
-        return self.console
-
-    def _lost(self) -> None:
-        if self.console is not None:
-            self.console.close()
-        self.console = None
-        self._pause()
-
     def _say(self, stage: str) -> None:
         """Tell of a stage when it changes, not each time it is looked at."""
         if stage != self.said:
             self.said = stage
-            self.callbacks.stage(stage)
+            self.watcher.stage(stage)
 
     def _pause(self) -> None:
-        self.callbacks.sleep(self.care.poll_seconds)
+        self.sleep(self.care.poll_seconds)

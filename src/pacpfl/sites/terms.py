@@ -1,23 +1,30 @@
-"""How a run across sites goes, how it ended, and the words between supervisor and segment: small files."""
+"""How a run across sites goes: its terms, how sites are asked, and the files of supervisor and segment."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pacpfl import files
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.transforms import ENCODINGS
 from pacpfl.settings import Settings, convert, key
+from pacpfl.sites import wire
+from pacpfl.sites.wire import Refused
 
+TERMS, CONFIG = "terms.json", "config.toml"  # of a run
 ORDER = "segment.json"  # what the supervisor wants: which segment runs, and whether it is to end
 OUTCOME = "outcome.json"
+
+
+class Unreachable(Exception):
+    """The server does not answer, or not sensibly."""
 
 
 class Reply(NamedTuple):
@@ -29,9 +36,7 @@ class Reply(NamedTuple):
 class Exchange(Protocol):
     """A carrier of messages; `controller.py` has the one of FLARE."""
 
-    def sites(self) -> list[str]:
-        """Return who belongs to this segment."""
-        ...
+    def sites(self) -> list[str]: ...
 
     def ask(
         self, sites: list[str], params: dict[str, np.ndarray], text: str, deadline: float
@@ -44,6 +49,54 @@ class Exchange(Protocol):
     def note(self, text: str) -> None:
         """Write a line into the server's log."""
         ...
+
+
+Read = Callable[[Reply, Facts], Any]  # from a reply and its JSON object to what was asked for
+
+
+@dataclass
+class Inquiry:
+    """Requests for one thing, and who did not answer them, or not as asked."""
+
+    exchange: Exchange
+    run: str
+    deadline: float
+    refused: dict[str, str] = field(default_factory=dict)  # site -> why
+    missing: set[str] = field(default_factory=set)
+    sent: int = 0  # bytes
+    received: int = 0
+    traces: int = 0  # most often that a site has traced its update so far
+
+    def ask(
+        self,
+        task: str,
+        sites: Collection[str],
+        params: dict[str, np.ndarray],
+        read: Read = lambda reply, about: None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Return by site what `read` makes of its first answer; it raises if that is not as asked."""
+        asked, found = sorted(sites), {}
+        text = wire.to_text({"task": task, "run": self.run, **more})
+        replies = self.exchange.ask(asked, params, text, self.deadline)
+        self.sent += len(asked) * wire.size(params)
+        for reply in sorted(replies, key=lambda reply: reply.site):
+            site = reply.site
+            if site not in asked or site in found or site in self.refused:
+                continue
+            try:
+                about = wire.from_text(reply.text)
+                if "refused" in about:
+                    raise Refused(f"the site refuses: {str(about['refused'])[:500]}")
+                found[site] = read(reply, about)
+            except (Refused, InputError, SecureAggregationError) as error:
+                self.refused[site] = str(error)
+                continue
+            self.received += wire.size(reply.params)
+            traces = about.get("traces")
+            self.traces = max(self.traces, traces if type(traces) is int else 0)
+        self.missing |= set(asked) - found.keys() - self.refused.keys()
+        return found
 
 
 @dataclass(frozen=True)
@@ -82,7 +135,6 @@ def read_section(
 
 
 def read_terms(table: Any, origin: str) -> Facts:
-    """Read and check [run]: what of `Terms` people may set."""
     read = read_section(Terms, table, "run", origin, hidden=("run", "segment"))
     if read.get("secure") and read.get("encoding", "exact") != "exact":
         raise InputError(
@@ -99,11 +151,16 @@ class Outcome(NamedTuple):
     fatal: bool = False  # another segment would end the same way
 
 
-def order(folder: Path) -> Facts:
+def _told(path: Path) -> Facts:
+    """Return what a file says that may not be there, or be of another run."""
     try:
-        return dict(json.loads((folder / ORDER).read_text()))
+        return dict(json.loads(path.read_text()))
     except (OSError, ValueError):
         return {}
+
+
+def order(folder: Path) -> Facts:
+    return _told(folder / ORDER)
 
 
 def give_order(folder: Path, segment: int, end: bool = False) -> None:
@@ -125,8 +182,5 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
 
 def read_outcome(folder: Path, segment: int) -> Outcome | None:
     """Return how a segment ended; None where it has not, or was killed."""
-    try:
-        outcome = Outcome(**json.loads((folder / OUTCOME).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-    return outcome if outcome.segment == segment else None
+    told = _told(folder / OUTCOME)
+    return Outcome(**told) if told.get("segment") == segment else None

@@ -35,23 +35,16 @@ def main() -> None:
     from nvflare import client as flare
 
     flare.init()
-    name = flare.get_site_name()
-    site, why = None, ""
+    name, folder = flare.get_site_name(), os.environ.get(FOLDER)
     try:
-        folder = os.environ.get(FOLDER)
         if not folder:
             raise InputError(f"{FOLDER} is not set at this site; start it with pacpfl site start.")
-        site = make_site(name, Path(folder))
+        answer = make_site(name, Path(folder)).answer
     except InputError as error:
-        why = str(error)
-    while flare.is_running():
-        message = flare.receive()
-        if message is None:
-            break
-        if site is None:
-            params, text = wire.empty(), wire.to_text({"refused": why, "site": name})
-        else:
-            params, text = site.answer(message.params, (message.meta or {}).get(wire.TEXT))
+        refusal = wire.empty(), wire.to_text({"refused": str(error), "site": name})
+        answer = lambda params, text: refusal  # noqa: E731
+    while flare.is_running() and (message := flare.receive()) is not None:
+        params, text = answer(message.params, (message.meta or {}).get(wire.TEXT))
         flare.send(flare.FLModel(params=params, meta={wire.TEXT: text}))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -19,9 +20,9 @@ from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.types import Data, Form
 
-PROTOCOL = 1
 TEXT = "pacpfl"  # where a message's JSON lies among FLARE's own data
 MOST_TEXT = 2**20  # characters of JSON in a message
+MESSAGE, INBOX = "message", "inbox."  # names of arrays of bytes, in secure rounds
 NOTHING = "nothing"  # an engine may drop a message without arrays, so an empty one travels
 
 
@@ -71,22 +72,17 @@ def _arrays(params: object, names: Collection[str]) -> Mapping[str, Any]:
 
 
 def from_messages(messages: Mapping[str, bytes]) -> dict[str, np.ndarray]:
-    """Return bytes by name as arrays of bytes."""
     return {name: np.frombuffer(data, np.uint8).copy() for name, data in messages.items()}
 
 
-def to_messages(params: object, names: Collection[str], most: int) -> dict[str, bytes]:
-    """Return the bytes in `params`: exactly these names, plain arrays of bytes, not too many."""
-    given = _arrays(params, names)
-    read = {}
-    for name in names:
-        value = given.get(name)
-        if type(value) is not np.ndarray or value.dtype != np.uint8 or value.ndim != 1:
-            raise Refused(f"{name!r} is no plain array of bytes")
-        if value.size > most:
-            raise Refused(f"{name!r} has {value.size} bytes, and at most {most} are expected")
-        read[name] = value.tobytes()
-    return read
+def to_message(params: object, name: str, most: int) -> bytes:
+    """Return the bytes in `params`: a plain array of bytes of this name and no other, not too many."""
+    value = _arrays(params, (name,)).get(name)
+    if type(value) is not np.ndarray or value.dtype != np.uint8 or value.ndim != 1:
+        raise Refused(f"{name!r} is no plain array of bytes")
+    if value.size > most:
+        raise Refused(f"{name!r} has {value.size} bytes, and at most {most} are expected")
+    return value.tobytes()
 
 
 def _checked(name: str, value: object, pattern: jax.Array | jax.ShapeDtypeStruct) -> np.ndarray:
@@ -108,35 +104,26 @@ def by_name(tree: PyTree) -> dict[str, jax.Array]:
 
 
 def count(tree: PyTree) -> int:
-    """Count the numbers in a pytree."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
 def size(params: object) -> int:
-    """Count the bytes of a message's arrays."""
     values = params.values() if isinstance(params, Mapping) else ()
     return sum(int(getattr(value, "nbytes", 0)) for value in values)
 
 
 def to_text(about: Mapping[str, Any]) -> str:
-    return json.dumps({"protocol": PROTOCOL, **about}, separators=(",", ":"), allow_nan=False)
+    return json.dumps(about, separators=(",", ":"), allow_nan=False)
 
 
 def from_text(text: object) -> Facts:
-    """Read the JSON object of a message; another protocol is another language, and refused."""
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise Refused("the message carries no text, or too much of it")
-    try:
+    about = None
+    with suppress(ValueError, RecursionError):
         about = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused("the text of the message is no JSON") from error
     if not isinstance(about, dict):
         raise Refused("the text of the message is no JSON object")
-    if about.get("protocol") != PROTOCOL:
-        raise Refused(
-            f"the other side speaks protocol {about.get('protocol')!r} and this side {PROTOCOL}; "
-            "install the same major version of pacpfl on both"
-        )
     return about
 
 
@@ -164,7 +151,6 @@ def to_form(value: Any) -> Form:
 
 
 def same_major(mine: str, theirs: object) -> None:
-    """Check that both sides have the same major version."""
     if not isinstance(theirs, str) or theirs.split(".")[0] != mine.split(".")[0]:
         raise Refused(
             f"the other side runs pacpfl {str(theirs)[:20]}, this side {mine}; install the same major "

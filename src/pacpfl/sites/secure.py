@@ -1,48 +1,52 @@
-"""What server and sites agree on before secure rounds: the grid, the noise, and how many must survive.
+"""Secure rounds: what server and sites agree on before them, and the server's side of one.
 
 A party of the protocol (pacpfl.secagg) is a SITE. A site's clients lie in one process at one place, so
 masks between them would hide nothing from anybody; it writes each client's update as integers, adds
-these up, and masks the sum. So the server sees sums over all clients of several sites, each update was
-held to the limit by itself, and sensitivity and rounding are those of single clients.
+these up, and masks the sum. Each update was held to the limit by itself (the clip norm of a private run,
+else `bound` of [run]), so sensitivity and rounding are those of single clients.
 
-The limit is the clip norm of a private run, else `bound` of [run]: an update beyond it is refused at its
-site and never clipped unseen.
-
-Survivors. A round invites the n sites that are there, and more than 2n/3 of them have to survive, at least
-`needed` (the quorum, and never fewer than two). Noise is planned for `needed` survivors,
-
-    s = sigma / sqrt(needed)        per site, in whole steps,
-
-so whoever drops out, the noise that was accounted for is in the sum, or there is no sum. The server
-proposes s; each site works out for itself what it spends in the planned rounds (secagg's bound for sums of
-discrete Gaussians) and refuses if that is above the budget.
+Of the n sites that a round invites more than 2n/3 have to survive, at least `needed` (the quorum, and
+never fewer than two). Noise is planned for `needed` survivors, s = sigma / sqrt(needed) per site in whole
+steps, so whoever drops out, the noise that was accounted for is in the sum, or there is no sum. The
+server proposes s; each site works out for itself what it spends in the planned rounds, and refuses if
+that is above the budget.
 
 The server gets S = sum_i u_i over the m clients who took part, and goes on as if each of them had sent
 the mean S / m: a method whose server reads its updates in sums and counts alone cannot tell the
 difference. `check_summable` tries it out, so any method may be asked for.
+
+A round has five exchanges, after which the server knows a sum and nothing else. Who does not answer a
+step, or not as the protocol says, has dropped out; the others go on as long as they are enough. With too
+few the round is abandoned, nothing is revealed, and the segment asks for it anew among those who are
+left. Inboxes travel in one message to all: they are sealed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import ceil, sqrt
+import math
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from pacpfl.errors import InputError
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import Private
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.secagg.grid import Grid, finest_step, guarantee, noise_for
-from pacpfl.secagg.settings import Settings, smallest_threshold
-from pacpfl.sites.terms import Terms
-from pacpfl.sites.wire import Refused
+from pacpfl.secagg.messages import Step
+from pacpfl.secagg.server import Server
+from pacpfl.secagg.settings import SESSION_BYTES, Settings, smallest_threshold
+from pacpfl.sites import wire
+from pacpfl.sites.terms import Inquiry, Reply, Terms
+from pacpfl.sites.wire import INBOX, MESSAGE, Refused, count
 
+ENVELOPE_BYTES = 2**10  # name, lengths and signature around a payload
 # A norm that was clipped in float32 may lie above the clip by its last digits.
 LAST_DIGITS = 1e-6
 
@@ -59,34 +63,16 @@ class Agreed:
     def settings(self, session: bytes, number: int, cohort: dict[str, bytes]) -> Settings:
         """Return the protocol's settings for one attempt at a round, among these sites."""
         threshold = max(smallest_threshold(len(cohort), "active"), self.needed)
-        return Settings(
-            session,
-            number,
-            tuple(sorted(cohort.items())),
-            threshold,
-            self.grid.dimension,
-            self.grid.bits,
-            terms=self.grid.terms,
-        )
+        return self.grid.settings(session, number, cohort, threshold)
 
 
 def propose(method: Method, dimension: int, clients: int, terms: Terms) -> Agreed:
-    """Return the server's proposal."""
     if not isinstance(method, Private):
         # Sums of up to 53 bits: as exact as float64, at 8 bytes a number.
         step = finest_step(terms.bound, dimension, clients, bits=64)
         return Agreed(Grid(step, terms.bound, dimension, clients), terms.needed)
-    return Agreed(
-        _noisy(method.plan, limit_of(method), dimension, clients, terms.needed), terms.needed
-    )
-
-
-def check_everyone(clients_per_round: int | None, clients: int) -> None:
-    if clients_per_round is not None and clients_per_round < clients:
-        raise InputError(
-            "With secure aggregation all clients take part in every round, because a sum over few of "
-            "them may be that of one site; leave clients_per_round out, or set secure = false in [run]."
-        )
+    needed = terms.needed
+    return Agreed(_noisy(method.plan, limit_of(method), dimension, clients, needed), needed)
 
 
 def limit_of(method: Private) -> float:
@@ -100,13 +86,13 @@ def _noisy(plan: Plan, clip: float, dimension: int, clients: int, needed: int) -
     tenth more noise makes its statement true after any number of rounds.
     """
     assert plan.epsilon is not None and plan.rounds is not None
-    step = finest_step(clip, dimension, clients, 2 * plan.multiplier * clip / sqrt(needed))
+    step = finest_step(clip, dimension, clients, 2 * plan.multiplier * clip / math.sqrt(needed))
     grid = Grid(step, clip, dimension, clients)
     grid = noise_for(plan.epsilon, grid, needed, plan.delta, rounds=plan.rounds)
     for rounds in {plan.rounds, *(2**i for i in range(plan.rounds.bit_length()))}:
         stated = epsilon_spent(plan, rounds).epsilon
         while guarantee(grid, needed, plan.delta, rounds=rounds).epsilon > stated:
-            grid = replace(grid, noise=ceil(1.01 * grid.noise))
+            grid = replace(grid, noise=math.ceil(1.01 * grid.noise))
     return grid
 
 
@@ -143,13 +129,12 @@ SAME = 1e-3  # of how far a step moves: more than rounding in float32, less than
 
 def size_of(pattern: PyTree) -> int:
     """Count the numbers in one client's update; all must be real, for others have no fixed-point form."""
-    leaves = jax.tree.leaves(pattern)
-    if not leaves or any(np.dtype(leaf.dtype).kind != "f" for leaf in leaves):
+    if {np.dtype(leaf.dtype).kind for leaf in jax.tree.leaves(pattern)} != {"f"}:
         raise InputError(
             "This method's updates are not made of real numbers alone, so they cannot be summed up "
             "securely; set secure = false in [run]."
         )
-    return sum(int(np.prod(leaf.shape)) for leaf in leaves)
+    return count(pattern)
 
 
 def to_rows(updates: PyTree) -> np.ndarray:
@@ -160,13 +145,14 @@ def to_rows(updates: PyTree) -> np.ndarray:
 
 def from_row(row: np.ndarray, pattern: PyTree) -> PyTree:
     """Return d numbers as one client's update, in the form of `pattern`."""
-    leaves, structure = jax.tree.flatten(pattern)
-    ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
-    parts = np.split(row, ends[:-1])
-    return jax.tree.unflatten(
-        structure,
-        [p.reshape(leaf.shape).astype(leaf.dtype) for p, leaf in zip(parts, leaves, strict=True)],
-    )
+    rest = row
+
+    def cut(leaf: Any) -> np.ndarray:
+        nonlocal rest
+        own, rest = np.split(rest, [math.prod(leaf.shape)])
+        return own.reshape(leaf.shape).astype(leaf.dtype)
+
+    return jax.tree.map(cut, pattern)
 
 
 def check_summable(
@@ -193,3 +179,61 @@ def check_summable(
                 "This method's server looks at its clients' updates one by one, and secure aggregation "
                 "shows it their sum alone; choose another method, or set secure = false in [run]."
             )
+
+
+@dataclass
+class SecureRounds:
+    """A session of the protocol: the rounds of one segment."""
+
+    agreed: Agreed
+    identities: Mapping[str, bytes]
+    attempts: int = 0
+    session: bytes = field(default_factory=lambda: secrets.token_bytes(SESSION_BYTES))
+
+    def run(
+        self,
+        inquiry: Inquiry,
+        state: dict[str, np.ndarray],
+        about: Facts,
+        before_reveal: Callable[[], None],
+    ) -> tuple[np.ndarray, tuple[str, ...]] | None:
+        """Return the sum over the survivors' clients, and who these are; None if it was abandoned.
+
+        `about` says what a plain round's request says.
+        """
+        number, take = about["round"], about["take"]
+        identities = {site: self.identities[site] for site in take}
+        server = Server(self.agreed.settings(self.session, self.attempts, identities))
+        session = {"session": self.session.hex(), "attempt": self.attempts, "cohort": sorted(take)}
+        self.attempts += 1
+        # Keys and sealed shares of everybody; masked updates; never more.
+        small = ENVELOPE_BYTES * (len(take) + 1)
+        large = small + 8 * self.agreed.grid.dimension
+        told: Collection[str] = take
+        params, more, found = state, about | session, None
+        try:
+            for step in Step:
+                name, most = step.name.lower(), large if step is Step.MASK else small
+
+                def read(reply: Reply, about: Facts, name: str = name, most: int = most) -> bytes:
+                    if (about.get("round"), about.get("step")) != (number, name):
+                        raise Refused(f"it did not answer step {name} of round {number}")
+                    return wire.to_message(reply.params, MESSAGE, most)
+
+                if step is Step.REVEAL:
+                    before_reveal()
+                replies = inquiry.ask("secure", told, params, read, step=name, **more)
+                told = server.collect(step, replies)
+                alike = {MESSAGE: next(iter(told.values()), b"")}
+                inboxes = {INBOX + site: inbox for site, inbox in told.items()}
+                params = wire.from_messages(inboxes if step is Step.SHARE else alike)
+                more = {"round": number} | session
+            clients = sum(len(take[site]) for site in server.survivors)
+            found = self.agreed.grid.decode(server.total, clients), server.survivors
+        except SecureAggregationError as error:
+            inquiry.exchange.note(str(error))
+            if not (inquiry.missing or inquiry.refused or server.refused):
+                raise  # nobody to leave out: the next attempt would end the same way
+        inquiry.refused = server.refused | inquiry.refused
+        inquiry.missing.difference_update(inquiry.refused)
+        return found
