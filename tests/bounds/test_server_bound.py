@@ -133,13 +133,10 @@ def test_the_optimal_hyper_posterior_attains_the_minimum(
     assert finite.minimiser(bound, least, rng, 5)[1] <= least + 1e-7
 
 
-def test_tau_by_hand() -> None:
+def test_tau_by_hand_and_its_inverse() -> None:
     """lambda = 10, beta = 5, n = 4, n_2 = 2, upsilon = 1/2: 10 / (10 + 5 * 4 * 2.5) = 1/6."""
     assert bounds.tau_from_lambda(10, [5] * 4, 2, 0.5) == pytest.approx(1 / 6, rel=1e-14)
     assert bounds.lambda_from_tau(1 / 6, [5] * 4, 2, 0.5) == pytest.approx(10, rel=1e-12)
-
-
-def test_tau_and_lambda_are_inverse() -> None:
     betas = (2.0, 5.0, 3.5)
     for lambda_ in (0.3, 4.0, 1e5):
         tau = bounds.tau_from_lambda(lambda_, betas, 2, 0.01)

@@ -88,6 +88,7 @@ def test_the_conditions_of_a_plain_run_in_words(document: dict[str, Any]) -> Non
         assert found["independent samples"]["kind"] == "world"
         assert {"deviation term below b - a", "privacy term below b - a"} <= found.keys()
         assert row["participation"]["name"] == "taking part tightens this client's own bound"
+    assert by_name(document["newcomers"])["bounded loss"]["status"] == "holds"
     cloud = by_name(document["federation"])["hyper-posterior with a finite divergence"]
     assert "noise of" in cloud["reason"] and "not the bare particles" in cloud["reason"]
     assert document["estimators"]["kl"]["error_at_most"] == pytest.approx(math.log(2))

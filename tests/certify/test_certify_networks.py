@@ -38,6 +38,7 @@ from pacpfl.certify.networks import (
     variational,
 )
 from pacpfl.config import Config, RunSettings
+from pacpfl.data.store import from_samples
 from pacpfl.likelihoods import Categorical
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
 from pacpfl.priors.bnn import BNNPrior, BNNSettings
@@ -140,16 +141,8 @@ def certified(trained: Trained, few_draws: None) -> dict[str, ClientCertificate]
 
 def batch(clients: tuple[Client, ...]) -> Data:
     """Samples of clients of different sizes, padded."""
-    most = max(len(c.personal) for c in clients)
-    rows = [
-        (
-            np.pad(c.personal.x, ((0, most - len(c.personal)), (0, 0))),
-            np.pad(c.personal.y, (0, most - len(c.personal))),
-            np.arange(most) < len(c.personal),
-        )
-        for c in clients
-    ]
-    return Data(*(jnp.asarray(np.stack(part)) for part in zip(*rows, strict=True)))
+    store = from_samples([client.personal for client in clients])
+    return Data(*map(jnp.asarray, store.gather(np.arange(len(clients)), np.float64)))
 
 
 @pytest.mark.parametrize("kind", ["zero-one", "brier", "clipped-nll"])

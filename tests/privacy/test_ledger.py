@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from patience import patience
+from refusals import refused
 
 from pacpfl.errors import InputError
 from pacpfl.privacy import ledger as ledgers
@@ -30,22 +33,20 @@ def opened(path: Path, plan: Plan = PLAN, identity: str = "me") -> Ledger:
 
 def fill(path: Path) -> str:
     """Two releases, closed; the place where it ends."""
-    ledger = opened(path)
-    ledger.release(0, 3)
-    ledger.release(3, 8)
-    place = ledger.position
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        ledger.release(0, 3)
+        ledger.release(3, 8)
+        place = ledger.position
     return place
 
 
 def test_what_was_released_is_counted_again_after_it_was_closed(path: Path) -> None:
     assert read_ledger(path) == []
     fill(path)
-    ledger = opened(path)
-    assert ledger.released == 8
-    ledger.release(5, 8)  # from an older checkpoint: these rounds are paid for twice
-    assert ledger.released == 11
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        assert ledger.released == 8
+        ledger.release(5, 8)  # from an older checkpoint: these rounds are paid for twice
+        assert ledger.released == 11
     (run,) = read_ledger(path)
     assert run.plan == PLAN and run.private and run.identity == "me"
     assert run.releases == ((0, 3), (3, 8), (5, 8))
@@ -57,18 +58,17 @@ def test_a_release_is_on_disk_when_it_is_said_to_be(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    ledger = opened(path)
-    real = os.fsync
+    with closing(opened(path)) as ledger:
+        real = os.fsync
 
-    def fsync(descriptor: int) -> None:
-        real(descriptor)
-        synced.append(os.fstat(descriptor).st_size)
+        def fsync(descriptor: int) -> None:
+            real(descriptor)
+            synced.append(os.fstat(descriptor).st_size)
 
-    monkeypatch.setattr(os, "fsync", fsync)
-    ledger.release(0, 1)
-    assert synced == [path.stat().st_size]
-    assert json.loads(path.read_bytes().splitlines()[-1])["last"] == 1
-    ledger.close()
+        monkeypatch.setattr(os, "fsync", fsync)
+        ledger.release(0, 1)
+        assert synced == [path.stat().st_size]
+        assert json.loads(path.read_bytes().splitlines()[-1])["last"] == 1
 
 
 def test_a_line_that_was_being_written_is_dropped(path: Path) -> None:
@@ -76,10 +76,9 @@ def test_a_line_that_was_being_written_is_dropped(path: Path) -> None:
     fill(path)
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"kind": "release", "first": 8, "la')
-    ledger = opened(path)
-    assert ledger.released == 8
-    ledger.release(8, 9)
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        assert ledger.released == 8
+        ledger.release(8, 9)
     assert path.read_bytes().startswith(whole)
     assert read_ledger(path)[0].released == 9
 
@@ -102,30 +101,23 @@ def test_every_change_is_found(path: Path, damage: object) -> None:
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join(damage(lines)) + b"\n")  # type: ignore[operator]
     for use in (opened, read_ledger):
-        with pytest.raises(InputError, match=r"damaged \(line"):
-            use(path)
+        refused(partial(use, path), r"damaged \(line")
 
 
 def test_a_checkpoint_refuses_a_ledger_that_does_not_lead_to_it(path: Path) -> None:
     place = fill(path)
     lines = path.read_bytes().splitlines(keepends=True)
-    ledger = opened(path)
-    ledger.release(8, 9)
-    ledger.check(place)  # a continuation is what a killed run leaves
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        ledger.release(8, 9)
+        ledger.check(place)  # a continuation is what a killed run leaves
     path.write_bytes(b"".join(lines[:2]))  # rolled back
-    ledger = opened(path)
-    with pytest.raises(InputError, match="put the right ledger back"):
-        ledger.check(place)
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        refused(lambda: ledger.check(place), "put the right ledger back")
     path.unlink()  # deleted
-    ledger = opened(path)
-    for claimed in (place, "", "1 ", f"1 {'0' * 64}"):
-        with pytest.raises(InputError, match="not the ledger"):
-            ledger.check(claimed)
-    with pytest.raises(InputError, match="not the ledger"):
-        read_ledger(path, place)
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        for claimed in (place, "", "1 ", f"1 {'0' * 64}"):
+            refused(partial(ledger.check, claimed), "not the ledger")
+        refused(lambda: read_ledger(path, place), "not the ledger")
 
 
 def test_a_new_start_keeps_what_was_spent(path: Path) -> None:
@@ -133,16 +125,14 @@ def test_a_new_start_keeps_what_was_spent(path: Path) -> None:
     assert not path.exists()
     fill(path)
     assert start_over(path) == 1
-    ledger = opened(path)
-    assert ledger.released == 0
-    ledger.release(0, 2)
-    ledger.close()
+    with closing(opened(path)) as ledger:
+        assert ledger.released == 0
+        ledger.release(0, 2)
     assert [run.released for run in read_ledger(path)] == [8, 2]
     # Another plan or configuration is another run, too.
     for plan, identity in ((replace(PLAN, multiplier=5.0), "me"), (PLAN, "you")):
-        ledger = opened(path, plan, identity)
-        assert ledger.released == 0
-        ledger.close()
+        with closing(opened(path, plan, identity)) as ledger:
+            assert ledger.released == 0
     assert [run.released for run in read_ledger(path)] == [8, 2, 0, 0]
 
 
@@ -155,26 +145,22 @@ def try_to_open(path: Path, queue: multiprocessing.Queue[str]) -> None:
 
 
 def test_one_process_at_a_time(path: Path) -> None:
-    ledger = opened(path)
-    context = multiprocessing.get_context("spawn")
-    queue: multiprocessing.Queue[str] = context.Queue()
-    other = context.Process(target=try_to_open, args=(path, queue))
-    other.start()
-    assert "Another process" in queue.get(timeout=patience(60))
-    other.join(60)
-    ledger.close()
+    with closing(opened(path)):
+        context = multiprocessing.get_context("spawn")
+        queue: multiprocessing.Queue[str] = context.Queue()
+        other = context.Process(target=try_to_open, args=(path, queue))
+        other.start()
+        assert "Another process" in queue.get(timeout=patience(60))
+        other.join(60)
     opened(path).close()
 
 
 def test_a_full_disk_stops_the_release(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = opened(path)
+    with closing(opened(path)) as ledger:
 
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+        def full(descriptor: int) -> None:
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="could not be written"):
-        ledger.release(0, 5)
-    ledger.close()
-    with pytest.raises(InputError, match="cannot be written"):
-        opened(path.parent / "missing" / "ledger")
+        monkeypatch.setattr(os, "fsync", full)
+        refused(lambda: ledger.release(0, 5), "could not be written")
+    refused(lambda: opened(path.parent / "missing" / "ledger"), "cannot be written")

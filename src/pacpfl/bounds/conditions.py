@@ -218,11 +218,19 @@ def risk(value: float, a: float, b: float, name: str) -> float:
     return float(value)
 
 
-def finite(values: ArrayLike, name: str) -> np.ndarray:
-    """Return a float64 array of finite numbers, of any shape."""
+def finite(
+    values: ArrayLike, name: str, least: float | None = None, above: float | None = None
+) -> np.ndarray:
+    """Return a float64 array of finite numbers, of any shape, that are within limits."""
     array = np.asarray(values, dtype=np.float64)
     if not np.all(np.isfinite(array)):
         raise InputError(f"The {name} holds a value that is not finite.")
+    if least is not None and np.any(array < least):
+        raise InputError(
+            f"The {name} holds {array.min():g}: every value must be {least:g} or more."
+        )
+    if above is not None and np.any(array <= above):
+        raise InputError(f"The {name} holds {array.min():g}: every value must be above {above:g}.")
     return array
 
 

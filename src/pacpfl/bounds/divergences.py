@@ -21,10 +21,8 @@ def diagonal_gaussian_kl(
     $$\sum_j \Big[ \ln \frac{s_j^p}{s_j^q}
       + \frac{(s_j^q)^2 + (\mu_j^q - \mu_j^p)^2}{2 (s_j^p)^2} - \frac12 \Big].$$
     """
-    mean_q, std_q = finite(mean_q, "mean of Q"), finite(std_q, "std of Q")
-    mean_p, std_p = finite(mean_p, "mean of P"), finite(std_p, "std of P")
-    if np.any(std_q <= 0) or np.any(std_p <= 0):
-        raise InputError("A standard deviation is zero or negative: the divergence needs them > 0.")
+    mean_q, std_q = finite(mean_q, "mean of Q"), finite(std_q, "std of Q", above=0.0)
+    mean_p, std_p = finite(mean_p, "mean of P"), finite(std_p, "std of P", above=0.0)
     ratio = (std_q / std_p) ** 2
     shift = ((mean_q - mean_p) / std_p) ** 2
     return np.asarray(0.5 * np.sum(ratio - 1 - np.log(ratio) + shift, axis=-1))
@@ -65,9 +63,8 @@ def gaussian_process_kl(
     t = beta / m it is the Gibbs posterior of the negative log-likelihood.
     """
     kernel, residual = finite(kernel, "kernel matrix"), finite(residual, "residual")
-    noise = finite(noise_variance, "noise variance") / positive(temperature, "the temperature")
-    if np.any(noise <= 0):
-        raise InputError("A noise variance is zero or negative: the divergence needs it > 0.")
+    noise = finite(noise_variance, "noise variance", above=0.0)
+    noise = noise / positive(temperature, "the temperature")
     m = residual.shape[-1]
     if m == 0 or kernel.shape[-2:] != (m, m):
         raise InputError(
@@ -96,9 +93,7 @@ def mixture_kl(weights_q: ArrayLike, weights_p: ArrayLike, kls: ArrayLike) -> np
     p = 1/k, and with the epsilon of releasing all k particles.
     """
     q, p = _distribution(weights_q, "Q's mixture"), _distribution(weights_p, "P's mixture")
-    kls = finite(kls, "the components' divergences")
-    if np.any(kls < 0):
-        raise InputError("A component's divergence is negative: a KL divergence never is.")
+    kls = finite(kls, "divergence of the components", least=0.0)
     choice = rel_entr(q, p)
     if not np.all(np.isfinite(choice)):
         raise InputError("Q's mixture uses a component that P's gives no weight to.")

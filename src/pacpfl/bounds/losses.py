@@ -142,9 +142,7 @@ def expected_clipped_gaussian_nll(
     scaled. `variance` is that of h, without the noise s.
     """
     loss_width(a, b)
-    noise = finite(noise_std, "noise std")
-    if np.any(noise <= 0):
-        raise InputError("A noise standard deviation is zero or negative: it must be above zero.")
+    noise = finite(noise_std, "noise std", above=0.0)
     offset = np.log(noise * math.sqrt(2 * math.pi))
     scale = 2 * noise**2
     # Where even the smallest value of the loss is b or more, the clipped loss is b throughout.
@@ -233,7 +231,5 @@ def _density(z: np.ndarray) -> np.ndarray:
 
 def _gaussian(mean: ArrayLike, variance: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and std. A variance of zero, a model that is sure, becomes a negligible one."""
-    centre, spread = finite(mean, "means"), finite(variance, "variances")
-    if np.any(spread < 0):
-        raise InputError("A variance is negative: it must be zero or more.")
+    centre, spread = finite(mean, "mean"), finite(variance, "variance", least=0.0)
     return centre, np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny ** 0.5))

@@ -190,7 +190,7 @@ def server_bound(
 
 
 class _Terms(NamedTuple):
-    """What a bound adds to the empirical term: data and hyper-posterior enter in `bound` and `optimum`."""
+    """The price of a divergence, and the terms that neither data nor hyper-posterior change."""
 
     given: ServerPremises
     price: float  # of one nat of divergence
@@ -215,6 +215,7 @@ class _Terms(NamedTuple):
 
 
 def _server_terms(given: ServerPremises, shares: np.ndarray, later: Sequence[int | None]) -> _Terms:
+    """Return the terms that we can prove, for clients with these weights and later samples."""
     kappa = float(np.max(np.asarray(given.betas) / shares))
     pairs = zip(given.samples, later, strict=True)
     spread = np.array([later_factor(m, more) / m for m, more in pairs])
@@ -224,18 +225,18 @@ def _server_terms(given: ServerPremises, shares: np.ndarray, later: Sequence[int
     return _Terms(given, price, {"deviation": deviation, "confidence": confidence})
 
 
-def _printed_terms(given: ServerPremises, printed: Printed, newness: bool = False) -> _Terms:
-    """Return the same as the paper has it, for the plain average; with later samples, or without."""
+def _printed_terms(given: ServerPremises, printed: Printed, later: bool = True) -> _Terms:
+    """Return the terms as the paper prints them, for the plain average."""
     if printed not in ("theorem", "proof"):
         raise InputError(f"printed is '{printed}', but it is 'theorem' or 'proof'.")
     betas, nats = np.asarray(given.betas, dtype=np.float64), math.log(1 / given.delta)
     spread = float(np.mean(betas / np.asarray(given.samples)))
     rest = {"deviation": (given.b - given.a) ** 2 / 8 * spread}
-    if not newness:
+    if later:
         _finite_lambda(given, "printed server-level")
         ranges = [
-            later_range(beta, m, later, given.a, given.b, given.clients, printed=True)
-            for beta, m, later in zip(given.betas, given.samples, given.later_samples, strict=True)
+            later_range(beta, m, more, given.a, given.b, given.clients, printed=True)
+            for beta, m, more in zip(given.betas, given.samples, given.later_samples, strict=True)
         ]
         rest["later"] = float(np.sum(np.square(ranges))) / (8 * given.later_weight)
     rest["confidence"] = nats / math.sqrt(given.clients) if printed == "theorem" else nats
@@ -243,12 +244,13 @@ def _printed_terms(given: ServerPremises, printed: Printed, newness: bool = Fals
 
 
 def _new_client_terms(given: ServerPremises, printed: bool) -> _Terms:
-    """Return those of the server-level bound without later samples, and of the clients' own chance."""
+    """Return the terms without later samples, and the one that new clients add."""
     _finite_lambda(given, "new-client")
     n = given.clients
-    terms = _server_terms(given, _equal_weights(given), (0,) * n)
     if printed:
-        terms = _printed_terms(given, "theorem", newness=True)
+        terms = _printed_terms(given, "theorem", later=False)
+    else:
+        terms = _server_terms(given, _equal_weights(given), (0,) * n)
     newness = (given.b - given.a) ** 2 / (8 * n * given.later_weight)
     return terms._replace(rest=terms.rest | {"newness": newness})
 
