@@ -21,6 +21,7 @@ from pacpfl.bounds.conditions import (
     Bound,
     Condition,
     count,
+    decided,
     loss_width,
     not_negative,
     positive,
@@ -189,12 +190,11 @@ def participation(
 ) -> Condition:
     """Return the client's constraint as a record that explains itself."""
     gain, cost = _gain_and_cost(evidence_after, evidence_before, given)
-    return Condition(
+    return decided(
         "taking part tightens this client's own bound",
-        "holds" if gain >= cost else "does not hold",
+        gain >= cost,
         f"the shared prior improves the empirical part of the bound by {gain:.4g}, and its "
         f"dependence on the client's own data costs {cost:.4g}: a margin of {gain - cost:.4g}",
-        "use",
     )
 
 

@@ -52,7 +52,8 @@ class Condition:
     kind: Kind = "premise"
 
 
-def _decided(name: str, met: bool, reason: str) -> Condition:
+def decided(name: str, met: bool, reason: str) -> Condition:
+    """Return a condition for use, which a computation has decided."""
     return Condition(name, "holds" if met else "does not hold", reason, "use")
 
 
@@ -65,7 +66,7 @@ def non_vacuous_loss(beta: float, samples: int, a: float, b: float) -> Condition
     """
     width = loss_width(a, b)
     limit = 8 * count(samples, "the number of samples") / positive(beta, "beta")
-    return _decided(
+    return decided(
         "deviation term below b - a",
         width < limit,
         f"b - a = {width:.4g}, and 8 M / beta = {limit:.4g} "
@@ -85,7 +86,7 @@ def non_vacuous_privacy(epsilon: float, beta: float, m: int, a: float, b: float)
     width = loss_width(a, b)
     not_negative(epsilon, "epsilon")
     limit = math.sqrt(2 * positive(beta, "beta") * width / count(m, "the number of samples m"))
-    return _decided(
+    return decided(
         "privacy term below b - a",
         epsilon < limit,
         f"epsilon = {epsilon:.4g}, and sqrt(2 beta (b - a) / m) = {limit:.4g} "
@@ -107,7 +108,7 @@ def lambda_condition(lambda_: float, n_2: int, upsilon: float) -> Condition:
     """
     later_weight(lambda_, n_2, upsilon)  # refuses what these numbers must not be
     limit = n_2 + upsilon
-    return _decided(
+    return decided(
         "lambda > n_2 + upsilon",
         lambda_ > limit,
         f"lambda = {lambda_:.4g}, and n_2 + upsilon = {limit:.4g}",
@@ -117,7 +118,7 @@ def lambda_condition(lambda_: float, n_2: int, upsilon: float) -> Condition:
 def beta_condition(beta: float, clients: int) -> Condition:
     """Check beta >= 1/n, as the paper asks, for the same reason and with the same remark."""
     limit = 1 / count(clients, "the number of clients")
-    return _decided(
+    return decided(
         "beta >= 1/n", positive(beta, "beta") >= limit, f"beta = {beta:.4g}, and 1/n = {limit:.4g}"
     )
 
@@ -147,14 +148,14 @@ def consistency(
     grows, dominates = (p >= 0, q >= s) if printed else (p > 0, q > s)
     order = "at least as fast as" if printed else "faster than"
     return (
-        _decided("a) beta grows", grows, f"beta ~ m^{p:g} must grow {order} a constant"),
-        _decided("b) beta grows slower than m", p < 1, f"beta ~ m^{p:g} must stay below m^1"),
-        _decided(
+        decided("a) beta grows", grows, f"beta ~ m^{p:g} must grow {order} a constant"),
+        decided("b) beta grows slower than m", p < 1, f"beta ~ m^{p:g} must stay below m^1"),
+        decided(
             "c) lambda outgrows n_2",
             dominates,
             f"lambda ~ n^{q:g} must grow {order} n_2 + upsilon ~ n^{s:g}",
         ),
-        _decided(
+        decided(
             "d) lambda grows slower than n (n_2 + upsilon)",
             q < 1 + s,
             f"lambda ~ n^{q:g} must stay below n (n_2 + upsilon) ~ n^{1 + s:g}",
