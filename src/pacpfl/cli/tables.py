@@ -33,8 +33,8 @@ from pacpfl.errors import InputError, Interrupted
 from pacpfl.files import Facts
 from pacpfl.folder import RACE, SHARED, UNITS, MethodResult
 from pacpfl.methods.registry import build_method
+from pacpfl.report import page as pages
 from pacpfl.report import sentences
-from pacpfl.report.page import write_report
 from pacpfl.report.terminal import print_results, watching
 from pacpfl.run import Watcher
 from pacpfl.types import Federation, Form
@@ -121,7 +121,7 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
         if units is not None:
             text = units.assign(target=config.tables.target).to_csv(index=False)
             files.write(folder / UNITS, text.encode())
-        page = write_report(folder)
+        page = pages.write_report(folder)
     if words := sentences.race(about.get("race", {})):
         print(words)
     print_results(results)
