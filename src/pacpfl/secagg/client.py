@@ -38,6 +38,7 @@ class Member:
     last_rounds: dict[bytes, int] = field(default_factory=dict)
 
     def join(self, settings: Settings) -> Client:
+        """Take part in a round whose settings the server proposes, or refuse it."""
         for problem in self._problems(settings):
             raise SecureAggregationError(problem)
         self.last_rounds[settings.session] = settings.round
