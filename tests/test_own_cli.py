@@ -272,6 +272,19 @@ def test_init_finds_missing_cells_dates_splits_and_levels(tables, tmp_path):
         assert words in ended.output
 
 
+def test_init_splits_by_dates_where_there_are_some(tables, tmp_path):
+    rows = [f"2024-01-{day:02},{day},{2 * day}\n" for day in range(1, 9)]
+    text, out = "when,x,y\n" + "".join(rows), tmp_path / "own.toml"
+    folder = tables(a=text, b=text)
+    ended = called("init", str(folder), "--out", str(out))
+    assert "'when' orders the rows: each client's last ones measure" in ended.output
+    found = tomllib.loads(out.read_text())["tables"]
+    assert (found["split"], found["split_by"]) == ("time", "when")
+    tables(a="when,x,y\n,1,2\n" + "".join(rows))  # a day is missing
+    assert called("init", str(folder), "--out", str(out), "--force").code == 0
+    assert tomllib.loads(out.read_text())["tables"]["split"] == "rows"
+
+
 def test_check_stops_before_a_long_run_would(tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for command in ("check", "fit", "compare"):

@@ -118,8 +118,9 @@ def test_by_time_the_last_rows_measure(folder: Path) -> None:
     times = pd.DataFrame({"when": days, "x": np.arange(10.0), "y": np.arange(10.0), "who": "a"})
     found = load(times, split="time", split_by="when", client="who", held_out=0.3, for_later=0.2)
     client = found.federation.existing[0]
-    assert sorted(client.test.y) == [0, 1, 2]  # the latest dates stand first
-    assert sorted(client.later.y) == [3, 4]
+    assert client.test.y.tolist() == [2, 1, 0]  # the latest dates stand first in the table
+    assert client.later.y.tolist() == [4, 3]
+    assert client.train.y.tolist() == [9, 8, 7, 6, 5]
 
 
 def test_a_column_may_say_which_rows_train(tmp_path: Path) -> None:

@@ -152,8 +152,12 @@ def _settle(
     if missing:
         cells = ", ".join(f"{name!r} {count}" for name, count in missing.items())
         words.append(f'Missing cells ({cells}): features get training medians, missing = "impute".')
-    if split_by:
+    dated = (n for n, seen in evidence.items() if seen.kind == "date" and not seen.missing)
+    split, split_by = ("column", split_by) if split_by else ("time", next(dated, ""))
+    if split == "column":
         words.append(f"Column {split_by!r} says which rows train and which measure.")
+    elif split_by:
+        words.append(f"Column {split_by!r} orders the rows: each client's last ones measure.")
     counts = [count for count in rows.values() if count >= 2 * LEAST]
     if small := [name for name, count in rows.items() if count < 2 * LEAST]:
         words.append(f"Left out, having fewer than {2 * LEAST} rows: {listed(small)}.")
@@ -167,7 +171,7 @@ def _settle(
         task=task,
         columns=tuple(used),
         missing="impute" if missing else "error",
-        split="column" if split_by else "rows",
+        split=split if split_by else "rows",
         split_by=split_by,
         small="leave" if small else "error",
     )

@@ -302,13 +302,14 @@ class _Reading:
         """Put every row at its place; the schema gets its medians.
 
         Existing clients come before new ones, and of each group training rows before later and test
-        rows: what is used together are neighbours on disk.
+        rows: what is used together are neighbours on disk. Rows that are split by their times stand in
+        the order of time, so that a race of settings looks ahead.
         """
         codes, split, clients = self.scan.codes, self.split, len(self.scan.names)
         kinds = split.is_new[codes] * len(PARTS) + split.parts.astype(int)
         purposes = kinds * clients + codes  # one number for each group, part and client
         used = split.parts != UNUSED
-        order = np.flatnonzero(used)[np.argsort(purposes[used], kind="stable")]
+        order = np.flatnonzero(used)[np.lexsort((self.scan.split_by[used], purposes[used]))]
         places = np.zeros(len(codes), np.int64)
         places[order] = np.arange(len(order))
         sizes = np.bincount(purposes[used], minlength=2 * len(PARTS) * clients)
