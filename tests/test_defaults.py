@@ -83,11 +83,18 @@ def targets(*values: float) -> Samples:
 
 
 def test_targets_that_lie_apart_are_scaled_by_each_clients_rows() -> None:
-    """Two clients with variance 1 each, 2 a apart: a share a^2 / (1 + a^2) lies between them."""
-    for apart, how in ((0.9, "global"), (1.1, "client")):
-        parts = [targets(level - 1, level + 1) for level in (-apart, apart)]
+    """Two clients with variance 1 each, 2 a apart: a share a^2 / (1 + a^2) lies between them, but for
+    what the levels of few rows differ by chance."""
+    for apart, repeated, how in (
+        (0.9, 50, "global"),
+        (1.1, 50, "client"),
+        (1.1, 5, "global"),
+        (9, 5, "client"),
+    ):
+        parts = [targets(*[level - 1, level + 1] * repeated) for level in (-apart, apart)]
         found, share = scaling(parts)
-        assert (found, share) == (how, pytest.approx(apart**2 / (1 + apart**2)))
+        within = 2 * repeated / (2 * repeated - 1)
+        assert (found, share) == (how, pytest.approx(1 - within / (1 + apart**2)))
     assert scaling([targets(2.0, 2.0, 2.0)]) == ("global", 0.0)
 
 

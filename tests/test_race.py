@@ -161,7 +161,8 @@ def test_groups_count_alike_and_rows_within_them() -> None:
     assert gain == pytest.approx(0.3) and error == pytest.approx(0.0, abs=1e-12)
     uneven = worth + np.array([4.0, 0, 0, 0]) * field.asked
     gain, error = runner.gain(uneven, worth)
-    assert gain == pytest.approx(1.0) and error == pytest.approx(1.0)  # one in four has all of it
+    # One in four has all of it, and tells for a nat.
+    assert gain == pytest.approx(0.25) and error == pytest.approx(0.25)
 
 
 def test_the_default_is_left_only_beyond_the_noise() -> None:
@@ -177,6 +178,9 @@ def test_the_default_is_left_only_beyond_the_noise() -> None:
     chosen = runner.outcome()
     assert chosen.config.train.rounds == 31 and chosen.config.seed == entrants[1].config.seed
     assert [row["chosen"] for row in chosen.table] == [True, False]
+    failing = worth + 0.2 * field.asked - np.array([100.0, 50.0, 200.0, 0]) * field.asked
+    runner, _ = judged(field, failing[None], worth[None])  # a default that fails on three of four
+    assert runner.outcome().config.seed == 1
     runner, _ = judged(field, worth[None] * np.nan, worth[None])  # a default that diverged
     assert runner.outcome().config.seed == 1
     runner, _ = judged(field, worth[None], worth[None] * np.nan)  # a candidate that did

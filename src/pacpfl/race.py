@@ -56,6 +56,7 @@ CLASS_LEGS = {100: 1, 200: 2, 400: 2, 800: 1}
 REFERENCE = 400  # rounds that the default plays in any case
 
 SURE = 2.0  # standard errors by which a candidate is better than the default, at least
+TELLING = 1.0  # nats a row by which one client speaks for a candidate, at most
 TOLERANCE = 0.02  # nats by which more rounds, or a larger tau, may be worse and still be taken
 
 Values = Mapping[str, object]
@@ -398,11 +399,17 @@ class Race:
         raise AssertionError("the lowest is among them")
 
     def gain(self, worth: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-        """Return by how much a row is worth more, and the standard error between clients."""
+        """Return by how much a row is worth more, and the standard error between clients.
+
+        A client tells for TELLING nats a row at most: where one of both fails altogether on a few clients,
+        the error would be as large as the gain, and the failure would stay.
+        """
+        asked = self.field.asked
         share = np.zeros(worth.shape)
         for here in self.groups.values():
-            share[here] = 1 / (len(self.groups) * self.field.asked[here].sum())
-        each = ((worth - other) * share).sum(0)
+            share[here] = 1 / (len(self.groups) * asked[here].sum())
+        most = TELLING * asked
+        each = (np.clip(worth - other, -most, most) * share).sum(0)
         error = each.std(ddof=1) * math.sqrt(len(each)) if len(each) > 1 else 0.0
         return float(each.sum()), float(error)
 

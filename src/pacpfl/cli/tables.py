@@ -26,7 +26,7 @@ from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import from_clients
 from pacpfl.data.tables.guess import guess
 from pacpfl.data.tables.read import load_own
-from pacpfl.defaults import LARGEST, defaults, expected_seconds, scaling
+from pacpfl.defaults import LARGEST, LEVELS_APART, defaults, expected_seconds, scaling
 from pacpfl.engine import runtime
 from pacpfl.engine.runtime import usable_cores
 from pacpfl.errors import InputError, Interrupted
@@ -175,8 +175,11 @@ def propose(source: Path, target: str | None = None, client: str | None = None) 
     config, form, share = suited(replace(guessed.settings, most=most), Config().seed)
     why = "Features are scaled by the training rows of all clients together."
     if form.classes is None:
-        alone = config.data.standardize == "client"
-        how = "each is scaled by its own training rows" if alone else "all are scaled together"
+        how = "all are scaled together"
+        if config.data.standardize == "client":
+            how = "each is scaled by its own training rows"
+        elif share > LEVELS_APART:
+            how = "each would be scaled alone, had it more rows; all are scaled together"
         why = f"{share:.0%} of the target's variance lies between clients, so {how}."
     return Proposal(config, (*guessed.words, why, *reasons(config, form)))
 
