@@ -23,7 +23,8 @@ Source = Annotated[
 ]
 Target = Annotated[str | None, typer.Option(help="The column to predict (default: guessed).")]
 ClientColumn = Annotated[
-    str | None, typer.Option(help="The column that names the client (default: one file each).")
+    str | None,
+    typer.Option(help="The column that names the client (default: guessed in one table)."),
 ]
 NoRace = Annotated[
     bool, typer.Option("--no-race", help="Keep the settings that suit the tables by their size.")
@@ -45,8 +46,7 @@ def init(
         raise InputError(
             f"{out} is there already; choose another --out, or replace it with --force."
         )
-    with console.status(f"reading {folder}"):
-        proposal = propose(folder, target, client)
+    proposal = propose(folder, target, client)
     files.write(out, commented(proposal).encode())
     for sentence in proposal.words:
         print(f"- {sentence}")

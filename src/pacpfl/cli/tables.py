@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import typer
+from rich.status import Status
 
 from pacpfl import config as configuration
 from pacpfl import files, metrics
@@ -76,8 +80,7 @@ def requested(
             "There is no pacpfl.toml here; write one with pacpfl init FOLDER, or name the tables."
         )
     if path.suffix.lower() != ".toml":
-        with console.status(f"reading {path}"):
-            proposal = propose(path, target, client)
+        proposal = propose(path, target, client)
         for sentence in proposal.words:
             say(f"- {sentence}")
         return Request(configuration.override(proposal.config, changes), fixed)
@@ -170,9 +173,10 @@ def propose(source: Path, target: str | None = None, client: str | None = None) 
     What their columns mean is guessed (`data.tables.guess`); what suits them is chosen by their
     training rows (`defaults`), as the estimators choose for rows they are given.
     """
-    guessed = guess(source, target, client)
-    most = LARGEST if guessed.settings.task == "regression" else 0
-    config, form, share = suited(replace(guessed.settings, most=most), Config().seed)
+    with console.status(f"reading {source}") as status:
+        guessed = guess(source, target, client, partial(_asked, status))
+        most = LARGEST if guessed.settings.task == "regression" else 0
+        config, form, share = suited(replace(guessed.settings, most=most), Config().seed)
     why = "Features are scaled by the training rows of all clients together."
     if form.classes is None:
         how = "all are scaled together"
@@ -182,6 +186,18 @@ def propose(source: Path, target: str | None = None, client: str | None = None) 
             how = "each would be scaled alone, had it more rows; all are scaled together"
         why = f"{share:.0%} of the target's variance lies between clients, so {how}."
     return Proposal(config, (*guessed.words, why, *reasons(config, form)))
+
+
+def _asked(status: Status, names: list[str]) -> str:
+    """Ask in a terminal which column names the client; elsewhere it is the likeliest."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return names[0]
+    status.stop()
+    question, answer = f"Which column names the client ({', '.join(names)})?", ""
+    while answer not in names:
+        answer = typer.prompt(question, default=names[0])
+    status.start()
+    return answer
 
 
 def suited(settings: TableSettings, seed: int) -> tuple[Config, Form, float]:

@@ -5,8 +5,9 @@ Every guess is a sentence of its own, so that it can be read, doubted and change
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -15,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl.data.settings import TableSettings
-from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning
-from pacpfl.data.tables.files import ENDINGS, Table, listed, open_tables
+from pacpfl.data.tables.columns import Evidence, decide_task, kind_for_learning, read_texts
+from pacpfl.data.tables.files import CHUNK, ENDINGS, Chunk, Table, listed, open_tables
 from pacpfl.data.tables.read import scan_tables
 from pacpfl.data.tables.split import LEAST, WORDS
 from pacpfl.errors import InputError
@@ -24,8 +25,11 @@ from pacpfl.errors import InputError
 TARGETS = ("y", "target", "label", "class", "outcome", "output", "response", "price", "value")
 CLIENTS = (
     *("client", "site", "group", "owner", "user", "house", "household", "hospital", "station"),
-    *("device", "store", "region", "sensor", "patient", "subject", "plant", "school"),
+    *("device", "store", "region", "sensor", "patient", "subject", "plant", "school", "clinic"),
+    *("county", "district", "city", "farm", "customer", "participant", "person", "zip"),
 )
+IDS = ("id", "code", "no", "nr")  # how names of columns end that hold names, also as numbers
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 NUMBERS = ("id", "index", "row", "number", "unnamed: 0", "nr")  # columns that count rows
 
 
@@ -36,7 +40,12 @@ class Guess(NamedTuple):
     words: tuple[str, ...]
 
 
-def guess(source: Path, target: str | None = None, client: str | None = None) -> Guess:
+def guess(
+    source: Path,
+    target: str | None = None,
+    client: str | None = None,
+    choose: Callable[[list[str]], str] = lambda names: names[0],
+) -> Guess:
     """Guess what the columns of a folder of tables mean, or of one table with a column of clients.
 
     Parameters
@@ -45,6 +54,8 @@ def guess(source: Path, target: str | None = None, client: str | None = None) ->
         The folder or the table.
     target, client
         The columns that hold the target and name the client, where the owner says so.
+    choose
+        Which of several columns names the client; the likeliest is first.
 
     Raises
     ------
@@ -63,8 +74,8 @@ def guess(source: Path, target: str | None = None, client: str | None = None) ->
                 f"{what} {name!r} is no column of {missing}; choose one of {', '.join(shared)}."
             )
     if client is None and len(tables) == 1:
-        client = guess_client(tables[0], target)
-        words.append(f"Column {client!r} names the client.")
+        client, why = guess_client(tables[0], target, choose)
+        words.append(why)
     if target is None:
         refuse_hidden_target(tables, shared)
     plain = TableSettings(source=str(source), client=client or "", missing="impute")
@@ -92,15 +103,82 @@ def _odd_columns(tables: Sequence[Table], shared: Sequence[str]) -> list[str]:
     return [f"Not in every file, so not used: {listed(odd)} ({Path(file).name} has no {name})."]
 
 
-def guess_client(table: Table, target: str | None) -> str:
-    """Return the column that is called as clients are, or raise where there is none."""
-    for name in table.columns:
-        if name.lower() in CLIENTS and name != target:
-            return name
-    raise InputError(
-        f"{table.origin} is one table; say which column names the client with --client COLUMN, one of "
-        f"{', '.join(n for n in table.columns if n != target)}."
+def guess_client(
+    table: Table, target: str | None, choose: Callable[[list[str]], str]
+) -> tuple[str, str]:
+    """Return the column that seems to name the client, and why; raise where none can."""
+    found = client_columns(table, target)
+    if not found:
+        raise InputError(
+            f"{table.origin} is one table; say which column names the client with --client COLUMN, one of "
+            f"{', '.join(n for n in table.columns if n != target)}."
+        )
+    client = choose(list(found)) if len(found) > 1 else next(iter(found))
+    rows = found.pop(client)
+    others = listed([f"{name!r} ({len(sizes)})" for name, sizes in found.items()])
+    also = f"; it could also be {others}" if found else ""
+    return client, (
+        f"Column {client!r} names the client: {len(rows)} values with {min(rows)} to {max(rows)} "
+        f"rows{also}. Another: --client COLUMN."
     )
+
+
+def client_columns(table: Table, target: str | None) -> dict[str, list[int]]:
+    """Return the columns that may name the client, likeliest first, with the rows of each value.
+
+    They hold texts, or whole numbers that are called names, in every row, and each value in several.
+    One pass counts; what has a value of its own in most rows is dropped on the way.
+    """
+    counts: dict[str, Counter[str]] = {}
+    rows = 0
+    for chunk in table.chunks():
+        if not rows:
+            likely = {target} if target else _likely_targets(table.columns)
+            names = [name for name in table.columns if name not in likely]
+            counts = {name: Counter() for name in names if _may_name_clients(chunk, name)}
+        rows += len(chunk)
+        for name in list(counts):
+            counts[name].update(read_texts(chunk.frame[name]).tolist())
+            if "" in counts[name] or len(counts[name]) > max(CHUNK, rows // 2):
+                del counts[name]
+        if not counts:
+            break
+    found = {n: [*c.values()] for n, c in counts.items() if 1 < len(c) <= rows // 2}
+
+    def rank(name: str) -> tuple[bool, bool, bool, int]:
+        words, sizes = _words(name), found[name]
+        unknown = {*CLIENTS}.isdisjoint(words)
+        enough = sum(size >= 2 * LEAST for size in sizes)
+        return unknown and len(sizes) == 2, unknown, not _called_name(name), -enough
+
+    good = [name for name in found if not rank(name)[0]] or found
+    return {name: found[name] for name in sorted(good, key=rank)}
+
+
+def _likely_targets(names: Sequence[str]) -> set[str]:
+    """Return the columns that are called as targets are; else the last one, unless clients are."""
+    called = {name for name in names if name.lower() in TARGETS}
+    return called or {name for name in names[-1:] if {*CLIENTS}.isdisjoint(_words(name))}
+
+
+def _may_name_clients(chunk: Chunk, name: str) -> bool:
+    seen = Evidence(name)
+    seen.add(chunk)
+    texts = seen.kind in ("category", "text") and not _is_split(seen)
+    return texts or (seen.kind in ("number", "mixed") and seen.whole and _called_name(name))
+
+
+def _called_name(name: str) -> bool:
+    """Tell whether a column is called as what holds names: hospital_id, site no, SchoolCode, store."""
+    return bool({*_words(name)[-1:]} & {*IDS, *CLIENTS})
+
+
+def _words(name: str) -> list[str]:
+    words = [word.lower() for word in _WORD.findall(name)]
+    for end in IDS:
+        if words and words[-1].endswith(end) and words[-1].removesuffix(end) in CLIENTS:
+            words[-1:] = [words[-1].removesuffix(end), end]
+    return words
 
 
 def refuse_hidden_target(tables: Sequence[Table], shared: Sequence[str]) -> None:
