@@ -128,7 +128,11 @@ class World:
             allowed = self.limits.get(name, Limits())
             passport = self.authority.passport(name) if self.authority else None
             sites[name] = Site(
-                name, place, allowed, lambda text, method, own=own: (self.recipe, own), passport
+                name,
+                place,
+                allowed,
+                lambda text, method, own=own: (self.recipe, lambda: own),
+                passport,
             )
         return sites
 

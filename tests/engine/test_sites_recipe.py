@@ -18,7 +18,8 @@ from pacpfl.methods.registry import build_method
 from pacpfl.methods.transforms import Private
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites.kits import Project, read_project
-from pacpfl.sites.recipe import recipe_of, site_federation
+from pacpfl.sites.recipe import recipe_of
+from pacpfl.sites.sharing import Columns, Sharing, site_federation
 from pacpfl.types import Form
 
 CONFIG = Config(data=DataSettings(clients=5, samples=8))
@@ -78,20 +79,21 @@ def test_a_sites_tables_are_read_from_its_own_path(tmp_path: Path) -> None:
     config = Config(
         data=DataSettings(name="tables"), tables=TableSettings(source="elsewhere", target="b")
     )
-    federation = site_federation(config, tmp_path)
+    sharing = Sharing(Columns(("b",), ("a",)))
+    federation = site_federation(config, tmp_path, sharing)
     assert [client.name for client in federation.existing] == ["north", "south"]
     assert federation.features == ("a",)
     with pytest.raises(InputError, match="how to read tables"):
-        site_federation(CONFIG, tmp_path)
+        site_federation(CONFIG, tmp_path, sharing)
     with pytest.raises(InputError, match="no data at"):
-        site_federation(CONFIG, tmp_path / "nowhere")
+        site_federation(CONFIG, tmp_path / "nowhere", sharing)
 
 
 def test_a_site_scales_by_its_own_samples(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", x=random.normal(5, 3, (50, 2)), y=random.normal(2, 4, 50))
     config = replace(CONFIG, data=DataSettings(standardize="client"))
-    train = site_federation(config, tmp_path).existing[0].train
+    train = site_federation(config, tmp_path, Sharing()).existing[0].train
     np.testing.assert_allclose([train.x.mean(), train.y.mean()], 0, atol=1e-12)
     np.testing.assert_allclose([train.x.std(0).min(), train.y.std()], 1, rtol=1e-12)
 

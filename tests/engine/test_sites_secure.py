@@ -354,7 +354,7 @@ def test_a_round_cannot_be_asked_for_in_the_open(begun: tuple[World, SecureRound
     request = {"task": "train", "run": RUN, "round": 0, "saved": 0, "take": {"a": [[0, -1]]}}
     state = {"value.value": np.zeros(2)}
     (reply,) = here.net.ask(["a"], state, wire.to_text(request), 1.0)
-    assert "secure rounds only" in wire.from_text(reply.text)["refused"]
+    assert wire.from_text(reply.text)["refused"] == "request"
     assert set(reply.params) == {"nothing"}
     assert any("secure rounds only" in reason for reason in refusals(here, "a"))
 
@@ -365,7 +365,8 @@ def test_an_attempt_is_answered_once(begun: tuple[World, SecureRounds]) -> None:
     assert ask_round(here.net, rounds)[0] is not None
     about, _, params = here.net.asked[-1]
     (reply,) = here.net.ask(["a"], params, wire.to_text(about), 1.0)
-    assert "out of turn" in wire.from_text(reply.text)["refused"]
+    assert wire.from_text(reply.text)["refused"] == "protocol"
+    assert "out of turn" in refusals(here, "a")[-1]
     secure = secure_parts(here)
     shown = {name: site.introduction for name, site in secure.items()}
     for begin_again in (False, True):
@@ -373,7 +374,8 @@ def test_an_attempt_is_answered_once(begun: tuple[World, SecureRounds]) -> None:
             secure["a"].begin(rounds.agreed.to_json(), shown, StatelessToy(), 2, 5)
         rounds.attempts = 0
         found, refused = ask_round(here.net, rounds)
-        assert found is None and "is over for 'a'" in refused["a"]
+        assert found is None and "secure aggregation is not what was agreed" in refused["a"]
+        assert "is over for 'a'" in refusals(here, "a")[-1]
 
 
 @pytest.mark.parametrize(
@@ -422,7 +424,7 @@ def test_a_site_with_a_bad_certificate_does_not_hold_up_the_others(
     assert here.play(1, sites).finished
     assert {seat.site for seat in here.record.roster} == {"a", "b"}
     assert any("d was refused" in n and "not valid now" in n for n in here.net.notes)
-    assert any("c was refused" in n and "no certificate" in n for n in here.net.notes)
+    assert any("c was refused" in n and "it is not set up" in n for n in here.net.notes)
 
 
 @pytest.mark.parametrize(
@@ -710,7 +712,8 @@ def test_a_private_run_counts_before_it_reveals_and_ends_with_its_budget(
     (here.run / CHECKPOINT).unlink()
     outcome = here.play(2)
     assert not outcome.finished
-    assert "budget of this run is for 3 rounds" in outcome.reason
+    assert "the budget of the run is used up there" in outcome.reason
+    assert "budget of this run is for 3 rounds" in refusals(here, "a")[-1]
 
 
 @pytest.mark.parametrize("secure", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +30,11 @@ KEEPING = ("mtl", "pfedbayes")
 
 def site_with(folder: Path, own: Federation, limits: Limits) -> Site:
     folder.mkdir()
-    return Site(
-        folder.name, folder, limits, lambda t, m: (recipe_of(configuration.load(t, "it"), m), own)
-    )
+
+    def open_run(text: str, method: str) -> Any:
+        return recipe_of(configuration.load(text, "it"), method), lambda: own
+
+    return Site(folder.name, folder, limits, open_run)
 
 
 @pytest.mark.parametrize("method", named(learns="in rounds"))

@@ -132,6 +132,7 @@ def start_site(
     """Run the site until it is told to stop; started again whenever it dies.
 
     What the site allows stands in KIT/pacpfl/site.toml, and what it refused in refused.jsonl beside it.
+    Tables are read once `pacpfl site allow` has said which columns may be.
     """
     from pacpfl.sites.kits import keep_running
     from pacpfl.sites.limits import FILE, read_site_file, write_site_file
@@ -151,6 +152,22 @@ def start_site(
         f"what it allows stands in {kit / 'pacpfl' / FILE}."
     )
     keep_running(kit, "site", say, PACPFL_SITE=str(own))
+
+
+@site_app.command("allow")
+def allow(
+    data: Annotated[Path, typer.Option(help="The site's tables: a folder of files, or one file.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    client: Annotated[str | None, typer.Option(help="The column that names the client.")] = None,
+) -> None:
+    """Draft what runs may read of the site's tables: the sections [tables] and [categories] of site.toml.
+
+    Each line says what would leave. Correct the draft and add it to KIT/pacpfl/site.toml; without it no
+    table is read. Columns of words stand in comments, because their words would leave.
+    """
+    from pacpfl.sites.sharing import draft
+
+    print(draft(data, target, client), end="")
 
 
 @site_app.command("personalize")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,6 @@ from jaxtyping import PyTree
 
 from pacpfl import config as configuration
 from pacpfl.config import Config
-from pacpfl.data.prepare import standardize
-from pacpfl.data.site_folder import is_site_folder, read_site_folder
-from pacpfl.data.tables.read import load_own
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.training import Secrecy, keep_secret
 from pacpfl.errors import InputError
@@ -24,7 +21,7 @@ from pacpfl.methods.base import Method
 from pacpfl.methods.registry import build_method, build_private, entry, named
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites import wire
-from pacpfl.types import Data, Federation, Form
+from pacpfl.types import Data, Form
 
 
 @dataclass(frozen=True)
@@ -102,19 +99,4 @@ def recipe_of(config: Config, method: str) -> Recipe:
         build,
         secrecy,
         private and privacy.clip_quantile is not None,
-    )
-
-
-def site_federation(config: Config, data: Path) -> Federation:
-    """Read the site's own clients from its own files, in the units of its own scalers."""
-    if data.is_dir() and is_site_folder(data):
-        return standardize(read_site_folder(data), config.data.standardize)
-    if config.data.name == "tables":
-        tables = replace(config.tables, source=str(data))
-        return standardize(load_own(tables, config.seed).federation, config.data.standardize)
-    if not data.exists():
-        raise InputError(f"There are no data at {data}; correct the path in site.toml.")
-    raise InputError(
-        f"{data} holds neither .npz files nor a client store, and the run does not say how to read "
-        'tables; put such files there, or train with data.name = "tables".'
     )

@@ -37,8 +37,9 @@ from pacpfl.sites import participation
 from pacpfl.sites.limits import FILE as SITE_FILE
 from pacpfl.sites.limits import read_site_file
 from pacpfl.sites.participation import Record
-from pacpfl.sites.recipe import recipe_of, shapes_of, site_federation
+from pacpfl.sites.recipe import recipe_of, shapes_of
 from pacpfl.sites.segment import CHECKPOINT, FORM
+from pacpfl.sites.sharing import site_federation
 from pacpfl.sites.states import Memories, load_tree
 from pacpfl.sites.supervisor import Care, Stopped, Supervisor
 from pacpfl.sites.terms import CONFIG, TERMS, Terms
@@ -159,7 +160,8 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
     method, whole = about["method"], to_form(about["data"])
     config = replace(config, run=replace(config.run, methods=(method,)))
     recipe = recipe_of(config, method)
-    own = site_federation(config, read_site_file(folder / SITE_FILE).data)
+    file = read_site_file(folder / SITE_FILE)
+    own = site_federation(config, file.data, file.sharing)
     numbers = [i for i, client in enumerate(own.existing) if client.test is not None]
     if not numbers:
         raise InputError(

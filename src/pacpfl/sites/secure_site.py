@@ -107,7 +107,8 @@ class SecureSite:
         most = self._most_reveals
         if most is not None and self._reveals.read()[self.run] >= most:
             raise Refused(
-                f"the budget of this run is for {most} rounds, and this site has revealed as many"
+                f"the budget of this run is for {most} rounds, and this site has revealed as many",
+                "budget",
             )
 
 

@@ -37,11 +37,12 @@ from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
 from pacpfl.sites.secure import size_of, to_rows
 from pacpfl.sites.secure_site import SecureSite
 from pacpfl.sites.states import NEVER, Memories, save_tree
-from pacpfl.sites.wire import MESSAGE, Refused, to_form
+from pacpfl.sites.wire import MESSAGE, Refused, refusing, to_form
 from pacpfl.types import Data, Federation
 from pacpfl.version import __version__
 
 AT_ONCE = 64  # clients in one compiled call, at most
+CODES = {"hello": "data", "begin": "configuration", "secure": "protocol"}  # unless it has its own
 Answer = tuple[dict[str, np.ndarray], Facts]
 
 
@@ -121,7 +122,7 @@ class Site:
         name: str,
         folder: Path,
         limits: Limits,
-        open_run: Callable[[str, str], tuple[Recipe, Federation]],
+        open_run: Callable[[str, str], tuple[Recipe, Callable[[], Federation]]],
         passport: Passport | None = None,
     ) -> None:
         self.name, self.folder, self.limits = name, folder, limits
@@ -130,6 +131,7 @@ class Site:
         self._secure: SecureSite | None = None  # then nothing leaves it but in secure rounds
         self._work: Work | None = None
         self._rounds = Tally(folder / "rounds.json")
+        self._hellos = Tally(folder / "hellos.json")
 
     def answer(self, params: object, text: object) -> tuple[dict[str, np.ndarray], str]:
         """Answer a request; a refusal is an answer, too, and is written down here."""
@@ -140,12 +142,18 @@ class Site:
             asked = {k: about[k] for k in logged if k in about}
             arrays, message = self._answer(params, about)
             return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
-        except (Refused, InputError, SecureAggregationError) as error:
-            reason = str(error)
+        except Refused as error:
+            code, reason = error.code or CODES.get(str(asked.get("task")), "request"), str(error)
+        except (InputError, SecureAggregationError) as error:
+            code, reason = CODES.get(str(asked.get("task")), "request"), str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
+            code = "request"
             reason = f"the request makes no sense ({type(error).__name__}: {error})"
+        except Exception as error:  # whatever it is, what it says may quote the data
+            code, reason = "failed", f"{type(error).__name__}: {error}"
         note_refusal(self.folder, reason, asked)
-        return wire.empty(), wire.to_text({"refused": reason[:500], "site": self.name})
+        said = {"refused": code, "site": self.name, "version": __version__}
+        return wire.empty(), wire.to_text(said)
 
     def _answer(self, params: object, about: Facts) -> Answer:
         task = about.get("task")
@@ -161,21 +169,27 @@ class Site:
         return tasks[task](params, about)
 
     def _hello(self, about: Facts) -> Answer:
-        wire.same_major(__version__, about["version"])
+        with refusing("version"):
+            wire.same_major(__version__, about["version"])
         run = about["run"]
         if not isinstance(run, str) or not re.fullmatch(r"[0-9a-f]{8,64}", run):
-            raise Refused("a run is named by 8 to 64 digits 0 to 9, a to f")
-        config = str(about["config"])
-        recipe, federation = self._open_run(config, str(about["method"]))
-        samples = [len(client.train) for client in federation.existing]
-        secure = about.get("secure", False) is True
-        self.limits.check_request(recipe, samples, secure)
-        self.limits.check_rounds(self._rounds.read().total())
+            raise Refused("a run is named by 8 to 64 digits 0 to 9, a to f", "request")
+        self.limits.check_count("hellos", self._hellos.read().total())
+        self._hellos.add(run)
+        config, secure = str(about["config"]), about.get("secure", False) is True
+        with refusing("configuration"):
+            recipe, read = self._open_run(config, str(about["method"]))
+        self.limits.check_request(recipe, secure)
+        self.limits.check_count("rounds", self._rounds.read().total())
+        federation = read()
+        self.limits.check_samples([len(client.train) for client in federation.existing])
         form, guarded = federation.form, None
         message: Facts = {"version": __version__}
         if secure:
             if self._passport is None:
-                raise Refused("this site has no certificate with which to vouch for its keys")
+                raise Refused(
+                    "this site has no certificate with which to vouch for its keys", "kit"
+                )
             guarded = SecureSite(self.name, self.folder, self._passport, run)
             message["introduction"] = guarded.introduction
         if not self.limits.share_sizes:
@@ -241,12 +255,13 @@ class Site:
         if not 0 <= number < work.recipe.rounds:
             raise Refused(f"round {number} is none of the {work.recipe.rounds} of this run")
         if self.limits.maximum_rounds:
-            self.limits.check_rounds(self._rounds.read().total())
+            self.limits.check_count("rounds", self._rounds.read().total())
             self._rounds.add(about["run"])
         start, needed = work.shapes.state, work.shapes.needed
         spare = {name: own for name, own in wire.by_name(start).items() if name not in needed}
-        state = wire.from_wire(params, start, spare)
-        self._check_clip(work.recipe, state)
+        with refusing("state"):
+            state = wire.from_wire(params, start, spare)
+            self._check_clip(work.recipe, state)
         updates, new = work.compute(state, work.recall(chosen, after), chosen, number)
         work.memories.keep(chosen.tolist(), new, number, saved)
         return updates, {"round": number, "traces": work.traces[0]}

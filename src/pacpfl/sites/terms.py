@@ -17,6 +17,7 @@ from pacpfl.methods.transforms import ENCODINGS
 from pacpfl.settings import Settings, convert, key
 from pacpfl.sites import wire
 from pacpfl.sites.wire import Refused
+from pacpfl.version import __version__
 
 TERMS, CONFIG = "terms.json", "config.toml"  # of a run
 ORDER = "segment.json"  # what the supervisor wants: which segment runs, and whether it is to end
@@ -87,7 +88,7 @@ class Inquiry:
             try:
                 about = wire.from_text(reply.text)
                 if "refused" in about:
-                    raise Refused(f"the site refuses: {str(about['refused'])[:500]}")
+                    raise wire.refusal(about, __version__)
                 found[site] = read(reply, about)
             except (Refused, InputError, SecureAggregationError) as error:
                 self.refused[site] = str(error)

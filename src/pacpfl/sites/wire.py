@@ -8,14 +8,15 @@ computed from it, and the text of `Refused` is what the log says.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.types import Data, Form
@@ -26,8 +27,56 @@ MESSAGE, INBOX = "message", "inbox."  # names of arrays of bytes, in secure roun
 NOTHING = "nothing"  # an engine may drop a message without arrays, so an empty one travels
 
 
+REFUSALS = "refused.jsonl"  # at the site
+LIMITS = (
+    *("methods", "largest_model", "clip_norm", "minimum_samples", "maximum_rounds"),
+    *("maximum_hellos", "privacy", "secure"),
+)
+# All that a site says of why it refuses. The sentence with the particulars may quote its data: it stays
+# in the site's refused.jsonl.
+REASONS = {
+    "request": "the request is not what was agreed",
+    "version": "it runs another major version of pacpfl",
+    "configuration": "it cannot use the configuration",
+    "tables": "its site.toml does not allow what the run asks of its tables",
+    "data": "its data do not fit the configuration",
+    "state": "the state that it was sent is not what was agreed",
+    "update": "its update is beyond what may be sent",
+    "protocol": "a message of secure aggregation is not what was agreed",
+    "budget": "the budget of the run is used up there",
+    "kit": "it is not set up",
+    "failed": "something failed there",
+    **{name: f"its limit {name} forbids it" for name in LIMITS},
+}
+
+
 class Refused(ValueError):
-    """A message that is not what was agreed, or a request that a site does not allow; says why."""
+    """A message that is not what was agreed, or a request that a site does not allow; says why.
+
+    The `code`, one of REASONS, is what leaves a site.
+    """
+
+    def __init__(self, sentence: str, code: str = "") -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@contextmanager
+def refusing(code: str) -> Iterator[None]:
+    """Give what is refused in this block a code, unless it has one."""
+    try:
+        yield
+    except (Refused, InputError, SecureAggregationError) as error:
+        raise Refused(str(error), getattr(error, "code", "") or code) from error
+
+
+def refusal(about: Mapping[str, Any], mine: str) -> Refused:
+    """Return what a site's refusal says, in words of this side; `mine` is this side's version."""
+    code = str(about["refused"])
+    if code == "version":
+        same_major(mine, about.get("version"))
+    why = REASONS.get(code, "it has a reason of its own")
+    return Refused(f"the site refuses: {why}; its {REFUSALS} says more")
 
 
 def to_wire(tree: PyTree, only: Collection[str] | None = None) -> dict[str, np.ndarray]:

@@ -38,6 +38,7 @@ from pacpfl.settings import nearest
 from pacpfl.types import Client, Federation, Samples
 
 Stamp = tuple[tuple[str, int, int], ...]
+Words = tuple[tuple[str, tuple[str, ...]], ...]  # columns, and the categories that each may have
 
 
 class Tables(NamedTuple):
@@ -48,11 +49,11 @@ class Tables(NamedTuple):
     notices: tuple[str, ...]
 
 
-def load_own(settings: TableSettings, seed: int) -> Tables:
+def load_own(settings: TableSettings, seed: int, categories: Words | None = None) -> Tables:
     """Return the tables that `settings.source` names, read once as long as the files do not change."""
     before = stamp(settings)
     try:
-        tables = _load(settings, seed, before)
+        tables = _load(settings, seed, before, categories)
     except Exception:  # whatever comes of rows that come or go between the passes
         if stamp(settings) == before:
             raise
@@ -65,8 +66,8 @@ def load_own(settings: TableSettings, seed: int) -> Tables:
 
 
 @lru_cache(maxsize=1)
-def _load(settings: TableSettings, seed: int, files: Stamp) -> Tables:
-    return load_tables(settings.source, settings, seed)
+def _load(settings: TableSettings, seed: int, files: Stamp, categories: Words | None) -> Tables:
+    return load_tables(settings.source, settings, seed, categories=categories)
 
 
 def stamp(settings: TableSettings) -> Stamp:
@@ -88,6 +89,7 @@ def load_tables(
     *,
     chunk: int = CHUNK,
     in_memory: int = IN_MEMORY,
+    categories: Words | None = None,
 ) -> Tables:
     """Read a federation from tables, its features encoded and nothing scaled yet.
 
@@ -103,6 +105,8 @@ def load_tables(
         Rows that are held at once.
     in_memory
         Bytes above which the rows lie in files on disk.
+    categories
+        Of every column that has any, the target's classes too; None: those of the training rows.
     """
     tables = open_tables(source)
     names = learning_columns(tables, settings)
@@ -110,7 +114,7 @@ def load_tables(
     columns, task = column_kinds(settings, names, scan)
     split = split_rows(settings, scan, seed)
     reading = _Reading(tables, settings, scan, split, chunk)
-    schema = reading.learn_schema(columns, task)
+    schema = reading.learn_schema(columns, task, categories)
     federation, schema, unseen = reading.fill(schema, in_memory)
     return Tables(federation, schema, (*_missing_notices(scan, settings), *split.notices, *unseen))
 
@@ -275,13 +279,22 @@ class _Reading:
     split: Split
     chunk: int
 
-    def learn_schema(self, columns: list[Column], task: str) -> Schema:
-        """Take categories from the training rows of existing clients, class labels from all rows used."""
+    def learn_schema(self, columns: list[Column], task: str, given: Words | None) -> Schema:
+        """Take categories from the training rows of existing clients, class labels from all rows used.
+
+        Where categories are `given`, all must be: then none comes from rows.
+        """
         target = self.settings.target
         words: dict[str, set[str]] = {c.name: set() for c in columns if c.kind == "category"}
         if task == "classes":
             words[target] = set()
-        for chunk, rows in self._chunks() if words else ():
+        for name in words if given is not None else ():
+            if name not in (known := dict(given or ())):
+                raise InputError(
+                    f"Column {name!r} holds words, and none are named for it; name them in [categories]."
+                )
+            words[name] = set(known[name])
+        for chunk, rows in self._chunks() if words and given is None else ():
             parts = self.split.parts[rows]
             training = (parts == TRAIN) & ~self.split.is_new[self.scan.codes[rows]]
             for name, found in words.items():
