@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -76,6 +76,11 @@ class Form(NamedTuple):
     clients: int = 1  # existing ones
     sizes: tuple[int, ...] | None = None  # training rows of each, where they are told
     later: int = 0  # of them will gather more samples after the training
+
+    @property
+    def schema(self) -> tuple[Any, ...]:
+        """Return what must be the same where samples are learned from together."""
+        return self.features, self.target, self.classes, self.shape
 
     def agrees(self, other: Form) -> None:
         """Check that the samples of `other` can be learned from together with these.

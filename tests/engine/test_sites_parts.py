@@ -13,6 +13,7 @@ import optax
 import pytest
 from toys import StatelessToy, Toy
 
+from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.files import append_line
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
@@ -22,10 +23,10 @@ from pacpfl.run import Watcher
 from pacpfl.sites import participation, wire
 from pacpfl.sites.kits import EXECUTOR, write_job
 from pacpfl.sites.participation import Seat, Watch, read
-from pacpfl.sites.runs import _memories
+from pacpfl.sites.runs import _memories, train_at_sites
 from pacpfl.sites.states import Memories
 from pacpfl.sites.supervisor import Care, Stopped, Supervisor
-from pacpfl.sites.terms import Outcome, Unreachable, order, write_outcome
+from pacpfl.sites.terms import TERMS, Outcome, Unreachable, order, write_outcome
 from pacpfl.sites.wire import Refused, to_form
 from pacpfl.types import Data, Form
 
@@ -387,3 +388,13 @@ def test_a_site_that_refused_does_not_end_a_segment(tmp_path: Path) -> None:
     log.segment(1, 0, [("a", 1)], sites=["a"], refused={"b": "limits"})
     watch.read()
     assert watch.waiting({"a": 200.0, "b": 200.0}) == {}
+
+
+def test_most_of_a_projects_sites_have_to_answer_unless_it_says_otherwise(tmp_path: Path) -> None:
+    for own, expected in (({}, 2), ({"quorum": 1}, 1)):
+        place = tmp_path / str(expected) / "sites" / "pacpfl"
+        fake = Fake(place, ["finish"])
+        fake.here["c"] = 1e12
+        about = {"sites": ["a", "b", "c"], "terms": own}
+        train_at_sites(Config(), place.parents[1], about, fake, Watcher())
+        assert json.loads((place / TERMS).read_text())["quorum"] == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from toys import StatelessToy, Toy, make_store
 
 from pacpfl.data.store import ClientStore
 from pacpfl.engine.simulate import train
-from pacpfl.engine.training import Saving
+from pacpfl.engine.training import Saving, load_checkpoint, save_checkpoint
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL, TrainSettings
-from pacpfl.methods.transforms import Compressed
+from pacpfl.methods.transforms import Code, Compressed, decode
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.sites import participation
+from pacpfl.sites import guard, participation
 from pacpfl.sites.segment import CHECKPOINT
 from pacpfl.sites.terms import give_order, read_outcome
 
@@ -285,3 +285,125 @@ def test_sites_keep_the_result_and_trace_once(world: Make) -> None:
     assert {line["traces"] for line in here.entries if line["kind"] == "round"} == {1}
     train_params = next(p for about, _, p in here.net.asked if about["task"] == "train")
     assert list(train_params) == ["value.particles"], "the optimiser's state stays at the server"
+
+
+# What a single site cannot do to the others.
+
+
+def at(site: str, number: int, change: Callable[[np.ndarray], Any]) -> Callable[..., Any]:
+    """A site whose update of a round is another."""
+
+    def spoil(name: str, about: Any, reply: Any) -> Any:
+        bad = name == site and about["task"] == "train" and about["round"] == number
+        return first(change)(reply) if bad else reply
+
+    return spoil
+
+
+def huge(gradients: np.ndarray) -> np.ndarray:
+    """Finite, and its square is not: Adam never recovers."""
+    return np.full_like(gradients, 1e160)
+
+
+def test_a_step_that_ruins_the_state_is_undone_and_its_sender_named(world: Make) -> None:
+    here = world("gaussian", 4)
+    assert here.play(spoil=at("b", 1, huge), longest=0).finished
+    assert here.clients == [ALL] + [WITHOUT_B] * 3
+    (told,) = [line["refused"]["b"] for line in here.entries[1:] if line["refused"]]
+    assert "in round 1 left a state that is not finite" in told
+    here.assert_replayed(METHODS["gaussian"])
+
+
+def test_a_run_whose_state_is_not_finite_fails(world: Make) -> None:
+    """With nobody left it comes to nothing; a checkpoint of an older version is not gone on from."""
+    here = world("gaussian", 3)
+    only = {"a": here.sites()["a"]}
+    outcome = here.play(1, only, spoil=at("a", 2, huge))
+    assert (outcome.finished, outcome.rounds) == (False, 2)
+    assert "a: its update of norm" in outcome.reason
+    done, state = here.final()
+    place = here.run / CHECKPOINT
+    checkpoint = load_checkpoint(place, (state, ()), "a run")
+    assert checkpoint is not None
+    bad = state._replace(particles=state.particles * np.inf), ()
+    save_checkpoint(place, checkpoint._replace(state=bad), "a run")
+    outcome = here.play(2, only)
+    assert (
+        outcome.fatal
+        and f"After {done} rounds the state holds numbers that are not" in outcome.reason
+    )
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "int8"])
+def test_an_update_far_longer_than_usual_is_clipped_and_told(kind: str, world: Make) -> None:
+    def grow(site: str, about: Any, reply: Any) -> Any:
+        if (site, about.get("round")) != ("b", 1):
+            return reply
+        grown = {n: a * 1e6 if a.dtype.kind == "f" else a for n, a in reply.params.items()}
+        return reply._replace(params=grown)
+
+    here = world(kind, 3)
+    assert here.play(spoil=grow).finished
+    assert here.clients == [ALL] * 3
+    clipped = [line["clipped"] for line in here.entries[1:]]
+    assert clipped[0] == clipped[2] == {} and list(clipped[1]) == ["b"] and clipped[1]["b"] > 1e3
+    change = here.final()[1][0] - here.simulated()[0]
+    assert 0 < np.abs(change).max() < 100
+
+
+def test_lengths_are_those_of_whole_updates() -> None:
+    """Two clients a site; single numbers neither count nor change; a site has one vote."""
+    update = np.array([[3.0, 4.0], [0.0, 5.0]]), np.array([7.0, -1e9])
+    np.testing.assert_allclose(guard.lengths(update, np.float64), [5, 5])
+    np.testing.assert_allclose(guard.lengths((np.full((1, 4), 1e200),), np.float64), [2e200])
+    many = np.full((9, 2), 1e160), np.zeros(9)
+    found = {"a": update, "b": update, "c": many}
+    after, beyond = guard.shorten(found, 10.0, np.float64)
+    assert after["a"] is update and list(beyond) == ["c"]
+    np.testing.assert_allclose(guard.lengths(after["c"], np.float64), np.full(9, 50.0))
+    np.testing.assert_array_equal(after["c"][1], many[1])
+    for other, longest in (({"a": update, "c": many}, 10.0), (found, 0.0)):
+        assert guard.shorten(other, longest, np.float64) == (other, {})
+    code = Code(np.full((1, 4), 127, np.int8), np.full((1, 1), 80.0))
+    short = guard.scaled((code,), np.array([0.25]))[0]
+    np.testing.assert_allclose(decode(short, np.dtype(np.float64)), np.full((1, 4), 20.0))
+
+
+def says(liars: str, **change: Any) -> Callable[..., Any]:
+    """Sites that describe their data wrongly."""
+
+    def spoil(site: str, about: Any, reply: Any) -> Any:
+        if site not in liars or about["task"] != "hello":
+            return reply
+        told = json.loads(reply.text)
+        return reply._replace(text=json.dumps(told | {"data": told["data"] | change}))
+
+    return spoil
+
+
+def test_most_sites_decide_what_the_data_look_like(world: Make) -> None:
+    """Not the first by name, and not those who come after a run has begun."""
+    here = world("stateless", 8)
+    outcome = here.play(spoil=says("a", features=["q"]), quorum=2, checkpoint_rounds=4)
+    assert outcome.finished and here.clients == [(0, 1, 2)] * 8
+    assert "its features are ('q',)" in here.entries[0]["refused"]["a"]
+    assert [name for name, _ in here.entries[0]["roster"]] == ["b", "c"]
+    here.rounds += 1
+    here.recipe = replace(here.recipe, rounds=9)
+    assert here.play(2, spoil=says("ac", classes=2)).finished
+    assert here.entries[-2]["sites"] == ["b"] and set(here.entries[-2]["refused"]) == {"a", "c"}
+
+
+def test_two_sites_that_disagree_have_no_training(world: Make) -> None:
+    here = world("stateless", 3)
+    sites = {name: site for name, site in here.sites().items() if name != "c"}
+    outcome = here.play(1, sites, spoil=says("a", features=["q"]))
+    assert outcome.fatal and "more than half of the sites" in outcome.reason
+    assert "a: (('q',)" in outcome.reason
+
+
+def test_more_clients_than_a_server_can_hold_are_refused(world: Make) -> None:
+    here = world("stateless", 3)
+    assert here.play(spoil=says("b", clients=2**31 - 1)).finished
+    assert here.clients == [(0, 1, 2, 3)] * 3
+    assert "2147483647 clients" in here.entries[0]["refused"]["b"]

@@ -83,7 +83,8 @@ def train_at_sites(
     `demonstration` the sites hold the data set that the configuration names: returned is the configuration
     with which `run.run` only personalises and measures. Else the sites do that (pacpfl site personalize).
     """
-    terms = about.get("terms", {})
+    sites = tuple(about.get("sites", ()))
+    terms = {"quorum": len(sites) // 2 + 1} | about.get("terms", {})
     if fresh and (folder / "sites").exists():
         shutil.rmtree(folder / "sites")
     handed = []
@@ -98,7 +99,7 @@ def train_at_sites(
             watcher.stage(f"{title}: {text}")
 
         told = replace(watcher, stage=stage)
-        care = Care(tuple(about.get("sites", ())), made.needed, strangers=True)
+        care = Care(sites, made.needed, strangers=True)
         try:
             Supervisor(console, place, made.run, config.train.rounds, care, told).run()
         except Stopped as reason:

@@ -7,7 +7,9 @@ with everybody present a run across sites is the simulator's run.
 from __future__ import annotations
 
 import json
+import textwrap
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,7 +28,7 @@ from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Curves, Method
 from pacpfl.methods.transforms import compressed, summed
-from pacpfl.sites import participation, wire
+from pacpfl.sites import guard, participation, wire
 from pacpfl.sites.participation import Record, Seat
 from pacpfl.sites.recipe import Recipe, Shapes, shapes_of
 from pacpfl.sites.secure import SecureRounds, check_summable, from_row, propose, size_of
@@ -67,6 +69,9 @@ class AtSites:
     authority: str = ""
     live: list[str] = field(default_factory=list)  # sites that take part
     refused: dict[str, str] = field(default_factory=dict)  # site -> why
+    ruinous: dict[str, str] = field(
+        default_factory=dict
+    )  # of these since the last round that counted
     identities: dict[str, bytes] = field(default_factory=dict)  # for secure rounds, by site
     introductions: Facts = field(default_factory=dict)  # that vouch for these
     secure: SecureRounds | None = None
@@ -92,8 +97,12 @@ class AtSites:
         forms = self._hello()
         if reason := self._too_few(forms):
             return Outcome(terms.segment, 0, False, reason)
-        first = next(iter(forms.values()))
-        self.shapes = shapes_of(self._build(first), recipe, first)
+        smallest = min(forms.values(), key=lambda form: form.clients)
+        self.shapes = shapes_of(self._build(smallest), recipe, smallest)
+        counts = {site: form.clients for site, form in forms.items()}
+        for site, reason in guard.too_many(counts, self.shapes.update).items():
+            self._refuse(site, reason)
+            del forms[site]
         saving = Saving(
             self.folder / CHECKPOINT,
             recipe.identity,
@@ -102,6 +111,7 @@ class AtSites:
             lambda: is_current(self.folder, terms.segment),
         )
         self.training = training = Training((self.shapes.state, ()), recipe.rounds, saving).resume()
+        self._check_state()
         self._begin(forms)
         if reason := self._too_few(self.live):
             return Outcome(terms.segment, training.done, False, reason)
@@ -109,9 +119,18 @@ class AtSites:
             training.keep_to(secrecy)
             if reason := self._play():
                 return Outcome(terms.segment, training.saved, False, reason)
+            self._check_state()
             self._finish()
         ended = "the budget is used up" if training.out_of_budget else "all rounds are done"
         return Outcome(terms.segment, training.done, True, ended)
+
+    def _check_state(self) -> None:
+        """End the run where it has reached nothing that can be used."""
+        if not guard.is_finite(self.training.states[0]):
+            raise InputError(
+                f"After {self.training.done} rounds the state holds numbers that are not finite; start "
+                "over with --fresh, and with smaller steps if no site is to blame."
+            )
 
     # Before the first round.
 
@@ -122,7 +141,6 @@ class AtSites:
         def read(reply: Reply, about: Facts) -> None:
             wire.same_major(__version__, about.get("version"))
             form = to_form(about.get("data"))
-            next(iter(forms.values()), form).agrees(form)
             if self.terms.secure:  # checked here as the other sites will check it
                 site, shown = reply.site, about.get("introduction")
                 self.identities[site] = known_as(self.authority, site, shown, self.terms.run)
@@ -132,7 +150,34 @@ class AtSites:
         run = {"config": self.config, "method": self.recipe.method, "version": __version__}
         more: Facts = {**run, "secure": self.terms.secure}
         self._ask("hello", self.exchange.sites(), read, **more)
-        return forms
+        return self._agreeing(forms)
+
+    def _agreeing(self, forms: dict[str, Form]) -> dict[str, Form]:
+        """Return the forms of sites whose data can be learned from together; refuse the others by name.
+
+        What the run began with decides, or else what more than half of them have: no single site does.
+        """
+        path = self.folder / FORM
+        if (self.folder / CHECKPOINT).exists() and path.exists():
+            right = to_form(json.loads(path.read_text())["form"])
+        elif forms:
+            alike = Counter(form.schema for form in forms.values())
+            schema, votes = alike.most_common(1)[0]
+            if 2 * votes <= len(forms):
+                told = "; ".join(f"{site}: {form.schema}" for site, form in forms.items())
+                raise InputError(
+                    "No form of the data is that of more than half of the sites, so nobody can say which "
+                    f"is right; have them agree on it ({textwrap.shorten(told, 600)})."
+                )
+            right = next(form for form in forms.values() if form.schema == schema)
+        agreeing = {}
+        for site, form in forms.items():
+            try:
+                right.agrees(form)
+                agreeing[site] = form
+            except InputError as error:
+                self._refuse(site, str(error))
+        return agreeing
 
     def _begin(self, forms: dict[str, Form]) -> None:
         """Give everybody a number, and have the sites build the method before the first round's clock."""
@@ -183,8 +228,6 @@ class AtSites:
         every = None if None in each else tuple(chain(*each))
         one = next(iter(forms.values()))
         whole = one._replace(clients=participation.total(roster), sizes=every)
-        if stored:
-            to_form(stored["form"]).agrees(one)
         files.write_json(path, {"form": whole._asdict(), "sizes": sizes})
         return whole, roster, live
 
@@ -224,6 +267,9 @@ class AtSites:
         self._judge(found, inquiry, first)
         if len(found) < min(max(1, self.terms.quorum), len(numbers)):
             return Played(states, {})
+        beyond: dict[str, float] = {}
+        if self.secure is None and self.recipe.privacy == "none":  # else clipped, or not seen
+            found, beyond = guard.shorten(found, self.terms.longest, self.recipe.dtype)
         updates, weights = self._gather(found, numbers)
         noise = None
         # In secure rounds the sites have added the noise, and the release is counted before it is seen.
@@ -231,6 +277,9 @@ class AtSites:
             self._count_release(first)
             noise = self.training.secrecy.noise()
         state, curves = self._compiled(states[0], updates, weights, first, noise)
+        if not guard.is_finite(state):
+            self._blame(found, first)
+            return Played(states, {})
         curves = {name: np.asarray(value) for name, value in curves.items()}
         clients = np.flatnonzero(weights).tolist()
         self._log(
@@ -239,15 +288,33 @@ class AtSites:
             clients=clients,
             sites=list(found),
             missing=sorted(inquiry.missing),
-            refused=inquiry.refused,
+            refused=self.ruinous | inquiry.refused,
+            clipped={site: round(times, 3) for site, times in beyond.items()},
             seconds=round(time.monotonic() - began, 4),
             sent=inquiry.sent,
             received=inquiry.received,
             traces=inquiry.traces,
             curves={k: float(v) for k, v in curves.items() if v.ndim == 0 and np.isfinite(v)},
         )
+        self.ruinous = {}
         self.after |= dict.fromkeys(clients, first)
         return Played((state, ()), {name: value[None] for name, value in curves.items()})
+
+    def _blame(self, found: dict[str, PyTree], number: int) -> None:
+        """After a step that was undone, leave out the site whose update was the longest."""
+        if self.secure is not None:
+            raise SecureAggregationError(
+                f"the sum of round {number} leaves a state that is not finite, and nobody can see whose "
+                "update it was"
+            )
+        longest = {s: guard.lengths(part, self.recipe.dtype).max() for s, part in found.items()}
+        site = max(longest, key=lambda name: longest[name])
+        self.ruinous[site] = (
+            f"its update of norm {longest[site]:.3g} in round {number} left a state that is not finite, "
+            "so the step was undone"
+        )
+        self._refuse(site, self.ruinous[site])
+        self.live.remove(site)
 
     def _step(
         self,

@@ -113,6 +113,11 @@ class Terms(Settings):
     checkpoint_seconds: float = key(10.0, "seconds between two checkpoints, at most", above=0)
     encoding: str = key("exact", "of updates", choices=ENCODINGS)
     secure: bool = key(False, "the server sees sums of updates only")
+    longest: float = key(
+        10.0,
+        "times the usual norm, to which longer updates that it sees are clipped; 0: none",
+        least=0,
+    )
     bound: float = key(1e6, "norm of an update in secure rounds without a privacy mode", above=0)
 
     @property
