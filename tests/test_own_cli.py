@@ -84,6 +84,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         ["evaluate", *model, "rest.parquet"],
         ["evaluate", "--model", "larger.safetensors", "--data", "rest.parquet"],
         ["predict", *model, "rest.parquet", "--out", "p.parquet", "--quantiles", "0.25"],
+        ["predict", "--run", "runs/sites", "--data", "sites", "--out", "every.csv"],
         ["check"],
     )
     return Done(folder, joined[40:], killed, saved, ended)
@@ -131,6 +132,19 @@ def test_the_run_folder_has_units_and_what_new_clients_need(done: Done) -> None:
     assert str(done.folder).encode() not in (run / "prior.safetensors").read_bytes()
 
 
+def test_fit_leaves_the_models_that_it_has_measured(done: Done) -> None:
+    run = done.folder / "runs" / "sites"
+    assert (run / "models.safetensors").stat().st_mode & 0o777 == 0o600
+    assert "1800 predictions of load_kw for 30 clients: every.csv" in done.ended.output
+    units = pd.read_csv(run / "units.csv").query("method == 'pacpfl'").set_index("client")["rmse"]
+    found = pd.read_csv(done.folder / "every.csv")
+    for name, own in found.groupby("client"):
+        rows = pd.read_csv(done.folder / "sites" / f"{name}.csv")
+        assert list(own["row"]) == list(range(1, 61))
+        error = (own["mean"].to_numpy() - rows["load_kw"])[rows["part"] == "test"]
+        assert np.sqrt(np.mean(error**2)) == pytest.approx(units[name], rel=1e-3)
+
+
 def test_a_killed_fit_goes_on_to_the_same_particles(done: Done) -> None:
     assert done.killed.code == -signal.SIGKILL
     assert "checkpoint.safetensors" in done.saved
@@ -153,9 +167,18 @@ def test_compare_gives_one_table_and_one_figure(done: Done) -> None:
     assert list(means.index) == ["pacpfl", "ridge"]
     assert means["pacpfl"] < means["ridge"]  # 20 rows, and lines that have much in common
     table = said.split("In the units of load_kw")[2].split("Report:")[0]
+    truth = [pd.read_csv(path) for path in (done.folder / "sites").glob("*.csv")]
+    every = pd.concat(truth).query("part == 'test'")["load_kw"]
+    loads = [(t["load_kw"][t["part"] == "test"], t["load_kw"][t["part"] == "train"]) for t in truth]
+    own_mean = sum(np.sum((test - train.mean()) ** 2) for test, train in loads)
     for method, title in (("pacpfl", "PAC-PFL"), ("ridge", "Ridge per client")):
         line = next(line for line in table.splitlines() if f" {title} " in line)
         assert f" {means[method]:.1f} ±" in line
+        # 40 rows at each of 30 sites: pooled, as one would by hand
+        squares = 40 * np.sum(units[units["method"] == method]["rmse"] ** 2)
+        assert f" {np.sqrt(squares / 1200) / every.std(ddof=0):.3f} " in line
+        assert f" {100 * (1 - squares / own_mean):.0f}% " in line
+    assert "RSMSE  " not in said  # of one client with the spread of its own test rows, that is
 
 
 def test_update_evaluate_parquet_and_quantiles(done: Done) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -32,12 +32,12 @@ from pacpfl.data.tables.read import load_own
 from pacpfl.engine.evaluate import measure, measure_classes
 from pacpfl.errors import InputError, explained
 from pacpfl.files import load_arrays, save_arrays
-from pacpfl.folder import SHARED
+from pacpfl.folder import MODELS, SHARED
 from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.run import load_run
-from pacpfl.types import Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
+from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
 
 Name = str | int | float | bool
 KIND = "pacpfl-model-2"
@@ -346,8 +346,9 @@ def save(
 ) -> None:
     """Write what all clients share and the rows and units of some, as one safetensors file.
 
-    Without `models` it holds what the server knows. Where the tables lay, and who the other clients
-    were, is not written. `about` and `arrays` are more to keep, by name; `load` gives them back.
+    Without `models` it holds what the server knows; with them, rows, and only the user may read it.
+    Where the tables lay, and who the other clients were, is not written. `about` and `arrays` are more to
+    keep, by name; `load` gives them back.
     """
     tables = TableSettings(source="-", target=shared.schema.target, most=shared.config.tables.most)
     scalers = [*filter(None, [shared.scaler]), *(model.scaler for model in models)]
@@ -369,7 +370,8 @@ def save(
         "common_units": json.dumps(shared.scaler is not None),
         "clients": json.dumps([model.name for model in models]),
     }
-    save_arrays(path, KIND, content | dict(arrays or {}), words | dict(about or {}))
+    every = content | dict(arrays or {})
+    save_arrays(path, KIND, every, words | dict(about or {}), private=bool(models))
 
 
 def load(path: Path) -> Saved:
@@ -444,6 +446,33 @@ def load_shared(path: Path) -> Shared:
     if (path / SHARED).is_file():
         return load(path / SHARED).shared
     return shared_of_run(path)
+
+
+def load_known(path: Path) -> Saved:
+    """Return what a run folder, or a file, holds: what all share, and its clients' models, if any."""
+    if (path / MODELS).is_file():
+        return load(path / MODELS)
+    return Saved(load_shared(path), (), {}, {}) if path.is_dir() else load(path)
+
+
+def common_units(saved: Saved) -> Scaler:
+    """Return the units of a client without rows; of all known rows where each client has its own."""
+    shared = saved.shared
+    if shared.scaler is None and not saved.models:
+        raise InputError(
+            "A client without any target has no units: this run scales each by its own rows. Give it "
+            "some rows with a target."
+        )
+    known = [model.samples for model in saved.models]
+    return fit_units(shared.schema, known) if shared.scaler is None else shared.scaler
+
+
+def models_of(shared: Shared, clients: Iterable[Client]) -> Iterator[ClientModel]:
+    """Make the models that a run has measured: from the rows of training, and those that came later."""
+    for client in clients:
+        model = ClientModel.condition(shared, client.name, client.train.x, client.train.y)
+        later = client.later
+        yield model if later is None else model.extend(later.x, later.y)
 
 
 def shared_of_run(folder: Path) -> Shared:

@@ -36,10 +36,11 @@ from pacpfl.version import __version__
 COLUMNS = ("method", "group", "client", "kind", "samples", "later", "test")
 METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
 CLASS_METRICS = ("accuracy", "ce_own", "nll", "brier")
-RACE, UNITS, SHARED = "race.json", "units.csv", "prior.safetensors"  # of runs on tables
+RACE, UNITS = "race.json", "units.csv"  # of runs on tables,
+SHARED, MODELS = "prior.safetensors", "models.safetensors"  # and what becomes of them
 FILES = (
     *("config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv"),
-    *("arrays.safetensors", "certificates.json", "report.html", RACE, UNITS, SHARED),
+    *("arrays.safetensors", "certificates.json", "report.html", RACE, UNITS, SHARED, MODELS),
 )
 AGAIN = "start the same run again, it goes on where it stopped"
 REMEDY = f"give the folder of a complete run, or {AGAIN}"

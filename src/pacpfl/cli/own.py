@@ -79,15 +79,16 @@ def fit(
     First candidates race for the settings: what predicts held-out rows best is trained. A key that you
     have changed in the file, or give with --set, stays as it is; with the rounds given there is no race.
 
-    Stopped with Ctrl-C it saves, and the same command goes on. The folder's prior.safetensors is all
-    that a new client needs for `pacpfl personalize`; it holds nobody's rows.
+    Stopped with Ctrl-C it saves, and the same command goes on. In the folder are the clients' models
+    (models.safetensors, as private as their rows) for `pacpfl predict --run`, and prior.safetensors, which
+    holds nobody's rows: all that a new client needs for `pacpfl personalize`.
     """
     from pacpfl.cli.tables import requested, run_name, train
 
     request = requested(source, target, client, settings, no_race)
     folder = out or Path("runs") / run_name(source, request.config)
     train(request, folder, fresh)
-    print(f"Next: pacpfl personalize --run {folder} --data NEW.csv --out model.safetensors")
+    print(f"Next: pacpfl predict --run {folder} --data NEW.csv --out predictions.csv")
 
 
 def compare(

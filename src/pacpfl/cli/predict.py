@@ -1,8 +1,9 @@
-"""One client's model on the command line: personalize, predict, update and evaluate."""
+"""Clients' models on the command line: personalize, predict, update and evaluate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from pacpfl.cli.common import print_table, say
 from pacpfl.errors import InputError, imported
 
 if TYPE_CHECKING:
-    import numpy as np
+    import pandas as pd
 
     from pacpfl.client import ClientModel, Shared
     from pacpfl.data.tables.read import Rows
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 Model = Annotated[
     Path, typer.Option(help="A model of pacpfl personalize, or of an estimator's save.")
 ]
-Table = Annotated[Path, typer.Option(help="A table (CSV or Parquet) with the columns of training.")]
+Table = Annotated[
+    Path,
+    typer.Option(help="A table (CSV or Parquet), or a folder, with the columns of training."),
+]
 Name = Annotated[
     str | None,
     typer.Option(help="Whose rows and model, where the table or the file has several clients."),
@@ -36,33 +40,49 @@ def personalize(
     out: Annotated[Path, typer.Option(help="The model to write (.safetensors).")],
     client: Name = None,
 ) -> None:
-    """Make one client's own model from what a run has learned and the client's rows.
+    """Make clients' own models from what a run has learned and their rows: one file for all in the table.
 
-    Nothing is sent anywhere. The model holds the client's rows: it is as private as they are.
+    Nothing is sent anywhere. The file holds the clients' rows: it is as private as they are.
     """
-    from pacpfl.client import ClientModel, load_shared
+    from pacpfl.client import load_shared, save
+    from pacpfl.data.tables.read import read_clients
     from pacpfl.engine import runtime
 
     shared = load_shared(run)
     runtime.configure(shared.config.run.precision)
-    rows = _read(data, shared, True, client)
-    x, y = at_most(rows, shared.config.tables.most)
-    model = ClientModel.condition(shared, rows.client, x, y)
-    model.check()
-    model.save(out)
-    print(f"Model of {rows.client} from {len(y)} rows: {out}")
+    everyone = read_clients(data, shared.schema, targets=True, client=client)
+    _tell(everyone)
+    models = [_made(shared, rows) for rows in everyone]
+    save(out, shared, models)
+    whom = models[0].name if len(models) == 1 else f"{len(models)} clients"
+    count = sum(len(model.samples) for model in models)
+    print(f"Model{'s' * (len(models) > 1)} of {whom} from {count} rows: {out}")
 
 
 def predict(
-    model: Model,
     data: Table,
     out: Annotated[Path, typer.Option(help="Where to write predictions (.csv or .parquet).")],
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="For all clients of the table: a run folder of pacpfl fit, or a model file."
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="For one: the file of pacpfl personalize, or of an estimator's save."),
+    ] = None,
     quantiles: Annotated[
         str, typer.Option(help="Which, with commas, each between 0 and 1.")
     ] = "0.05,0.5,0.95",
     client: Name = None,
 ) -> None:
-    """Predict every row of a table: mean, std and quantiles in your own units, or class probabilities."""
+    """Predict a table's rows: mean, std and quantiles in your own units, or class probabilities.
+
+    With --run every client of the table is asked by its own model. One that the run does not know gets
+    its model from its rows that have a target, and the others are predicted; without any, the prior alone
+    answers.
+    """
     import pandas as pd
 
     from pacpfl import files
@@ -72,21 +92,67 @@ def predict(
         raise InputError(f"{out} must end in .csv or .parquet; name it so.")
     if ending != ".csv":
         imported("pyarrow", "Parquet", "'pacpfl[tables]'")
-    loaded, rows = _open(model, data, False, client)
-    schema = loaded.shared.schema
-    columns: dict[str, Sequence[object] | np.ndarray] = {"row": range(1, len(rows.x) + 1)}
-    if schema.classes is None:
-        found = loaded.predict(rows.x, levels)
-        columns |= {"mean": found.mean, "std": found.std}
-        columns |= {f"q{level:g}": q for level, q in zip(levels, found.quantiles, strict=True)}
+    if model is not None and run is None:
+        asked = iter([_open(model, data, False, client)])
+    elif run is not None and model is None:
+        asked = _asked(run, data, client)
     else:
-        chances = loaded.probabilities(rows.x)
-        columns["class"] = [schema.classes[best] for best in chances.argmax(1)]
-        columns |= {f"p({n})": chances[:, place] for place, n in enumerate(schema.classes)}
-    table = pd.DataFrame(columns)
+        raise InputError(
+            "Give either --run RUN, to predict for all clients of the table, or --model M, for one."
+        )
+    answers = []
+    for own, rows in asked:
+        answers.append(_answers(own, rows, levels))
+        whom, target = str(own.name), own.shared.schema.target
+    if not answers:
+        raise InputError(
+            f"{data} has no row to predict: its clients are new, and all their rows have a target; leave "
+            "the target empty where it is to be predicted."
+        )
+    table = pd.concat(answers).sort_values(["file", "row"]).drop(columns="file")
+    if run is None:
+        del table["client"]
+    else:
+        whom = f"{len(answers)} clients"
     csv = ending == ".csv"
     files.write(out, table.to_csv(index=False).encode() if csv else table.to_parquet(index=False))
-    print(f"{len(rows.x)} predictions of {schema.target} for {loaded.name}: {out}")
+    print(f"{len(table)} predictions of {target} for {whom}: {out}")
+
+
+def _asked(run: Path, data: Path, client: str | None) -> Iterator[tuple[ClientModel, Rows]]:
+    """Yield each client's model, and the rows to ask it; say whose models are new."""
+    import numpy as np
+
+    from pacpfl.client import ClientModel, common_units, load_known, no_rows
+    from pacpfl.data.tables.files import listed
+    from pacpfl.data.tables.read import read_clients
+    from pacpfl.engine import runtime
+
+    saved = load_known(run)
+    shared, known = saved.shared, {str(model.name): model for model in saved.models}
+    runtime.configure(shared.config.run.precision)
+    everyone = read_clients(data, shared.schema, targets=None, client=client)
+    _tell(everyone)
+    made, bare = [], []
+    for rows in everyone:
+        assert rows.y is not None
+        given = np.isfinite(rows.y)
+        if rows.client in known:
+            yield replace(known[rows.client]), rows  # a copy: what it computes is not kept
+        elif given.any():
+            made.append(rows.client)
+            if not given.all():
+                yield _made(shared, rows.only(given)), rows.only(~given)
+        else:
+            bare.append(rows.client)
+            yield (
+                ClientModel(rows.client, shared, common_units(saved), no_rows(shared.schema)),
+                rows,
+            )
+    if made:
+        say(f"New clients, personalised from their rows that have a target: {listed(made)}.")
+    if bare:
+        say(f"New clients without any target, predicted by the prior alone: {listed(bare)}.")
 
 
 def update(
@@ -137,21 +203,46 @@ def _read(data: Path, shared: Shared, targets: bool, client: str | None) -> Rows
     from pacpfl.data.tables.read import read_rows
 
     rows = read_rows(data, shared.schema, targets=targets, client=client)
-    for notice in rows.notices:
-        say(notice)
+    _tell([rows])
     return rows
 
 
-def at_most(rows: Rows, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all rows, or a draw of `most` where the training kept no more either."""
+def _tell(everyone: list[Rows]) -> None:
+    for notice in everyone[0].notices:
+        say(notice)
+
+
+def _made(shared: Shared, rows: Rows) -> ClientModel:
+    """Make a client's model from all rows, or from a draw where the training kept no more either."""
     import numpy as np
 
+    from pacpfl.client import ClientModel
+
+    most = shared.config.tables.most
+    if most and len(rows.x) > most:
+        say(f"{most} of {len(rows.x)} rows of {rows.client} are used (tables.most).")
+        rows = rows.only(np.sort(np.random.default_rng(0).permutation(len(rows.x))[:most]))
     assert rows.y is not None
-    if not most or len(rows.y) <= most:
-        return rows.x, rows.y
-    kept = np.sort(np.random.default_rng(0).permutation(len(rows.y))[:most])
-    say(f"{most} of {len(rows.y)} rows are used (tables.most).")
-    return rows.x[kept], rows.y[kept]
+    model = ClientModel.condition(shared, rows.client, rows.x, rows.y)
+    replace(model).check()  # a copy: what it computes is not kept
+    return model
+
+
+def _answers(model: ClientModel, rows: Rows, levels: list[float]) -> pd.DataFrame:
+    """Return what a model says of rows, with where they stand and whose they are."""
+    import pandas as pd
+
+    schema, (file, row) = model.shared.schema, rows.places.T
+    columns: dict[str, object] = {"file": file, "row": row, "client": rows.client}
+    if schema.classes is None:
+        found = model.predict(rows.x, levels)
+        columns |= {"mean": found.mean, "std": found.std}
+        columns |= {f"q{level:g}": q for level, q in zip(levels, found.quantiles, strict=True)}
+    else:
+        chances = model.probabilities(rows.x)
+        columns["class"] = [schema.classes[best] for best in chances.argmax(1)]
+        columns |= {f"p({n})": chances[:, place] for place, n in enumerate(schema.classes)}
+    return pd.DataFrame(columns)
 
 
 def levels_of(text: str) -> list[float]:

@@ -23,11 +23,11 @@ from pacpfl import race as racing
 from pacpfl import run as study
 from pacpfl.build import build_federation, raw_federation
 from pacpfl.cli.common import DEFAULT, clear, console, print_table, say
-from pacpfl.client import save, shared_of_run
+from pacpfl.client import models_of, save, shared_of_run
 from pacpfl.config import Config
 from pacpfl.data.prepare import fit_scalers
 from pacpfl.data.settings import TableSettings
-from pacpfl.data.store import from_clients
+from pacpfl.data.store import IN_MEMORY, from_clients
 from pacpfl.data.tables.guess import guess
 from pacpfl.data.tables.read import load_own
 from pacpfl.defaults import LARGEST, LEVELS_APART, defaults, expected_seconds, scaling
@@ -35,10 +35,11 @@ from pacpfl.engine import runtime
 from pacpfl.engine.runtime import usable_cores
 from pacpfl.errors import InputError, Interrupted
 from pacpfl.files import Facts
-from pacpfl.folder import RACE, SHARED, UNITS, MethodResult
+from pacpfl.folder import MODELS, RACE, SHARED, UNITS, MethodResult
 from pacpfl.methods.registry import build_method
 from pacpfl.report import page as pages
 from pacpfl.report import sentences
+from pacpfl.report.measures import RSMSE, number, percent
 from pacpfl.report.terminal import print_results, watching
 from pacpfl.run import Watcher
 from pacpfl.types import Federation, Form
@@ -119,7 +120,7 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
         results = study.run(config, folder, watcher, default, about)
         watcher.stage("writing the folder")
         if "pacpfl" in config.run.methods:
-            save(folder / SHARED, shared_of_run(folder))
+            _save_models(config, folder)
         units = in_units(config, results)
         if units is not None:
             text = units.assign(target=config.tables.target).to_csv(index=False)
@@ -127,10 +128,22 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
         page = pages.write_report(folder)
     if words := sentences.race(about.get("race", {})):
         print(words)
-    print_results(results)
+    # A client's RSMSE has the spread of its own test rows below the line, which may be two.
+    print_results(results, () if units is None else (RSMSE,))
     if units is not None:
         _print_units(config.tables.target, units, results)
     print(f"Report: {page}")
+
+
+def _save_models(config: Config, folder: Path) -> None:
+    """Write what new clients need, and every client's model: not of private runs, for it holds rows."""
+    shared = shared_of_run(folder)
+    save(folder / SHARED, shared)
+    federation = load_own(config.tables, config.seed).federation
+    clients = [*federation.existing, *federation.new]
+    size = sum(client.personal.x.nbytes for client in clients)
+    if config.privacy.mode == "none" and size <= IN_MEMORY:
+        save(folder / MODELS, shared, [*models_of(shared, clients)])
 
 
 def race(request: Request, folder: Path, watcher: Watcher) -> tuple[Config, Facts]:
@@ -321,7 +334,8 @@ def in_units(config: Config, results: Mapping[str, MethodResult]) -> pd.DataFram
     """Return errors, widths of 90% intervals and negative log densities in the target's own units.
 
     Inside a run targets are scaled; RSMSE, coverage and calibration do not notice, these do. There is
-    a row for each method and client; None where the target is a class.
+    a row for each method and client; None where the target is a class. Beside a client's errors stand
+    those of who always answers the mean of its own rows, or the mean of the group's test rows.
     """
     raw = raw_federation(config)
     if raw.classes is not None:
@@ -331,16 +345,22 @@ def in_units(config: Config, results: Mapping[str, MethodResult]) -> pd.DataFram
     for method, result in results.items():
         for group, found in result.groups.items():
             clients = raw.groups()[group]
+            middle = np.concatenate([c.test.y for c in clients if c.test is not None]).mean()
             for client, mean, measured in zip(clients, found.means, found.rows, strict=True):
                 assert client.test is not None
                 scaler = scalers[client.name]
-                error = client.test.y - scaler.target(np.asarray(mean, float))
+                y = client.test.y
+                answers = scaler.target(np.asarray(mean, float)), client.personal.y.mean(), middle
+                rmse, of_own_mean, of_mean = (np.sqrt(np.mean((y - a) ** 2)) for a in answers)
                 rows.append(
                     {
                         "method": method,
                         "group": group,
                         "client": client.name,
-                        "rmse": float(np.sqrt(np.mean(error**2))),
+                        "test": len(y),
+                        "rmse": rmse,
+                        "rmse_of_own_mean": of_own_mean,
+                        "rmse_of_mean": of_mean,
                         "width_90": measured["width_90"] * scaler.y_std,
                         "nll": measured["nll"] + float(np.log(scaler.y_std)),
                     }
@@ -352,9 +372,20 @@ def _print_units(target: str, units: pd.DataFrame, results: Mapping[str, MethodR
     rows = []
     for (method, group), own in units.groupby(["method", "group"], sort=False):
         means = (metrics.interval(own[name].to_numpy()) for name in ("rmse", "width_90"))
-        rows.append([results[method].about["title"], group, *(_with_half(*m) for m in means)])
-    numbers = ("RMSE", "width of the 90% interval")
+        names = ("rmse", "rmse_of_own_mean", "rmse_of_mean")
+        error, of_own_mean, of_mean = ((own["test"] * own[name] ** 2).sum() for name in names)
+        shares = (
+            number(np.sqrt(error / of_mean)) if of_mean else "\N{EN DASH}",
+            percent(1 - error / of_own_mean) if of_own_mean else "\N{EN DASH}",
+        )
+        cells = (*(_with_half(*m) for m in means), *shares)
+        rows.append([results[method].about["title"], group, *cells])
+    numbers = ("RMSE", "width of the 90% interval", "RSMSE of all rows", "skill")
     print_table(f"In the units of {target}", ("method", "clients"), numbers, rows)
+    print(
+        "RSMSE of all rows: their RMSE over their spread, clients together. Skill: how much less squared "
+        "error than by always answering the mean of the client's own rows."
+    )
 
 
 def _with_half(mean: float, half: float) -> str:

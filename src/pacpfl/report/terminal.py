@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -17,7 +17,7 @@ from pacpfl.engine.simulate import Progress
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.report import sentences
 from pacpfl.report.folder import Facts
-from pacpfl.report.measures import ACCURACY, CLASS_MEASURES, RANKED, number, plus_minus
+from pacpfl.report.measures import ACCURACY, CLASS_MEASURES, RANKED, Measure, number, plus_minus
 from pacpfl.run import Watcher
 
 CLIENTS_SHOWN = 12  # per group; the rest is in certificates.json
@@ -91,11 +91,11 @@ def watching(console: Console, title: str = "starting") -> Iterator[Watcher]:
         signal.signal(signal.SIGINT, before)
 
 
-def print_results(results: Mapping[str, MethodResult]) -> None:
+def print_results(results: Mapping[str, MethodResult], without: Collection[Measure] = ()) -> None:
     """Print the measures that people look at first, and what to know of them, to standard output."""
     tables = {result.about["title"]: summarise(result.groups) for result in results.values()}
     classes = any(ACCURACY.key in means for groups in tables.values() for means in groups.values())
-    shown = CLASS_MEASURES if classes else RANKED
+    shown = [m for m in (CLASS_MEASURES if classes else RANKED) if m not in without]
     table = Table(
         Column("method", overflow="fold"),
         Column("clients", no_wrap=True),

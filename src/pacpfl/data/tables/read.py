@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import IN_MEMORY, empty_samples, release, row_blocks
@@ -401,66 +402,102 @@ def _with_medians(schema: Schema, x: np.ndarray) -> Schema:
 
 @dataclass(frozen=True)
 class Rows:
-    """One client's table, read with the schema of a model: to personalise, to extend, to predict."""
+    """One client's rows, read with the schema of a model: to personalise, to extend, to predict."""
 
     client: str
     x: np.ndarray
     y: np.ndarray | None
-    notices: tuple[str, ...] = ()
+    places: np.ndarray  # [rows, 2]: which file, and which row of it, from 1
+    notices: tuple[str, ...] = ()  # of all that were read with them
+
+    def only(self, chosen: np.ndarray) -> Rows:
+        y = None if self.y is None else self.y[chosen]
+        return replace(self, x=self.x[chosen], y=y, places=self.places[chosen])
 
 
 def read_rows(
     source: Path | str | Any, schema: Schema, *, targets: bool, client: str | None = None
 ) -> Rows:
-    """Read the rows of one client with the schema of a model.
+    """Read the rows of one client, as `read_clients` does, from one file or a data frame."""
+    table, *others = open_tables(source)
+    if others:
+        raise InputError(f"{source} holds {1 + len(others)} tables; give the file of one client.")
+    rows, *more = read_clients(source, schema, targets=targets, client=client)
+    if more:
+        raise InputError(
+            f"{table.origin} holds the rows of {1 + len(more)} clients; choose one with --client NAME."
+        )
+    return rows
+
+
+def read_clients(
+    source: Path | str | Any, schema: Schema, *, targets: bool | None, client: str | None = None
+) -> list[Rows]:
+    """Read the rows of all clients with the schema of a model, in the order in which clients appear.
 
     Parameters
     ----------
     source
-        One file, or a data frame.
+        A folder, one file, or a data frame. A file without the schema's column of clients is one client.
     schema
         Of the model.
     targets
         Whether rows have targets: one without is an error, or dropped where the schema drops or
-        imputes. Without targets every row must be complete unless the schema imputes.
+        imputes. Without targets every row must be complete unless the schema imputes. None: some rows
+        have (NaN where not), and a single table must name its clients.
     client
-        Whose rows, where the table holds those of several.
+        Whose rows alone.
     """
-    table, *others = open_tables(source)
-    if others:
-        raise InputError(f"{source} holds {1 + len(others)} tables; give the file of one client.")
-    require_columns(table, ([schema.target] if targets else []) + [c.name for c in schema.columns])
-    has_names = bool(schema.client) and schema.client in table.columns
-    xs, ys, unseen, dropped = [], [], Counter[str](), 0
-    owners: dict[str, None] = {}
-    for chunk in table.chunks():
-        if has_names:
-            own = clients_of(chunk, table, schema.client)
-            owners |= dict.fromkeys(own.tolist())
-            if client is not None:
-                chunk = chunk.only(own == normalized(client))
-        x, unknown = schema.encode(chunk)
-        unseen.update(unknown)
-        y = schema.targets(chunk) if targets else np.zeros(len(chunk))
-        if schema.missing == "impute":
-            x = schema.impute(x)
-        gaps = np.isnan(np.column_stack([x, y]))
-        if not targets or schema.missing == "error":
-            features = [c.name for c in schema.columns for _ in c.features]
-            for name, missing in zip([*features, schema.target], gaps.T, strict=True):
-                chunk.require(name, missing)
-        complete = ~gaps.any(1)
-        dropped += int((~complete).sum())
-        xs.append(x[complete])
-        ys.append(y[complete])
-    if has_names and client is None and len(owners) > 1:
-        raise InputError(
-            f"{table.origin} holds the rows of {len(owners)} clients; choose one with --client NAME."
-        )
-    if not sum(map(len, xs)):
+    tables = open_tables(source)
+    needed = ([schema.target] if targets else []) + [c.name for c in schema.columns]
+    if targets is None and len(tables) == 1 and schema.client:
+        needed.append(schema.client)
+    owners, parts, unseen, dropped = [], [], Counter[str](), 0
+    for number, table in enumerate(tables):
+        require_columns(table, needed)
+        column = schema.client if schema.client in table.columns else ""
+        for chunk in table.chunks():
+            own = clients_of(chunk, table, column)
+            if client is not None and (column or len(tables) > 1):
+                mine = own == normalized(client)
+                own, chunk = own[mine], chunk.only(mine)
+            elif client is not None:
+                own[:] = client
+            x, y, complete, unknown = _features(chunk, schema, targets)
+            unseen.update(unknown)
+            dropped += int((~complete).sum())
+            places = np.column_stack([np.full(len(chunk), number), chunk.frame.index])
+            owners.append(own[complete])
+            parts.append((x[complete], y[complete], places[complete]))
+    names = np.concatenate(owners)
+    if not len(names):
         who = f" of client {client!r}" if client is not None else " that is complete"
-        raise InputError(f"{table.origin} has no row{who}; check the file and the name.")
+        where = tables[0].origin if len(tables) == 1 else source
+        raise InputError(f"{where} has no row{who}; check the file and the name.")
     notices = _unseen_notices(unseen)
     notices += [f"{dropped} rows with missing cells were dropped."] if dropped else []
-    name = client or (next(iter(owners)) if len(owners) == 1 else table.name)
-    return Rows(name, np.concatenate(xs), np.concatenate(ys) if targets else None, tuple(notices))
+    x, y, places = map(np.concatenate, zip(*parts, strict=True))
+    codes, clients = pd.factorize(names)
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes))[:-1]
+    return [
+        Rows(name, x[rows], None if targets is False else y[rows], places[rows], tuple(notices))
+        for name, rows in zip(clients.tolist(), np.split(order, ends), strict=True)
+    ]
+
+
+def _features(
+    chunk: Chunk, schema: Schema, targets: bool | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int]]:
+    """Return features, targets, which rows are complete, and categories that were not known."""
+    x, unknown = schema.encode(chunk)
+    given = targets or (targets is None and schema.target in chunk.frame)
+    y = schema.targets(chunk) if given else np.full(len(chunk), np.nan)
+    if schema.missing == "impute":
+        x = schema.impute(x)
+    gaps = np.isnan(np.column_stack([x, y]) if targets else x)
+    if not targets or schema.missing == "error":
+        features = [c.name for c in schema.columns for _ in c.features]
+        for name, missing in zip([*features, schema.target], gaps.T, strict=False):
+            chunk.require(name, missing)
+    return x, y, ~gaps.any(1), unknown
