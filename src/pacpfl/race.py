@@ -69,11 +69,19 @@ FAMILIES: tuple[Values, ...] = (
 )
 NUMBERS = ((0.1, 0.3), (0.3, 0.3), (1.0, 0.5), (1.0, 1.0))
 FEW_CLIENTS = 5  # below which networks in the prior over-fit
-CLASS_FAMILIES: tuple[Values, ...] = (
-    {"network.widths": (32, 32)},
-    {"network.widths": (), "posterior.adapt": "all"},  # logistic regression, and clients' own
+# With few weights of their own clients have Laplace's evidence, which tells how far they are apart.
+LOCAL: Values = {
+    "bnn.objective": "laplace", "bnn.initial_std": 0.3, "posterior.inference": "laplace",
+    "posterior.adapt": "last", "posterior.steps": 8, "posterior.networks": 16,
+    "train.learning_rate": 0.03,
+}  # fmt: skip
+CLASS_FAMILIES: tuple[
+    tuple[Values, tuple[float, ...]], ...
+] = (  # and the taus that each starts with
+    ({"network.widths": (32, 32)}, (0.03, 0.1, 0.3)),
+    ({"network.widths": (), **LOCAL}, (0.1, 0.3, 1.0)),  # logistic regression
+    ({"network.widths": (16,), **LOCAL}, (0.03, 0.1, 0.3)),
 )
-TAUS = (0.03, 0.1, 0.3, 1.0)
 # What programs of one family do not depend on: numbers are arguments, and rows are in a fold's units.
 COMMON: Values = {
     "prior.noise": 0.4, "prior.noise_spread": 0.1, "train.tau": 1.0, "train.hyper_std": 1.0,
@@ -519,7 +527,8 @@ def _played(race: Race, progress: Callable[[int, int, str], None]) -> Outcome:
 def candidates(field: Field) -> Iterator[Values]:
     """Yield what is tried in any case."""
     if field.form.classes is not None:
-        yield from ({**family, "train.tau": tau} for family in CLASS_FAMILIES for tau in TAUS)
+        for family, taus in CLASS_FAMILIES:
+            yield from ({**family, "train.tau": tau} for tau in taus)
         return
     noise = min(0.4, local_noise(field.parts))
     for family in FAMILIES[:1] if field.form.clients < FEW_CLIENTS else FAMILIES:
@@ -533,7 +542,8 @@ def candidates(field: Field) -> Iterator[Values]:
 def variations(leader: Entrant, field: Field) -> Iterator[Values]:
     """Yield what differs from a good candidate in one respect."""
     if field.form.classes is not None:
-        yield {**leader.changes, "train.learning_rate": 0.03}
+        slow = leader.config.train.learning_rate < 0.03
+        yield {**leader.changes, "train.learning_rate": 0.03 if slow else 0.01}
         yield {**leader.changes, "train.hyper_std": 0.3}
         return
     other = "client" if leader.config.data.standardize == "global" else "global"

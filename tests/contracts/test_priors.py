@@ -46,6 +46,12 @@ DRAWN: dict[str, Prior] = {
     "classes": BNNPrior(
         MLP((2, 3, 3)), Categorical(3), BNNSettings(draws=2), Inference(networks=3, steps=2)
     ),
+    "classes by Laplace": BNNPrior(
+        MLP((2, 3, 3)),
+        Categorical(3),
+        BNNSettings(objective="laplace", initial_std=0.3),
+        Inference("laplace", networks=3, steps=4),
+    ),
     "bound": BNNPrior(
         MLP((2, 3, 1)), Gaussian(0.5), BNNSettings(objective="elbo", noise="own"), LAPLACE
     ),
@@ -70,7 +76,7 @@ def samples(name: str) -> Data:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(COUNT, 2))
     y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=COUNT)
-    return Data(x, (y > 0) + (y > 0.5) * 1.0 if name == "classes" else y, np.ones(COUNT, bool))
+    return Data(x, (y > 0) + (y > 0.5) * 1.0 if "classes" in name else y, np.ones(COUNT, bool))
 
 
 @of_prior

@@ -37,9 +37,11 @@ class Prior(Protocol):
     noise is `()`, and it needs no key.
     """
 
-    together: bool = True
-    """Whether many particles and clients are fast side by side, as small matrices are. Where one
-    client's samples fill a processor already, as with networks, each has its own turn."""
+    @property
+    def together(self) -> bool:
+        """Whether many particles and clients are fast side by side, as small matrices are. Where one
+        client's samples fill a processor already, as with networks, each has its own turn."""
+        return True
 
     @property
     def blocks(self) -> tuple[Block, ...]: ...

@@ -13,9 +13,13 @@ whose exponential is unbiased, or bounded from below by Jensen's inequality (`ob
 
     ln Z(P_phi, S) >= E[t ln p(S | w)] ~ t/L sum_l ln p(S | w_l).
 
-For L = 1 the two are the same. `noise="shared"`: in one round all clients try the same L networks
-(the server sends a seed); each client's estimate has the same distribution, but their errors no
-longer average out.
+For L = 1 the two are the same, and neither is ln Z: where clients differ, both are highest for a prior
+whose clients do not (sigma falls to 0), because one drawn network seldom explains a client. With few
+weights that adapt, Laplace's approximation (`objective="laplace"`) is nearly ln Z itself; the layers
+before those are at their means.
+
+`noise="shared"`: in one round all clients try the same L networks (the server sends a seed); each
+client's estimate has the same distribution, but their errors no longer average out.
 
 Thousands of weights drawn from a wide hyper-prior make the activations explode, and a narrow one
 shrinks the network to zero. So means start where training of a network would (He), and sigma at
@@ -37,10 +41,19 @@ from pacpfl.errors import InputError
 from pacpfl.hyper import Block, HyperPrior
 from pacpfl.likelihoods import Likelihood, log_likelihood
 from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Prior, Scalar, joined
-from pacpfl.priors.inference import BNNPosterior, Inference, Problem, infer, network_outputs
+from pacpfl.priors.inference import (
+    BNNPosterior,
+    Inference,
+    Problem,
+    infer,
+    laplace_evidence,
+    network_outputs,
+)
 from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities
+
+MOST_LOCAL = 1000  # weights whose precision is a matrix for each client and particle
 
 
 @dataclass(frozen=True)
@@ -50,8 +63,8 @@ class BNNSettings(Settings):
     draws: int = key(1, "L: networks drawn for one estimate of the evidence", least=1)
     objective: str = key(
         "evidence",
-        "what is estimated: the evidence (paper) or its lower bound elbo",
-        choices=("evidence", "elbo"),
+        "evidence from draws (paper), its lower bound elbo, or by laplace, with few weights that adapt",
+        choices=("evidence", "elbo", "laplace"),
     )
     noise: str = key(
         "shared",
@@ -76,8 +89,28 @@ class BNNPrior(Prior):
     settings: BNNSettings = BNNSettings()
     inference: Inference = Inference()
 
-    together = False
-    matrices = 0
+    @property
+    def matrices(self) -> int:
+        return int(self.is_local)
+
+    def __post_init__(self) -> None:
+        if not self.is_local:
+            return
+        adapting = self.network.size - self.inference.fixed(self.network)
+        if adapting > MOST_LOCAL:
+            raise InputError(
+                f'bnn.objective = "laplace" is for at most {MOST_LOCAL} weights that adapt, and here '
+                f'{adapting} do; choose posterior.adapt = "last", fewer neurons, or another objective.'
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the evidence is Laplace's approximation, which draws nothing."""
+        return self.settings.objective == "laplace"
+
+    @property
+    def together(self) -> bool:
+        return self.is_local
 
     @property
     def bayesian(self) -> BNNPrior:
@@ -89,10 +122,14 @@ class BNNPrior(Prior):
 
     @property
     def draws(self) -> Draws:
+        if self.is_local:
+            return ""
         return "shared" if self.settings.noise == "shared" else "own"
 
     @property
     def coupling(self) -> str:
+        if self.is_local:
+            return "Laplace's approximation of the evidence weighs all samples together"
         if self.settings.objective == "elbo" or self.settings.draws == 1:
             return ""
         return (
@@ -114,6 +151,8 @@ class BNNPrior(Prior):
         if self.settings.std_per == "layer":
             layers = np.array(layer_sizes(self.network))
             std = jnp.repeat(std, layers, total_repeat_length=means.size)
+        if self.is_local:
+            std = std.at[: self.inference.fixed(self.network)].set(0)
         return means, std
 
     def start(
@@ -125,13 +164,16 @@ class BNNPrior(Prior):
         log_std = jnp.full((count, spreads), math.log(self.settings.initial_std))
         return jnp.concatenate([means, log_std], axis=1).astype(around.means.dtype)
 
-    def draw(self, key: Array, dtype: jnp.dtype | type) -> Float[Array, "L w"]:
+    def draw(self, key: Array, dtype: jnp.dtype | type) -> Noise:
         """epsilon_1, ..., epsilon_L."""
-        return normal(key, (self.settings.draws, self.network.size), dtype)
+        return () if self.is_local else normal(key, (self.settings.draws, self.network.size), dtype)
 
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
+        if self.is_local:
+            power = jnp.asarray(temperature, phi.dtype)
+            return laplace_evidence(self._problem(phi), data, power)
         assert not isinstance(noise, tuple), (
             "the evidence is estimated from noise: give what `draw` gives"
         )
@@ -152,6 +194,7 @@ class BNNPrior(Prior):
     def posterior(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> BNNPosterior:
+        key = jax.random.key(0) if self.is_local else key  # the same places for all who integrate
         assert key is not None, "the posterior is drawn: give a key"
         power = jnp.asarray(self.inference.temperature * temperature, phi.dtype)
         return infer(self._problem(phi), data, power, key)

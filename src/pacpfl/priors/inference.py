@@ -11,8 +11,8 @@ Three ways lead from N(0, I) to this posterior:
 - `variational`: the Gaussian N(m, diag(s^2)) in z that maximises t E[ln p(S | w)] - KL; the networks
   are draws of it.
 - `laplace`: the Gaussian around the most probable z with the curvature (generalised Gauss-Newton) as
-  its precision; exact for a linear network with Gaussian noise. Costs (samples x outputs)^3, so it is
-  for small clients.
+  its precision; exact for a linear network with Gaussian noise. Costs the cube of what is fewer, weights
+  that adapt (up to SMALL) or samples x outputs.
 
 With `steps=0` all of them leave draws of the prior: no personalisation.
 
@@ -33,10 +33,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
-from pacpfl import svgd
+from pacpfl import svgd, tiles
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
-from pacpfl.linalg import factorise
+from pacpfl.linalg import factorise, gaussian_log_density
 from pacpfl.priors.base import Inputs, Scalar, all_finite, random_rows
 from pacpfl.priors.networks import Headed, Network, affine, body_size, by_rows
 from pacpfl.settings import Settings, key
@@ -44,6 +44,8 @@ from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
 
 OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
+SMALL = 256  # weights whose precision is a matrix of weights, whatever the number of samples
+NEWTON = 6  # steps to the most probable weights of an evidence
 EVERY = slice(None)
 Rows = slice | Int[Array, " b"]  # the samples of one step
 Place = TypeVar("Place")  # a pytree of arrays, or one
@@ -73,6 +75,10 @@ class Inference(Settings):
     svgd_kernel: str = key("rbf", "kernel between networks (svgd)", choices=("rbf", "imq"))
     batch: int | None = key(None, "samples per step of the inference; unset: all", least=1)
 
+    def fixed(self, network: Network) -> int:
+        """Return how many of the weights do not adapt: the first ones."""
+        return body_size(network) if self.adapt == "last" else 0
+
 
 class Problem(NamedTuple):
     """One particle and how to infer from it."""
@@ -85,13 +91,13 @@ class Problem(NamedTuple):
 
     @property
     def fixed(self) -> int:
-        """How many of the weights do not adapt: the first ones."""
-        return body_size(self.network) if self.inference.adapt == "last" else 0
+        return self.inference.fixed(self.network)
 
     @property
     def headed(self) -> Headed | None:
         """The network, if what its last layer sees is to be computed once."""
-        return self.network if self.fixed and isinstance(self.network, Headed) else None
+        last = self.inference.adapt == "last" and isinstance(self.network, Headed)
+        return self.network if last else None  # type: ignore[return-value]
 
 
 class Target(NamedTuple):
@@ -199,30 +205,15 @@ def _variational(
 
 
 def _laplace(target: Target, start: Array, noise: Array, key: Array) -> tuple[Array, Array]:
-    """Newton's method with the Gauss-Newton precision A = I + B^T B, then one draw for each network.
-
-    With e and v standard normal, e - B^T (I + B B^T)^-1 (B e + v) is a draw of N(0, A^-1).
-    """
+    """Newton's method with the Gauss-Newton precision A = I + B^T B, then one draw for each network."""
     steps = target.problem.inference.steps
     if steps == 0:
         return start, noise
-    sizes = jnp.append(0.5 ** jnp.arange(6.0), 0.0).astype(noise.dtype)
 
     def one(seen: Array, z: Array, epsilon: Array, more: Array) -> tuple[Array, Array]:
         alone = target._replace(seen=seen[None])
-
-        def log_density(z: Array) -> Array:
-            return alone.log_likelihoods(z[None])[0] - 0.5 * jnp.sum(z**2)
-
-        def newton(_: int, z: Array) -> Array:
-            """The best of several lengths of the step, none included: it never leads downhill."""
-            change = _shrink(target, seen, z)(jax.grad(log_density)(z), 0.0)
-            tried = jax.vmap(lambda size: log_density(z + size * change))(sizes)
-            best = sizes[jnp.argmax(jnp.where(jnp.isfinite(tried), tried, -jnp.inf))]
-            return z + jnp.where(best > 0, best * change, 0)
-
-        z = jax.lax.fori_loop(0, steps, newton, z)
-        return z, z + _shrink(target, seen, z)(epsilon, more)
+        z = jax.lax.fori_loop(0, steps, lambda _, z: _newton(alone, z), z)
+        return z, z + _gaussian(alone, z).draw(epsilon, more)
 
     def draw(rank: Array) -> Array:
         """By a sample's rank among those that count, so that padding changes no draw."""
@@ -233,25 +224,98 @@ def _laplace(target: Target, start: Array, noise: Array, key: Array) -> tuple[Ar
     return jax.vmap(one)(target.seen, start, noise, more.reshape(len(noise), -1))
 
 
-def _shrink(target: Target, seen: Array, z: Array) -> Callable[[Array, Scalar], Array]:
-    """(u, v) -> u - B^T (I + B B^T)^-1 (B u + v), which is A^-1 u for v = 0.
+def log_joint(target: Target, z: Float[Array, " p"]) -> Float[Array, ""]:
+    """ln p(S | w)^t + ln p(z) of one network, but for the constant."""
+    return target.log_likelihoods(z[None])[0] - 0.5 * jnp.sum(z**2)
 
-    B = sqrt(t) R^T J, with J the outputs' Jacobian and R R^T the likelihood's curvature, has a row for
-    each sample and output: far fewer than weights.
-    """
-    jacobian = jax.jacrev(lambda z: target.outputs(seen, z))(z)
-    root = curvature_root(target.problem.likelihood, target.outputs(seen, z))
+
+def _newton(target: Target, z: Array) -> Array:
+    """The best of several lengths of Newton's step, none included: it never leads downhill."""
+    sizes = jnp.append(0.5 ** jnp.arange(6.0), 0.0).astype(z.dtype)
+    change = _gaussian(target, z).solve(jax.grad(partial(log_joint, target))(z))
+    tried = jax.vmap(lambda size: log_joint(target, z + size * change))(sizes)
+    best = sizes[jnp.argmax(jnp.where(jnp.isfinite(tried), tried, -jnp.inf))]
+    return z + jnp.where(best > 0, best * change, 0)
+
+
+class Local(NamedTuple):
+    """The Gaussian with the precision A = I + B^T B: u -> A^-1 u, and a draw of N(0, A^-1) from standard
+    normal numbers."""
+
+    solve: Callable[[Array], Array]
+    draw: Callable[[Array, Array], Array]
+
+
+def _rows(target: Target, z: Float[Array, " p"]) -> Float[Array, "rows p"]:
+    """B = sqrt(t) R^T J, with J the outputs' Jacobian and R R^T the likelihood's curvature: a row for
+    each sample and output."""
+    outputs = partial(target.outputs, target.seen[0])
+    jacobian = (jax.jacfwd if z.size <= SMALL else jax.jacrev)(outputs)(z)
+    root = curvature_root(target.problem.likelihood, outputs(z))
     rows = jnp.einsum("moq,mop->mqp", root, jacobian)
     rows = jnp.where(target.data.mask[:, None, None], rows, 0)
-    rows = jnp.sqrt(target.temperature) * rows.reshape(-1, z.size)
-    eye = jnp.eye(rows.shape[0], dtype=z.dtype)
-    inverse = factorise(matmul(rows, transpose(rows)) + eye)
+    return jnp.sqrt(target.temperature) * rows.reshape(-1, z.size)
 
-    def shrink(vector: Array, more: Scalar) -> Array:
-        inner = matmul(inverse, matmul(rows, vector) + more)
-        return vector - matmul(transpose(rows), matmul(transpose(inverse), inner))
 
-    return shrink
+def _precision(target: Target, z: Float[Array, " p"]) -> Float[Array, "p p"]:
+    """A = I + B^T B, without B where the outputs are `affine`: class by class from products of features."""
+    problem, eye = target.problem, jnp.eye(z.size, dtype=z.dtype)
+    if problem.headed is None:
+        rows = _rows(target, z)
+        return matmul(transpose(rows), rows) + eye
+    seen, mask = target.seen[0], target.data.mask[:, None]
+    root = curvature_root(problem.likelihood, target.outputs(seen, z))
+    root = jnp.where(mask[:, None], jnp.sqrt(target.temperature) * root, 0)
+    curvature = matmul(root, transpose(root))  # [m, outputs, outputs]
+    seen = jnp.where(mask, jnp.concatenate([seen, jnp.ones_like(seen[:, :1])], 1), 0)
+    square = jnp.einsum("mce,mij->icje", curvature, seen[:, :, None] * seen[:, None])
+    std = problem.std[problem.fixed :]
+    return std[:, None] * square.reshape(z.size, z.size) * std + eye
+
+
+def _gaussian(target: Target, z: Float[Array, " p"]) -> Local:
+    """What is Gaussian around z. Of many weights the factor is that of I + B B^T, which is smaller:
+
+    A^-1 u = u - B^T (I + B B^T)^-1 B u, and e - B^T (I + B B^T)^-1 (B e + v) is a draw.
+    """
+    few = z.size <= SMALL
+    rows = jnp.zeros((0, z.size), z.dtype) if few else _rows(target, z)
+    square = _precision(target, z) if few else matmul(rows, transpose(rows)) + jnp.eye(len(rows))
+    inverse = factorise(square.astype(z.dtype))
+
+    def whole(vector: Array) -> Array:
+        return matmul(transpose(inverse), matmul(inverse, vector))
+
+    if few:
+        return Local(whole, lambda epsilon, more: matmul(transpose(inverse), epsilon))
+
+    def shrink(vector: Array, more: Scalar = 0.0) -> Array:
+        return vector - matmul(transpose(rows), whole(matmul(rows, vector) + more))
+
+    return Local(shrink, shrink)
+
+
+def laplace_evidence(problem: Problem, data: Data, temperature: Array) -> Float[Array, ""]:
+    r"""Return ln Z by Laplace's approximation around the most probable weights of what adapts:
+
+    $$t \ln p(S | w^*) - \tfrac12 |z^*|^2 - \tfrac12 \ln|I + B^T B|,$$
+
+    which is exact for a linear network with Gaussian noise. The other weights are at their means.
+
+    z* depends on the particle. Newton's step from where the search has ended adds nothing to it, but
+    its derivative is that of z*.
+    """
+    body, start = problem.means[None, : problem.fixed], jnp.zeros_like(problem.means)
+    target = make_target(problem, body, data, temperature)
+    fixed = problem._replace(
+        means=jax.lax.stop_gradient(problem.means), std=jax.lax.stop_gradient(problem.std)
+    )
+    still = make_target(fixed, fixed.means[None, : problem.fixed], data, temperature)
+    z = jax.lax.fori_loop(0, NEWTON, lambda _, z: _newton(still, z), start[problem.fixed :])
+    z = z + _gaussian(still, z).solve(jax.grad(partial(log_joint, target))(z))
+    precision = _precision(target, z)
+    block = tiles.build(z.size, lambda some, others: precision[some, others])
+    return log_joint(target, z) + gaussian_log_density(block, jnp.zeros_like(z))
 
 
 def curvature_root(
