@@ -30,7 +30,8 @@ from pacpfl.privacy.ledger import FILE, open_ledger, read_ledger
 from pacpfl.privacy.mechanisms import AdaptiveClip
 from pacpfl.secagg.certified import Introduction
 from pacpfl.secagg.grid import Grid, guarantee
-from pacpfl.secagg.messages import SURVIVORS
+from pacpfl.secagg.messages import SURVIVORS, Envelope
+from pacpfl.secagg.server import Server
 from pacpfl.sites import wire
 from pacpfl.sites.limits import Limits
 from pacpfl.sites.runs import prepare_run, replay
@@ -270,8 +271,9 @@ def begun(world: Make, authority: Authority) -> tuple[World, SecureRounds]:
     here.play(spoil=lambda site, about, reply: None if about["task"] == "secure" else reply)
     here.net.spoil = lambda site, about, reply: reply
     here.net.asked.clear()
-    agreed = propose(StatelessToy(), 2, 5, TERMS)
-    return here, secure_rounds(secure_parts(here), authority, agreed)
+    sites = secure_parts(here)
+    agreed = replace(propose(StatelessToy(), 2, 5, TERMS), contract=sites["a"]._agreed.contract)
+    return here, secure_rounds(sites, authority, agreed)
 
 
 def ask_round(net: Any, rounds: SecureRounds, number: int = 0, take: Any = None) -> Any:
@@ -347,6 +349,72 @@ def test_a_lying_server_gets_nothing(
         assert re.search(words, " ".join(refusals(here, "a")))
     here.net.forge = lambda site, about, params: None
     assert ask_round(here.net, rounds)[0] is not None, "an honest attempt afterwards works"
+
+
+def flat(site: str, about: Any, params: Any) -> None:
+    if site != "a":
+        params["value.value"].fill(0.5)
+
+
+def later(site: str, about: Any, params: Any) -> None:
+    if site != "a":
+        about["round"] = 1
+
+
+def remembered(site: str, about: Any, params: Any) -> None:
+    if site != "a":
+        about["take"]["b"] = [[0, 0]]
+
+
+@pytest.mark.parametrize("lie", [flat, later, remembered])
+def test_sites_that_were_shown_different_rounds_have_no_sum(
+    lie: Callable[..., Any], begun: tuple[World, SecureRounds], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model inconsistency (Pasquini, Francati & Ateniese 2022): the others' updates are known to a server
+    that shows them another state, so the sum would be a's update. It does not mind what is signed for
+    another round than its own; the sites do."""
+    here, rounds = begun
+    real, own = Envelope.check, list[Any]()
+
+    class Liar(Server):
+        def __init__(self, settings: Any) -> None:
+            own.append(settings)
+            super().__init__(settings)
+
+    def check(self: Envelope, settings: Any, step: Any) -> None:
+        if not any(settings is one for one in own):
+            real(self, settings, step)
+
+    def forge(site: str, about: Any, params: Any) -> None:
+        if about.get("step") == "advertise":
+            lie(site, about, params)
+
+    def agree_on_the_number(site: str, about: Any, reply: Reply) -> Reply:
+        said = wire.from_text(reply.text)
+        return reply._replace(text=wire.to_text(said | ({"round": 0} if "round" in said else {})))
+
+    monkeypatch.setattr("pacpfl.sites.secure.Server", Liar)
+    monkeypatch.setattr(Envelope, "check", check)
+    here.net.forge, here.net.spoil = forge, agree_on_the_number
+    assert ask_round(here.net, rounds)[0] is None
+    for site in "abc":
+        assert "is not valid for this session, round" in refusals(here, site)[-1]
+    here.net.forge = lambda site, about, params: None
+    assert ask_round(here.net, rounds)[0] is not None, "an honest attempt afterwards works"
+
+
+@pytest.mark.parametrize("task", ["hello", "begin"])
+def test_sites_that_were_told_of_different_runs_have_no_sum(task: str, world: Make) -> None:
+    """Another configuration, or other numbers of the clients, would do the same as another state."""
+
+    def forge(site: str, about: Any, params: Any) -> None:
+        if site == "a" and about["task"] == task:
+            about.update(config="another") if task == "hello" else about["seats"].update(b=7)
+
+    here = world(FOUR)
+    assert here.play(forge=forge).finished
+    assert here.clients == [(2, 3, 4)] * ROUNDS
+    assert "is not valid for this session" in here.entries[1]["refused"]["a"]
 
 
 def test_a_round_cannot_be_asked_for_in_the_open(begun: tuple[World, SecureRounds]) -> None:
@@ -656,7 +724,7 @@ def test_the_sum_holds_the_noise_of_every_survivor(tmp_path: Path, authority: Au
             for name in names:
                 site = sites[name]
                 if about["step"] == "advertise":
-                    message = site.advertise(about, np.zeros((1, dimension)))
+                    message = site.advertise(about, params, np.zeros((1, dimension)))
                 else:
                     message = site.step(params, about)
                 said = wire.to_text({"round": about["round"], "step": about["step"]})

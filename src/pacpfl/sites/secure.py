@@ -40,6 +40,7 @@ from pacpfl.methods.transforms import Private
 from pacpfl.privacy.accounting import Plan, epsilon_spent
 from pacpfl.secagg.grid import Grid, finest_step, guarantee, noise_for
 from pacpfl.secagg.messages import Step
+from pacpfl.secagg.primitives import digest
 from pacpfl.secagg.server import Server
 from pacpfl.secagg.settings import SESSION_BYTES, Settings, smallest_threshold
 from pacpfl.sites import wire
@@ -55,15 +56,32 @@ LAST_DIGITS = 1e-6
 class Agreed:
     grid: Grid
     needed: int
+    contract: bytes = (
+        b""  # digest of the run: configuration, method, data's form, numbers of clients
+    )
 
     def to_json(self) -> Facts:
         grid = self.grid
         return {"step": grid.step, "clip": grid.clip, "noise": grid.noise, "needed": self.needed}
 
-    def settings(self, session: bytes, number: int, cohort: dict[str, bytes]) -> Settings:
-        """Return the protocol's settings for one attempt at a round, among these sites."""
+    def settings(
+        self, session: bytes, number: int, cohort: dict[str, bytes], seen: bytes = b""
+    ) -> Settings:
+        """Return the protocol's settings for one attempt at a round, among these sites.
+
+        `seen` is the digest of the round as a party sees it: its number, its state, who takes part. All
+        signatures and keys depend on it. Without it a server could send one site the state and the
+        others one at which their updates are known, and read the one's update off the sum (Pasquini,
+        Francati & Ateniese 2022); the same goes for the `contract`.
+        """
         threshold = max(smallest_threshold(len(cohort), "active"), self.needed)
-        return self.grid.settings(session, number, cohort, threshold)
+        settings = self.grid.settings(session, number, cohort, threshold)
+        return replace(settings, terms=settings.terms + b" " + digest(self.contract, seen))
+
+
+def contract_of(config: str, method: str, data: Facts, seats: Facts) -> bytes:
+    """Return the digest of a run's terms, on which the update at a state depends as well."""
+    return wire.fingerprint({"config": config, "method": method, "data": data, "seats": seats})
 
 
 def propose(method: Method, dimension: int, clients: int, terms: Terms) -> Agreed:
@@ -203,7 +221,8 @@ class SecureRounds:
         """
         number, take = about["round"], about["take"]
         identities = {site: self.identities[site] for site in take}
-        server = Server(self.agreed.settings(self.session, self.attempts, identities))
+        seen = wire.fingerprint({"round": number, "take": take}, state)
+        server = Server(self.agreed.settings(self.session, self.attempts, identities, seen))
         session = {"session": self.session.hex(), "attempt": self.attempts, "cohort": sorted(take)}
         self.attempts += 1
         # Keys and sealed shares of everybody; masked updates; never more.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,16 @@ class SecureSite:
         self._reveals = Tally(folder / REVEALED)
 
     def begin(
-        self, proposal: object, introductions: object, method: Method, dimension: int, clients: int
+        self,
+        proposal: object,
+        introductions: object,
+        method: Method,
+        dimension: int,
+        clients: int,
+        contract: bytes = b"",
     ) -> None:
         """Agree to the terms, and to nobody whose certificate does not vouch for its identity."""
-        self._agreed = accept(proposal, method, dimension, clients)
+        self._agreed = replace(accept(proposal, method, dimension, clients), contract=contract)
         if not isinstance(introductions, Mapping):
             raise Refused("nobody is introduced")
         identities = {
@@ -68,8 +75,8 @@ class SecureSite:
         # A server that lies about what was abandoned could ask for sums that no ledger knows of.
         self._most_reveals = method.plan.rounds if isinstance(method, Private) else None
 
-    def advertise(self, about: Facts, rows: np.ndarray) -> bytes:
-        """Begin a round with the sum of the clients' updates, which are the `rows`."""
+    def advertise(self, about: Facts, state: Mapping[str, np.ndarray], rows: np.ndarray) -> bytes:
+        """Begin a round with the sum of the clients' updates, which are the `rows`, at this state."""
         self._client = None
         self._check_reveals()
         self._values = np.stack([self._agreed.grid.encode(row) for row in rows]).sum(0)
@@ -80,7 +87,8 @@ class SecureSite:
         if type(attempt) is not int:
             raise Refused("an attempt at a round has a number")
         identities = {peer: known[peer] for peer in cohort}
-        self._client = self._member.join(self._agreed.settings(session, attempt, identities))
+        seen = wire.fingerprint({"round": about["round"], "take": about["take"]}, state)
+        self._client = self._member.join(self._agreed.settings(session, attempt, identities, seen))
         return self._client.answer(Step.ADVERTISE)
 
     def step(self, params: object, about: Facts) -> bytes:

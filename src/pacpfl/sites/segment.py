@@ -11,7 +11,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,14 @@ from pacpfl.methods.transforms import compressed, summed
 from pacpfl.sites import guard, participation, wire
 from pacpfl.sites.participation import Record, Seat
 from pacpfl.sites.recipe import Recipe, Shapes, shapes_of
-from pacpfl.sites.secure import SecureRounds, check_summable, from_row, propose, size_of
+from pacpfl.sites.secure import (
+    SecureRounds,
+    check_summable,
+    contract_of,
+    from_row,
+    propose,
+    size_of,
+)
 from pacpfl.sites.secure_site import known_as
 from pacpfl.sites.states import NEVER
 from pacpfl.sites.terms import (
@@ -197,7 +204,8 @@ class AtSites:
                     "false in [run]."
                 )
             agreed = propose(self.method, size_of(self.shapes.update), n, self.terms)
-            self.secure = SecureRounds(agreed, self.identities)
+            contract = contract_of(self.config, self.recipe.method, form, firsts)
+            self.secure = SecureRounds(replace(agreed, contract=contract), self.identities)
             shown = {site: self.introductions[site] for site in live}
             more |= {"secure": agreed.to_json(), "introductions": shown}
 

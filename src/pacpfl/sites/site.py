@@ -12,7 +12,7 @@ Every request is checked against the site's limits. The data stay in this object
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ from pacpfl.secagg.certified import Passport
 from pacpfl.sites import wire
 from pacpfl.sites.limits import Limits, Tally, note_refusal
 from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
-from pacpfl.sites.secure import size_of, to_rows
+from pacpfl.sites.secure import contract_of, size_of, to_rows
 from pacpfl.sites.secure_site import SecureSite
 from pacpfl.sites.states import NEVER, Memories, save_tree
 from pacpfl.sites.wire import MESSAGE, Refused, refusing, to_form
@@ -212,7 +212,9 @@ class Site:
         shapes = shapes_of(method, recipe, whole)
         if secure is not None:
             dimension = size_of(shapes.update)
-            secure.begin(about["secure"], about["introductions"], method, dimension, whole.clients)
+            contract = contract_of(self._config, recipe.method, about["data"], about["seats"])
+            shown, n = about["introductions"], whole.clients
+            secure.begin(about["secure"], shown, method, dimension, n, contract)
         memories = Memories(self.folder / "states" / self._run, shapes.memory)
         first = int(about["seats"][self.name])
         work = Work(recipe, self._store, method, first, shapes, memories)
@@ -235,7 +237,8 @@ class Site:
             updates, said = self._updates(params, about)
             if len(jax.tree.leaves(updates)[0]) != self._begun().store.clients:
                 raise Refused("a secure round takes all clients of a site")
-            message = self._secure.advertise(about, to_rows(updates))
+            assert isinstance(params, Mapping)
+            message = self._secure.advertise(about, params, to_rows(updates))
         else:
             message = self._secure.step(params, about)
         return wire.from_messages({MESSAGE: message}), said | {"step": about["step"]}

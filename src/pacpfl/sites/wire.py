@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 from pacpfl.errors import InputError, SecureAggregationError
 from pacpfl.files import Facts
 from pacpfl.methods.base import Method
+from pacpfl.secagg.primitives import digest
 from pacpfl.types import Data, Form
 
 TEXT = "pacpfl"  # where a message's JSON lies among FLARE's own data
@@ -163,6 +164,14 @@ def size(params: object) -> int:
 
 def to_text(about: Mapping[str, Any]) -> str:
     return json.dumps(about, separators=(",", ":"), allow_nan=False)
+
+
+def fingerprint(about: Mapping[str, Any], params: Mapping[str, np.ndarray] | None = None) -> bytes:
+    """Return a digest of what a request says and brings, alike on both sides."""
+    parts = [json.dumps(about, sort_keys=True, allow_nan=False).encode()]
+    for name, array in sorted((params or {}).items()):
+        parts += [name.encode(), f"{array.dtype.str} {array.shape}".encode(), array.tobytes()]
+    return digest(*parts)
 
 
 def from_text(text: object) -> Facts:
