@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from local_sites import RUN
+from authority import Authority
+from local_sites import RUN, Local
 from typer.testing import CliRunner
 
 from pacpfl import __version__
@@ -24,11 +26,12 @@ from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.sites import wire
 from pacpfl.sites.limits import FILE, read_site_file, write_site_file
-from pacpfl.sites.recipe import recipe_of, shapes_of
+from pacpfl.sites.recipe import recipe_of
+from pacpfl.sites.segment import FORM, AtSites
 from pacpfl.sites.sharing import Columns, Sharing, draft, site_federation
 from pacpfl.sites.site import Site
+from pacpfl.sites.terms import Reply, Terms
 from pacpfl.sites.trainer import make_site
-from pacpfl.sites.wire import to_form
 from pacpfl.types import Federation
 
 ROWS = 12
@@ -100,27 +103,15 @@ class Conversation:
     def ask(self, params: Any = None, **about: Any) -> dict[str, Any]:
         text = wire.to_text({"run": RUN, **about})
         arrays, said = self.site.answer(wire.empty() if params is None else params, text)
-        self.heard += said.encode() + b"".join(
-            name.encode() + a.tobytes() for name, a in arrays.items()
-        )
+        self.listen(arrays, said)
         return wire.from_text(said)
+
+    def listen(self, arrays: Any, said: Any) -> None:
+        self.heard += said.encode() + b"".join(n.encode() + a.tobytes() for n, a in arrays.items())
 
     def hello(self, config: Config) -> dict[str, Any]:
         text = configuration.dump(config)
         return self.ask(task="hello", version=__version__, config=text, method="pacpfl")
-
-    def train(self, config: Config, form: Any) -> None:
-        """Everything that follows a hello."""
-        recipe = recipe_of(config, "pacpfl")
-        shapes = shapes_of(recipe.build(to_form(form)), recipe, to_form(form))
-        name = self.site.name
-        begin = {"data": form, "seats": {name: 0}, "encoding": "exact"}
-        assert self.ask(task="begin", **begin)["ready"]
-        state = wire.to_wire(shapes.state)
-        needed = {name: state[name] for name in shapes.needed}
-        take = {name: [[0, -1], [1, -1]]}
-        assert self.ask(needed, task="train", round=0, saved=0, take=take)["round"] == 0
-        assert self.ask(state, task="finish", rounds=1, data=form, encoding="exact")["kept"]
 
     @property
     def leaked(self) -> list[str]:
@@ -132,19 +123,36 @@ def test_all_secrets_are_in_the_data() -> None:
     assert [secret for secret in SECRETS if secret not in whole] == []
 
 
-@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "private", "secure"])
 def test_a_run_within_what_is_allowed_gives_nothing_else_away(
-    private: bool, site: Callable[..., Site]
+    kind: str, site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    """All messages of a run. Features are those that the site's file names, whatever the rows hold."""
-    more = {"privacy": PrivacySettings(mode="gaussian", epsilon=8.0)} if private else {}
-    config = config_for(**more)
-    for number in (0, 1):
-        here = Conversation(site(number=number))
-        form = here.hello(config)["data"]
-        assert form["features"] == ["load", "panel=new", "panel=old"] and form["clients"] == 2
-        here.train(config, form)
-        assert here.leaked == []
+    """All messages of a run. Features are those that the sites' files name, whatever the rows hold."""
+    privacy = (
+        {"privacy": PrivacySettings(mode="gaussian", epsilon=8.0)} if kind == "private" else {}
+    )
+    config, authority = config_for(**privacy), Authority()
+    here = {f"site{number}": site(number=number) for number in (0, 1)}
+    heard = {name: Conversation(one) for name, one in here.items()}
+    for name, one in here.items():
+        one._passport = authority.passport(name)
+
+    def listen(name: str, about: Any, reply: Reply) -> Reply:
+        assert "refused" not in wire.from_text(reply.text), reply.text
+        heard[name].listen(reply.params, reply.text)
+        return reply
+
+    terms, run = Terms(RUN, 1, secure=kind == "secure"), tmp_path / "run"
+    net, recipe = Local(here, spoil=listen), recipe_of(config, "pacpfl")
+    outcome = AtSites(net, recipe, configuration.dump(config), terms, run, authority.pem).serve()
+    assert outcome.finished, outcome
+    assert {about["task"] for about, _, _ in net.asked} == {
+        *("hello", "begin", "finish"),
+        "secure" if kind == "secure" else "train",
+    }
+    form = json.loads((run / FORM).read_text())["form"]
+    assert form["features"] == ["load", "panel=new", "panel=old"] and form["clients"] == 4
+    assert all(one.heard and one.leaked == [] for one in heard.values())
 
 
 HOSTILE = [

@@ -151,7 +151,11 @@ def test_updates_that_are_none_are_refused_and_logged(siege: Siege) -> None:
 
 def test_another_major_version_is_refused_with_a_clear_message(siege: Siege) -> None:
     told = siege.running.of_segments()[0]["refused"][NEWER]
-    for words in (f"this side {__version__}", "pacpfl 99.0.0", "install the same major version on both"):
+    for words in (
+        f"this side {__version__}",
+        "pacpfl 99.0.0",
+        "install the same major version on both",
+    ):
         assert words in told
     assert "install the same major version on both" in siege.deployment.refusals(NEWER)[-1]
     assert siege.running.last_round_of(NEWER) == -1

@@ -25,7 +25,7 @@ from pacpfl.sites import wire
 from pacpfl.sites.kits import check_name
 from pacpfl.sites.limits import Tally
 from pacpfl.sites.secure import accept
-from pacpfl.sites.wire import INBOX, MESSAGE, Refused
+from pacpfl.sites.wire import INBOX, MESSAGE, Refused, refusing
 
 MOST_BYTES = 2**24  # of a message to a site: keys or shares of thousands of sites
 REVEALED = "revealed.json"
@@ -79,7 +79,8 @@ class SecureSite:
         """Begin a round with the sum of the clients' updates, which are the `rows`, at this state."""
         self._client = None
         self._check_reveals()
-        self._values = np.stack([self._agreed.grid.encode(row) for row in rows]).sum(0)
+        with refusing("update"):
+            self._values = np.stack([self._agreed.grid.encode(row) for row in rows]).sum(0)
         known, cohort = self._member.known, [str(peer) for peer in about["cohort"]]
         if strangers := sorted(set(cohort) - known.keys()):
             raise Refused(f"the round invites {strangers}, who were not introduced")

@@ -142,10 +142,9 @@ class Site:
             asked = {k: about[k] for k in logged if k in about}
             arrays, message = self._answer(params, about)
             return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
-        except Refused as error:
-            code, reason = error.code or CODES.get(str(asked.get("task")), "request"), str(error)
-        except (InputError, SecureAggregationError) as error:
-            code, reason = CODES.get(str(asked.get("task")), "request"), str(error)
+        except (Refused, InputError, SecureAggregationError) as error:
+            usual = CODES.get(str(asked.get("task")), "request")
+            code, reason = getattr(error, "code", "") or usual, str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             code = "request"
             reason = f"the request makes no sense ({type(error).__name__}: {error})"
