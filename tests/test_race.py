@@ -187,6 +187,17 @@ def test_the_default_is_left_only_beyond_the_noise() -> None:
     assert runner.outcome().config == runner.base
 
 
+def test_a_default_that_stays_is_trained_for_as_long_as_served_it() -> None:
+    parts = lines(clients=4, rows=10)
+    field = make_field(parts, form_of(parts), None, 0)
+    legs = np.array([-1.0, -0.8, -3.0])[:, None, None] * field.asked
+    runner, _ = judged(field, legs, legs[:1] - 0.1 * field.asked)
+    outcome = runner.outcome()
+    assert [row["chosen"] for row in outcome.table if row["default"]] == [True]
+    train = outcome.config.train
+    assert (train.rounds, train.schedule, train.batch) == (62, "cooldown", None)
+
+
 def test_more_rounds_are_taken_until_they_make_it_worse() -> None:
     parts = lines(clients=4, rows=10)
     field = make_field(parts, form_of(parts), None, 0)

@@ -10,8 +10,8 @@ which is what a model is used for. What is asked lies at the end of a client's r
 where they come in the order of time the model has to look ahead, and otherwise their order tells nothing.
 (Tables of classes are often sorted by them, so there rows are drawn.) After each leg the worst go home, and
 once the best ones' settings are varied. How many rounds suit a candidate is judged with it, since training
-for longer is often worse. The default is left only for what is better beyond twice the standard error
-between clients.
+for longer is often worse. The default is left only for what is better beyond the standard error between
+clients; where it stays, it is trained for as long as has served it.
 
 Candidates of one family of priors differ in numbers alone (tau, hyper-prior, rate), which are arguments of
 one compiled program; its folds are played side by side, dealt to all devices.
@@ -55,7 +55,7 @@ LEGS = {25: 1, 50: 2, 100: 2, 200: 3, 400: 3, 800: 1}
 CLASS_LEGS = {100: 1, 200: 2, 400: 2, 800: 1}
 REFERENCE = 400  # rounds that the default plays in any case
 
-SURE = 2.0  # standard errors by which a candidate is better than the default, at least
+SURE = 1.0  # standard errors by which a candidate is better than the default, at least
 TELLING = 1.0  # nats a row by which one client speaks for a candidate, at most
 TOLERANCE = 0.02  # nats by which more rounds, or a larger tau, may be worse and still be taken
 
@@ -449,25 +449,23 @@ class Race:
         """Return the best candidate's configuration; the default's, unless that is clearly worse."""
         ranked = sorted(self.entrants, key=self.best)
         first, default = self._boldest(ranked), self.entrants[0]
-        reference = default.worth[max(default.worth)]
-        rounds = self.best(first)[1]
-        gain, error = self.gain(first.worth[rounds], reference)
-        sure = not np.isfinite(reference).all() or gain > SURE * error
+        worth = [entrant.worth[self.best(entrant)[1]] for entrant in (first, default)]
+        gain, error = self.gain(*worth)
+        sure = not np.isfinite(worth[1]).all() or gain > SURE * error
         chosen = first if sure else default
+        rounds = self.best(chosen)[1]
         table = []
         for entrant in ranked:
             score, after = self.best(entrant)
             finite = self.scores(entrant.worth[after]) if math.isfinite(score) else {}
             facts = {"changes": dict(entrant.changes), "rounds": after, **finite}
             table.append(facts | {"chosen": entrant is chosen, "default": entrant is default})
-        if chosen is default:
+        if chosen is default and rounds == max(default.worth):
             return Outcome(self.base, tuple(table))
         # The rounds that were judged, at a constant rate as in the race, and a fifth in which it falls.
-        training: Values = {
-            "train.rounds": rounds * 5 // 4,
-            "train.schedule": "cooldown",
-            "train.batch": self.field.batch,
-        }
+        training: Values = {"train.rounds": rounds * 5 // 4, "train.schedule": "cooldown"}
+        if chosen is not default:
+            training = {**training, "train.batch": self.field.batch}
         kept = {name: value for name, value in training.items() if name not in self.fixed}
         return Outcome(updated(chosen.config, kept, "the race"), tuple(table))
 

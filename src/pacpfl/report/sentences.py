@@ -128,9 +128,11 @@ def race(facts: Facts) -> str:
     chosen, default = (next(r for r in table if r[key]) for key in ("chosen", "default"))
     count = counted(len(table), "candidate")
     if chosen is default:
+        rounds = facts["changes"].get("train.rounds")
         return (
             f"{count} raced for the settings; none predicts held-out rows better than the settings for "
-            "a federation of this size, beyond the noise between clients."
+            "a federation of this size, beyond the noise between clients"
+            f"{f', which are trained for {rounds} rounds' if rounds else ''}."
         )
     return (
         f"{count} raced for the settings, and the one that predicts held-out rows best is trained "
