@@ -39,7 +39,7 @@ from pacpfl.folder import MODELS, RACE, SHARED, UNITS, MethodResult
 from pacpfl.methods.registry import build_method
 from pacpfl.report import page as pages
 from pacpfl.report import sentences
-from pacpfl.report.measures import RSMSE, number, percent
+from pacpfl.report.measures import RSMSE, counted, number, percent
 from pacpfl.report.terminal import print_results, watching
 from pacpfl.run import Watcher
 from pacpfl.types import Federation, Form
@@ -266,7 +266,7 @@ def reasons(config: Config, form: Form) -> Iterator[str]:
             f"{f', {train.batch} rows a round' if train.batch else ''}."
         )
     took = _in_words(expected_seconds(config, form))
-    yield f"Training takes about {took} on {usable_cores()} cores."
+    yield f"Training takes about {took} on {counted(usable_cores(), 'core')}."
 
 
 def _in_words(seconds: float) -> str:

@@ -143,7 +143,8 @@ def client_columns(table: Table, target: str | None) -> dict[str, list[int]]:
                 del counts[name]
         if not counts:
             break
-    found = {n: [*c.values()] for n, c in counts.items() if 1 < len(c) <= rows // 2}
+    each = {name: [*count.values()] for name, count in counts.items()}
+    found = {n: s for n, s in each.items() if 1 < len(s) <= rows // 2 and max(s) >= 2 * LEAST}
 
     def rank(name: str) -> tuple[bool, bool, bool, int]:
         words, sizes = _words(name), found[name]
