@@ -21,7 +21,7 @@ import pandas as pd
 
 from benchmarks.measure import ROOT
 from benchmarks.results import Sheet
-from pacpfl.client import ClientModel, Shared, load_shared
+from pacpfl.client import ClientModel, Shared, load_shared, save
 from pacpfl.config import Config, override
 from pacpfl.data.prepare import fit_scaler
 from pacpfl.data.tables.columns import Column, Schema
@@ -52,7 +52,7 @@ def prepare(folder: Path) -> None:
     size = build_prior(config, schema.form).size
     particles = 0.1 * random.normal(size=(PARTICLES, size)).astype(np.float32)
     scaler = fit_scaler(Samples(own.x, own.y))
-    Shared(config, schema, scaler, particles).save(folder / "prior.safetensors")
+    save(folder / "prior.safetensors", Shared(config, schema, scaler, particles))
 
 
 def measure(folder: Path) -> dict[str, float]:
