@@ -187,6 +187,22 @@ def test_the_default_is_left_only_beyond_the_noise() -> None:
     assert runner.outcome().config == runner.base
 
 
+def test_logistic_regression_races_where_it_is_small_and_goes_with_what_is_fixed() -> None:
+    parts = [Samples(part.x, (part.y > 5.0) * 1.0) for part in lines(clients=4)]
+    form, fixed = form_of(parts, 2), ("network.widths", "posterior.adapt")
+    field = make_field(parts, form, None, 0)
+
+    def local(form: Form) -> int:
+        tried = race.candidates(replace(field, form=form))
+        return sum("bnn.objective" in changes for changes in tried)
+
+    assert local(form) == 3 and local(form._replace(features=("a",) * 40)) == 0
+    base = updated(defaults(form), {"network.widths": (64, 64), "posterior.adapt": "all"}, "a test")
+    runner = Race(base, field, fixed)
+    runner.enter([{}, *race.candidates(field)])  # 4,482 weights that adapt have no Laplace evidence
+    assert {e.config.bnn.objective for e in runner.entrants} == {"evidence"}
+
+
 def test_a_default_that_stays_is_trained_for_as_long_as_served_it() -> None:
     parts = lines(clients=4, rows=10)
     field = make_field(parts, form_of(parts), None, 0)

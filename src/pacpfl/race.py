@@ -35,10 +35,11 @@ from pacpfl import predictive
 from pacpfl.config import Config, differing, updated
 from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.engine.runtime import brief_options, compiled_once
+from pacpfl.errors import InputError
 from pacpfl.files import Facts
 from pacpfl.hyper import HyperPrior, hyper_prior
 from pacpfl.methods.pacpfl import PACPFL, State
-from pacpfl.methods.registry import build_pacpfl
+from pacpfl.methods.registry import build_pacpfl, build_prior
 from pacpfl.types import Data, Form, Probabilities, Samples
 
 FOLDS = 4
@@ -76,6 +77,7 @@ LOCAL: Values = {
     "posterior.adapt": "last", "posterior.steps": 8, "posterior.networks": 16,
     "train.learning_rate": 0.03,
 }  # fmt: skip
+OWN_WEIGHTS = 64  # of a logistic regression that races: its time grows with their cube
 CLASS_FAMILIES: tuple[
     tuple[Values, tuple[float, ...]], ...
 ] = (  # and the taus that each starts with
@@ -355,6 +357,12 @@ class Race:
         for changes in candidates:
             kept = {name: value for name, value in changes.items() if name not in self.fixed}
             config = updated(self.base, kept, "the race")
+            try:
+                build_prior(config, self.field.form)
+            except InputError:  # it does not go together with what is fixed
+                if kept:
+                    continue
+                raise
             if all(config != other.config for other in self.entrants):
                 entered.append(Entrant(config, kept))
                 self.entrants.append(entered[-1])
@@ -525,7 +533,8 @@ def _played(race: Race, progress: Callable[[int, int, str], None]) -> Outcome:
 def candidates(field: Field) -> Iterator[Values]:
     """Yield what is tried in any case."""
     if field.form.classes is not None:
-        for family, taus in CLASS_FAMILIES:
+        weights = (len(field.form.features) + 1) * field.form.classes
+        for family, taus in CLASS_FAMILIES[: 2 if weights <= OWN_WEIGHTS else 1]:
             yield from ({**family, "train.tau": tau} for tau in taus)
         return
     noise = min(0.4, local_noise(field.parts))
