@@ -28,7 +28,8 @@ from jaxtyping import Array, Float
 
 from pacpfl.data.polynomial import polynomial
 from pacpfl.data.store import from_clients
-from pacpfl.methods.pacpfl import PACPFL, TrainSettings, Update
+from pacpfl.methods.pacpfl import PACPFL, Update
+from pacpfl.methods.settings import TrainSettings
 from pacpfl.methods.transforms import Private
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.privacy import mechanisms

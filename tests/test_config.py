@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pacpfl import svgd
 from pacpfl.config import SECTIONS, Config, RunSettings, dump, identity, load, load_file, override
 from pacpfl.data.settings import DataSettings
 from pacpfl.errors import InputError
-from pacpfl.methods.pacpfl import TrainSettings
+from pacpfl.methods import network
 from pacpfl.methods.registry import named
+from pacpfl.methods.settings import LocalTraining, TrainSettings
+from pacpfl.priors import inference
 from pacpfl.priors.gp import GPSettings
+from pacpfl.priors.settings import Inference
+from pacpfl.settings import rules_of
 
 CHANGED = Config(
     seed=11,
@@ -37,6 +42,16 @@ def refused(text: str, *settings: str) -> str:
     assert "\n" not in message and message.endswith((".", "?"))
     assert ("--set" in message or "configuration" in message) if settings else "my.toml" in message
     return message
+
+
+def test_settings_name_what_the_mathematics_offers() -> None:
+    """They stand apart from it, so that reading them needs no JAX."""
+    for owner, name, offered in (
+        (TrainSettings, "svgd_kernel", svgd.KERNELS),
+        (LocalTraining, "optimizer", network.OPTIMIZERS),
+        (Inference, "optimizer", inference.OPTIMIZERS),
+    ):
+        assert set(rules_of(owner, name)["choices"]) == set(offered)
 
 
 @pytest.mark.parametrize("config", [Config(), CHANGED], ids=["default", "changed"])

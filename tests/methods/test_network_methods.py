@@ -28,6 +28,7 @@ from pacpfl.methods.network import (
     NetworkModel,
     State,
     combine,
+    descend,
     server_step,
 )
 from pacpfl.priors.networks import MLP
@@ -153,7 +154,7 @@ def test_local_training_is_the_named_optimizer(optimizer: str) -> None:
             velocity = (0.9 if optimizer == "momentum" else 0.0) * velocity + gradient
             w = w - 0.05 * velocity
     local = LocalTraining(5, 0.05, optimizer)
-    train_locally = compiled(partial(local.descend, LINEAR.loss))
+    train_locally = compiled(partial(descend, local, LINEAR.loss))
     found, first = train_locally(start, data, KEY)
     np.testing.assert_allclose(found, w, rtol=1e-10)
     assert float(first) == pytest.approx(float(LINEAR.loss(jnp.asarray(start), data)), rel=1e-12)
@@ -171,7 +172,7 @@ def test_mini_batches_are_drawn_anew_for_each_step() -> None:
     places = np.array([step(step(start, i), j) for i in range(count) for j in range(count)])
     local = LocalTraining(2, 0.05, batch=1)
     draw = compiled(
-        jax.vmap(lambda key: local.descend(LINEAR.loss, jnp.asarray(start), data, key)[0])
+        jax.vmap(lambda key: descend(local, LINEAR.loss, jnp.asarray(start), data, key)[0])
     )
     found = np.asarray(draw(jax.random.split(jax.random.key(2), 600)))
     distance = np.abs(found[:, None] - places).max(2)

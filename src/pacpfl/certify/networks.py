@@ -46,8 +46,8 @@ from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.priors.bnn import BNNPrior
-from pacpfl.priors.inference import Inference
 from pacpfl.priors.networks import Headed, affine, body_size, by_rows
+from pacpfl.priors.settings import Inference
 from pacpfl.run import Trained
 from pacpfl.types import Data
 

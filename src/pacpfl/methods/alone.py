@@ -20,33 +20,14 @@ from pacpfl import hyper
 from pacpfl.errors import InputError
 from pacpfl.linalg import factorise
 from pacpfl.methods.base import Curves, Method, Nothing, Weights
+from pacpfl.methods.settings import AloneSettings
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Particle, Prior
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.inference import ascend
-from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
-
-
-@dataclass(frozen=True)
-class AloneSettings(Settings):
-    """Models that are fitted at once, without rounds: vanilla, pooled, ard."""
-
-    steps: int = key(500, "steps of the fit", least=1)
-    learning_rate: float = key(0.03, "their size", above=0)
-    restarts: int = key(4, "starting points; pooled models use one", least=1)
-    hyper_std: float = key(0.5, "spread of the starting points", above=0)
-    inducing: int = key(128, "inducing points of a pooled model", least=1)
-    inference: str = key(
-        "svgd", "of a Bayesian network: svgd or variational", choices=("svgd", "variational")
-    )
-    networks: int = key(5, "networks in its mixture", least=1)
-    initial_std: float = key(0.1, "standard deviation of its prior, which knows no data", above=0)
-    temperature: float = key(1000.0, "weight of the samples against that prior", above=0)
-    batch: int | None = key(None, "samples per step of its fit; unset: all", least=1)
-
 
 Parameters = TypeVar("Parameters")  # a pytree of arrays
 

@@ -31,9 +31,9 @@ from jaxtyping import Array, Float, Int, PyTree
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Likelihood, log_likelihood
 from pacpfl.methods.base import Curves, Method, Nothing, Predictor, Weights, mini_batch
+from pacpfl.methods.settings import LocalTraining, MAMLSettings, MTLSettings
 from pacpfl.priors.base import all_finite
 from pacpfl.priors.networks import Network
-from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Prediction, Probabilities
 
 FLOOR = 0.01
@@ -107,40 +107,31 @@ class NetworkPredictor(eqx.Module):
         return prediction._replace(stds=stds)
 
 
-@dataclass(frozen=True)
-class LocalTraining(Settings):
-    """How a client trains a network at home: fedavg, mtl, pfedbayes."""
+def descend(
+    local: LocalTraining,
+    loss: Loss,
+    start: Parameters,
+    data: Data,
+    key: Array,
+    steps: int | Int[Array, ""] | None = None,
+    before: Callable[[Parameters], Parameters] = lambda parameters: parameters,
+) -> tuple[Parameters, Float[Array, ""]]:
+    """Parameters after `steps` (default: `local.steps`) of the optimiser on the loss, and the first
+    step's loss. `before` moves the parameters ahead of each step."""
+    optimizer = OPTIMIZERS[local.optimizer](local.learning_rate)
 
-    steps: int = key(5, "steps in a round", least=1)
-    learning_rate: float = key(0.05, "their size", above=0)
-    optimizer: str = key("sgd", "their optimiser", choices=tuple(OPTIMIZERS))
-    batch: int | None = key(None, "samples per step; unset: all", least=1)
+    def step(index: Array, carry: Carry) -> Carry:
+        parameters, memory, first = carry
+        parameters = before(parameters)
+        batch = mini_batch(jax.random.fold_in(key, index), data, local.batch)
+        value, gradient = jax.value_and_grad(loss)(parameters, batch)
+        change, memory = optimizer.update(gradient, memory, parameters)
+        return parameters + change, memory, jnp.where(index == 0, value, first)
 
-    def descend(
-        self,
-        loss: Loss,
-        start: Parameters,
-        data: Data,
-        key: Array,
-        steps: int | Int[Array, ""] | None = None,
-        before: Callable[[Parameters], Parameters] = lambda parameters: parameters,
-    ) -> tuple[Parameters, Float[Array, ""]]:
-        """Parameters after `steps` (default: `self.steps`) of the optimiser on the loss, and the first
-        step's loss. `before` moves the parameters ahead of each step."""
-        optimizer = OPTIMIZERS[self.optimizer](self.learning_rate)
-
-        def step(index: Array, carry: Carry) -> Carry:
-            parameters, memory, first = carry
-            parameters = before(parameters)
-            batch = mini_batch(jax.random.fold_in(key, index), data, self.batch)
-            value, gradient = jax.value_and_grad(loss)(parameters, batch)
-            change, memory = optimizer.update(gradient, memory, parameters)
-            return parameters + change, memory, jnp.where(index == 0, value, first)
-
-        begin = (start, optimizer.init(start), jnp.zeros((), start.dtype))
-        count = self.steps if steps is None else steps
-        parameters, _, first = jax.lax.fori_loop(0, count, step, begin)
-        return parameters, first
+    begin = (start, optimizer.init(start), jnp.zeros((), start.dtype))
+    count = local.steps if steps is None else steps
+    parameters, _, first = jax.lax.fori_loop(0, count, step, begin)
+    return parameters, first
 
 
 def finite_or(new: Tree, old: Tree) -> Tree:
@@ -255,7 +246,7 @@ class FedAvg(Downhill):
     def client_update(
         self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> tuple[SizedUpdate, Nothing]:
-        trained, loss = self.local.descend(self.model.loss, state.parameters, data, key)
+        trained, loss = descend(self.local, self.model.loss, state.parameters, data, key)
         samples = data.mask.sum().astype(trained.dtype)
         return SizedUpdate(state.parameters - trained, loss, samples), ()
 
@@ -267,16 +258,6 @@ class FedAvg(Downhill):
 
     def personalize(self, state: State, client_state: Nothing, data: Data, key: Array) -> Predictor:
         return self.model.predictor(state.parameters, data)
-
-
-@dataclass(frozen=True)
-class MAMLSettings(Settings):
-    """Beside [train], whose optimiser is the server's, and whose batch the clients'."""
-
-    inner_steps: int = key(1, "steps of adaptation while learning", least=1)
-    inner_learning_rate: float = key(0.05, "their size", above=0)
-    personal_steps: int = key(1, "steps of adaptation at the end", least=0)
-    first_order: bool = key(False, "leave out the second derivatives")
 
 
 @dataclass(frozen=True)
@@ -333,14 +314,6 @@ class MAML(Downhill):
         return self.model.predictor(finite_or(adapted, state.parameters), data)
 
 
-@dataclass(frozen=True)
-class MTLSettings(Settings):
-    """Beside [local], which says how the clients train."""
-
-    coupling: float = key(0.1, "weight of the pull towards the mean of all clients", least=0)
-    personal_steps: int = key(500, "steps of a new client, which starts from the mean", least=0)
-
-
 class Memory(NamedTuple):
     forward: Parameters  # u_i
     steps: Int[Array, ""]  # local steps taken so far
@@ -395,7 +368,9 @@ class MTL(Downhill):
         self, state: State, client_state: Memory, data: Data, key: Array
     ) -> tuple[Update, Memory]:
         old, steps = client_state
-        new, loss = self.local.descend(self.model.loss, old, data, key, before=self.backward(state))
+        new, loss = descend(
+            self.local, self.model.loss, old, data, key, before=self.backward(state)
+        )
         # What is not finite is sent, for the server to count, and not kept.
         kept = finite_or(Memory(new, steps + self.local.steps), client_state)
         return Update(old - new, loss), kept
@@ -414,8 +389,8 @@ class MTL(Downhill):
             client_state = self.init_client(state, data, key)
         backward = self.backward(state)
         missing = jnp.maximum(self.settings.personal_steps - client_state.steps, 0)
-        forward, _ = self.local.descend(
-            self.model.loss, client_state.forward, data, key, missing, backward
+        forward, _ = descend(
+            self.local, self.model.loss, client_state.forward, data, key, missing, backward
         )
         own = backward(client_state.forward)
         return self.model.predictor(finite_or(backward(forward), own), data)

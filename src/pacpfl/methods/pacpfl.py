@@ -25,7 +25,6 @@ Where this departs from the printed algorithm, and why:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import ClassVar, NamedTuple
@@ -37,65 +36,10 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from pacpfl import hyper, svgd
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
+from pacpfl.methods.settings import DEFAULT_TAU, TrainSettings
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Noise, Particle, Prior
-from pacpfl.settings import Settings, key
 from pacpfl.types import Data
-
-DEFAULT_TAU = 1.0
-
-
-@dataclass(frozen=True)
-class TrainSettings(Settings):
-    """How PAC-PFL trains; the optimiser is that of every method whose server has one."""
-
-    rounds: int = key(1000, "T: rounds of training", least=1)
-    particles: int = key(4, "k: particles of the hyper-posterior", least=1)
-    hyper_std: float = key(1.0, "sigma_P: std of the hyper-prior", above=0)
-    initial_spread: float = key(
-        1.0,
-        "start of the particles: 1 draws from the hyper-prior, less is closer to its mean",
-        above=0,
-    )
-    tau: float | None = key(
-        None, "weight of the clients' evidence against the hyper-prior", above=0
-    )
-    lambda_: float | None = key(None, "instead of tau: lambda of the server bound", above=0)
-    upsilon: float = key(1e-4, "small constant of the server bound", above=0)
-    temperature: float = key(
-        1.0,
-        "how much of an independent sample each one counts; beta_i is this times m_i",
-        above=0,
-        symbol="beta / m_i",
-    )
-    clients_per_round: int | None = key(None, "c: clients per round; unset: all", least=1)
-    batch: int | None = key(None, "b: samples per client and round; unset: all", least=1)
-    batch_rule: str = key(
-        "evidence",
-        "a batch's part of ln Z: evidence is m/b times its own; printed raises its temperature to m/b",
-        choices=("evidence", "printed"),
-    )
-    aggregation: str = key(
-        "sum",
-        "sum: estimate of the sum over all clients; mean: as printed",
-        choices=("sum", "mean"),
-    )
-    svgd_kernel: str = key(
-        "rbf", "kernel between particles: rbf (paper), imq, function", choices=svgd.KERNELS
-    )
-    optimizer: str = key(
-        "adam", "optimiser of the particles", choices=("adam", "sgd", "adamw", "rmsprop", "lion")
-    )
-    learning_rate: float = key(1e-2, "eta: its step size", above=0)
-    schedule: str = key(
-        "cosine",
-        "of the step size over the rounds; cooldown is constant and falls to 0 in the last fifth",
-        choices=("constant", "cosine", "exponential", "cooldown"),
-    )
-
-    def problems(self) -> Iterator[str]:
-        if self.tau is not None and self.lambda_ is not None:
-            yield "tau and lambda say the same thing; give one of them."
 
 
 # Optimisers hold functions, which equal nothing but themselves. They are kept, so that methods of runs

@@ -43,31 +43,13 @@ from jaxtyping import Array, Float, Int
 from pacpfl.methods.base import Weights, mini_batch
 from pacpfl.methods.network import (
     OPTIMIZERS,
-    LocalTraining,
     NetworkModel,
     Watched,
     combine,
     finite_or,
 )
-from pacpfl.settings import Settings, key
+from pacpfl.methods.settings import LocalTraining, PFedBayesSettings
 from pacpfl.types import Data, Prediction, Probabilities
-
-
-@dataclass(frozen=True)
-class PFedBayesSettings(Settings):
-    """Beside [local], which gives the steps of a round and their batches."""
-
-    optimizer: str = key("adam", "of the clients", choices=tuple(OPTIMIZERS))
-    learning_rate: float = key(1e-3, "size of the steps for the personal distribution", above=0)
-    shared_learning_rate: float = key(1e-3, "and for the client's copy of the shared one", above=0)
-    zeta: float = key(1.0, "weight of the divergence from the shared distribution", above=0)
-    mixing: float = key(
-        1.0, "beta: how much of the clients' mean the server takes", above=0, most=1
-    )
-    draws: int = key(1, "K: networks drawn in one step", least=1)
-    initial_std: float = key(0.02, "standard deviation of the weights before training", above=0)
-    personal_steps: int = key(50, "steps of every client at the end", least=0)
-    networks: int = key(32, "networks in a client's predictive mixture", least=1)
 
 
 class WeightDistribution(NamedTuple):

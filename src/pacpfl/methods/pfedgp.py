@@ -17,10 +17,10 @@ from pacpfl import hyper
 from pacpfl.linalg import factorise, gaussian_log_density
 from pacpfl.methods.base import Nothing, Weights, mini_batch
 from pacpfl.methods.network import Downhill, State, Update, combine, server_step
+from pacpfl.methods.settings import PFedGPSettings
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.networks import Network
-from pacpfl.settings import Settings, key
 from pacpfl.tiles import matmul, split, transpose
 from pacpfl.types import Data, Probabilities
 
@@ -92,25 +92,6 @@ class PFedGP(Downhill):
         self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         return personal_model(self.prior, state.parameters[None], data, "uniform")
-
-
-@dataclass(frozen=True)
-class PFedGPSettings(Settings):
-    """pFedGP for classes: trees of binary Gaussian processes on a shared network's features."""
-
-    features: int = key(64, "outputs of the shared network", least=1)
-    objective: str = key(
-        "predictive", "what a client maximises", choices=("predictive", "marginal")
-    )
-    tree: str = key(
-        "similarity", "how classes are paired in the tree", choices=("similarity", "number")
-    )
-    iterations: int = key(10, "mean-field updates in training", least=1)
-    personal_iterations: int = key(50, "mean-field updates at the end", least=1)
-    support: int = key(0, "samples of a client that a round sees; 0: all", least=0)
-    personal_support: int = key(0, "samples that its final model keeps; 0: all", least=0)
-    kernel_variance: float = key(8.0, "variance of the kernel at the start", above=0)
-    kernel_length: float = key(1.0, "its length at the start", above=0)
 
 
 class Samples(NamedTuple):

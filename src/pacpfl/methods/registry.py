@@ -9,6 +9,9 @@ of entry points `pacpfl.methods`:
 
     [project.entry-points."pacpfl.methods"]
     mean = "their_package:ENTRY"
+
+A method's module is imported when the method is built: reading a configuration, and asking a client's
+Gaussian processes, need no JAX.
 """
 
 from __future__ import annotations
@@ -17,50 +20,40 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import entry_points
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from pacpfl.bounds.conditions import lambda_condition
 from pacpfl.bounds.server import lambda_from_tau, tau_from_lambda
 from pacpfl.errors import InputError
-from pacpfl.likelihoods import Categorical, Gaussian
-from pacpfl.methods.alone import (
-    ARD,
+from pacpfl.methods.settings import (
+    DEFAULT_TAU,
     AloneSettings,
-    Pooled,
-    PooledBNN,
-    Ridge,
-    Vanilla,
-    VanillaBNN,
-    plain_prior,
-)
-from pacpfl.methods.base import Method
-from pacpfl.methods.network import (
-    MAML,
-    MTL,
-    FedAvg,
     LocalTraining,
     MAMLSettings,
     MTLSettings,
-    NetworkModel,
+    PFedBayesSettings,
+    PFedGPSettings,
+    TrainSettings,
 )
-from pacpfl.methods.pacpfl import DEFAULT_TAU, PACPFL, TrainSettings, build_optimizer
-from pacpfl.methods.pfedbayes import PFedBayes, PFedBayesSettings
-from pacpfl.methods.pfedgp import PFedGP, PFedGPClassify, PFedGPSettings
-from pacpfl.methods.transforms import Private, protect
 from pacpfl.personal import PersonalSettings
 from pacpfl.priors.base import Prior
-from pacpfl.priors.bnn import BNNPrior, BNNSettings
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.priors.inference import Inference
 from pacpfl.priors.mixture import mixture
 from pacpfl.priors.networks import CNN, MLP, ROWS, NetworkSettings
+from pacpfl.priors.settings import BNNSettings, Inference
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.settings import nearest
 from pacpfl.types import Federation, Form
+
+if TYPE_CHECKING:
+    from pacpfl.methods.base import Method
+    from pacpfl.methods.network import MAML, NetworkModel
+    from pacpfl.methods.pacpfl import PACPFL
+    from pacpfl.methods.transforms import Private
+    from pacpfl.priors.bnn import BNNPrior
 
 GROUP = "pacpfl.methods"
 Task = Literal["numbers", "classes"]
@@ -95,6 +88,8 @@ def build_prior(config: Sections, form: Form) -> Prior:
             raise InputError(
                 "Mixtures of Bayesian networks are not offered; set prior.members = 1."
             )
+        from pacpfl.priors.bnn import BNNPrior
+
         model = build_model(config, form)
         return BNNPrior(model.network, model.likelihood, config.bnn, config.posterior)
     plain = GPPrior(len(form.features), config.prior)
@@ -115,6 +110,9 @@ def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:
 
 
 def build_model(config: Sections, form: Form) -> NetworkModel:
+    from pacpfl.likelihoods import Categorical, Gaussian
+    from pacpfl.methods.network import NetworkModel
+
     likelihood = Gaussian(1.0) if form.classes is None else Categorical(form.classes)
     return NetworkModel(build_network(config, form, likelihood.outputs), likelihood)
 
@@ -125,6 +123,8 @@ def vague_prior(config: Sections, form: Form) -> BNNPrior:
     Half a million weights against a few samples: at temperature 1 the prior drowns the data and nothing
     is learned, so the samples get the weight that a baseline worth beating needs.
     """
+    from pacpfl.priors.bnn import BNNPrior
+
     alone, model = config.alone, build_model(config, form)
     inference = Inference(
         alone.inference, alone.networks, "all", alone.steps, alone.learning_rate, alone.temperature,
@@ -210,6 +210,8 @@ class Entry:
         """
         if federation.classes is None:
             return None
+        import jax
+
         network = build_network(config, federation.form, federation.classes)
         rows = max(len(c.personal) for group in federation.groups().values() for c in group)
         held = self.memory(config, federation.form)
@@ -257,7 +259,11 @@ def build_private(name: str, config: Sections, form: Form) -> Private | None:
     if build is None:
         return None
     plan = config.privacy.plan(rounds, form.clients, config.train.clients_per_round)
-    return None if plan is None else protect(build(config, form), plan, config.privacy, rounds)
+    if plan is None:
+        return None
+    from pacpfl.methods.transforms import protect
+
+    return protect(build(config, form), plan, config.privacy, rounds)
 
 
 def task_of(form: Form) -> Task:
@@ -292,6 +298,8 @@ def _others(ours: Mapping[str, Entry]) -> Iterator[Entry]:
 
 
 def build_pacpfl(config: Sections, form: Form) -> PACPFL:
+    from pacpfl.methods.pacpfl import PACPFL, build_optimizer
+
     train = replace(config.train, tau=temperatures(config, form)["tau"], lambda_=None)
     optimizer, weights = build_optimizer(config.train), config.personal.weights
     return PACPFL(build_prior(config, form), form.clients, optimizer, train, weights)
@@ -307,6 +315,9 @@ def _pacpfl_memory(config: Sections, form: Form) -> Memory:
 
 
 def _pfedgp(config: Sections, form: Form) -> Method:
+    from pacpfl.methods.pacpfl import build_optimizer
+    from pacpfl.methods.pfedgp import PFedGP, PFedGPClassify
+
     optimizer = build_optimizer(config.train)
     if form.classes is None:
         return PFedGP(build_prior(config, form), optimizer, batch=config.train.batch)
@@ -321,21 +332,61 @@ def _pfedgp_memory(config: Sections, form: Form) -> Memory:
 
 
 def _maml(config: Sections, form: Form) -> MAML:
+    from pacpfl.methods.network import MAML
+    from pacpfl.methods.pacpfl import build_optimizer
+
     optimizer = build_optimizer(config.train)
     return MAML(build_model(config, form), config.maml, config.train.batch, optimizer)
 
 
-def _plain(
-    numbers: type[Vanilla], classes: type[VanillaBNN], config: Sections, form: Form
-) -> Method:
-    """What people fit to one small data set."""
+def _mtl(config: Sections, form: Form) -> Method:
+    from pacpfl.methods.network import MTL
+
+    return MTL(build_model(config, form), form.clients, config.local, config.mtl)
+
+
+def _fedavg(config: Sections, form: Form) -> Method:
+    from pacpfl.methods.network import FedAvg
+
+    return FedAvg(build_model(config, form), config.local)
+
+
+def _pfedbayes(config: Sections, form: Form) -> Method:
+    from pacpfl.methods.pfedbayes import PFedBayes
+
+    return PFedBayes(build_model(config, form), config.local, config.pfedbayes)
+
+
+def _alone(kind: str, config: Sections, form: Form, deep: bool = False) -> Method:
+    """Return what people fit to one small data set, or to that of all: plain, or of the deep prior."""
+    from pacpfl.methods import alone
+
     if form.classes is not None:
-        return classes(vague_prior(config, form))
-    return numbers(plain_prior(len(form.features), config.prior.noise), config.alone)
+        return getattr(alone, f"{kind}BNN")(vague_prior(config, form))
+    plain = alone.plain_prior(len(form.features), config.prior.noise)
+    return getattr(alone, kind)(build_prior(config, form) if deep else plain, config.alone)
+
+
+def _ridge(config: Sections, form: Form) -> Method:
+    from pacpfl.methods.alone import Ridge
+
+    return Ridge()
+
+
+def _ard(config: Sections, form: Form) -> Method:
+    from pacpfl.methods.alone import ARD, plain_prior
+
+    return ARD(plain_prior(len(form.features)))
 
 
 def _local_memory(config: Sections, form: Form) -> Memory:
     return Memory(rows=config.local.batch)
+
+
+def _ard_memory(config: Sections, form: Form) -> Memory:
+    from pacpfl.methods.alone import ARD
+
+    return Memory(ARD.settings.restarts)
 
 
 def _alone_memory(config: Sections, form: Form) -> Memory:
@@ -354,49 +405,43 @@ OURS = (
         settings=("prior", "network", "train", "pfedgp"), memory=_pfedgp_memory,
     ),
     Entry(
-        "pfedbayes", "pFedBayes",
-        lambda config, form: PFedBayes(build_model(config, form), config.local, config.pfedbayes),
+        "pfedbayes", "pFedBayes", _pfedbayes,
         settings=("network", "train", "local", "pfedbayes"), memory=_local_memory,
     ),
     Entry(
-        "mtl", "MTL",
-        lambda config, form: MTL(
-            build_model(config, form), form.clients, config.local, config.mtl
-        ),
+        "mtl", "MTL", _mtl,
         settings=("network", "train", "local", "mtl"), memory=_local_memory,
     ),
     Entry("maml", "MAML", _maml, settings=("network", "train", "maml")),
     Entry(
-        "fedavg", "FedAvg", lambda config, form: FedAvg(build_model(config, form), config.local),
+        "fedavg", "FedAvg", _fedavg,
         settings=("network", "train", "local"),
     ),
     Entry(
-        "vanilla", "GP per client", partial(_plain, Vanilla, VanillaBNN),
+        "vanilla", "GP per client", partial(_alone, "Vanilla"),
         learns="alone", releases="nothing", settings=("prior", "network", "alone"),
         class_title="BNN per client", memory=_alone_memory,
     ),
     Entry(
-        "vanilla-deep", "Deep GP per client",
-        lambda config, form: Vanilla(build_prior(config, form), config.alone),
+        "vanilla-deep", "Deep GP per client", partial(_alone, "Vanilla", deep=True),
         tasks=NUMBERS, learns="alone", releases="nothing", settings=("prior", "alone"),
     ),
     Entry(
-        "pooled", "Pooled GP", partial(_plain, Pooled, PooledBNN),
+        "pooled", "Pooled GP", partial(_alone, "Pooled"),
         learns="from pooled data", settings=("prior", "network", "alone"),
         class_title="Pooled BNN", memory=_alone_memory,
     ),
     Entry(
-        "pooled-deep", "Pooled deep GP",
-        lambda config, form: Pooled(build_prior(config, form), config.alone),
+        "pooled-deep", "Pooled deep GP", partial(_alone, "Pooled", deep=True),
         tasks=NUMBERS, learns="from pooled data", settings=("prior", "alone"),
     ),
     Entry(
-        "ridge", "Ridge per client", lambda config, form: Ridge(),
+        "ridge", "Ridge per client", _ridge,
         tasks=NUMBERS, learns="alone", releases="nothing",
     ),
     Entry(
-        "ard", "ARD-GP per client", lambda config, form: ARD(plain_prior(len(form.features))),
+        "ard", "ARD-GP per client", _ard,
         tasks=NUMBERS, learns="alone", releases="nothing",
-        memory=lambda config, form: Memory(ARD.settings.restarts),
+        memory=_ard_memory,
     ),
 )  # fmt: skip

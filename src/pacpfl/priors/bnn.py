@@ -43,41 +43,16 @@ from pacpfl.likelihoods import Likelihood, log_likelihood
 from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Prior, Scalar, joined
 from pacpfl.priors.inference import (
     BNNPosterior,
-    Inference,
     Problem,
     infer,
     laplace_evidence,
     network_outputs,
 )
 from pacpfl.priors.networks import Network, layer_sizes
-from pacpfl.settings import Settings, key
+from pacpfl.priors.settings import BNNSettings, Inference
 from pacpfl.types import Data, Mixture, Probabilities
 
 MOST_LOCAL = 1000  # weights whose precision is a matrix for each client and particle
-
-
-@dataclass(frozen=True)
-class BNNSettings(Settings):
-    """A Bayesian network as a prior: what a particle of classification is."""
-
-    draws: int = key(1, "L: networks drawn for one estimate of the evidence", least=1)
-    objective: str = key(
-        "evidence",
-        "evidence from draws (paper), its lower bound elbo, or by laplace, with few weights that adapt",
-        choices=("evidence", "elbo", "laplace"),
-    )
-    noise: str = key(
-        "shared",
-        "whether the clients of a round draw the same networks, or each its own",
-        choices=("shared", "own"),
-    )
-    std_per: str = key(
-        "weight",
-        "what has a standard deviation of its own: every weight, or layer",
-        choices=("weight", "layer"),
-    )
-    initial_std: float = key(0.03, "standard deviation of the weights at the start", above=0)
-    std_spread: float = key(1.0, "std of the hyper-prior of its logarithm", above=0)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ through all of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -38,8 +37,8 @@ from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
 from pacpfl.linalg import factorise, gaussian_log_density
 from pacpfl.priors.base import Inputs, Scalar, all_finite, random_rows
-from pacpfl.priors.networks import Headed, Network, affine, body_size, by_rows
-from pacpfl.settings import Settings, key
+from pacpfl.priors.networks import Headed, Network, affine, by_rows
+from pacpfl.priors.settings import Inference
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
 
@@ -52,32 +51,6 @@ Place = TypeVar("Place")  # a pytree of arrays, or one
 Bodies = Float[Array, "n fixed"]  # weights of n networks that do not adapt,
 Heads = Float[Array, "n adapted"]  # and that do
 Reached: TypeAlias = PyTree[Array]  # z for `svgd` and `laplace`, (m, ln s) for `variational`
-
-
-@dataclass(frozen=True)
-class Inference(Settings):
-    """How a client infers its own networks from a Bayesian one.
-
-    The step size falls like a cosine; `temperature` multiplies that of the evidence; `laplace`, whose
-    steps are Newton's, takes all samples in each. Training does not depend on any of it: a finished run
-    that is started again with other values here is only personalised and measured again.
-    """
-
-    inference: str = key(
-        "svgd", "svgd (paper), variational or laplace", choices=("svgd", "variational", "laplace")
-    )
-    networks: int = key(5, "networks per particle in a client's mixture", least=1)
-    adapt: str = key("last", "which layers adapt to the client", choices=("last", "all"))
-    steps: int = key(20, "steps of the inference; 0: networks drawn from the prior", least=0)
-    learning_rate: float = key(0.03, "their size, in units of the prior's std", above=0)
-    temperature: float = key(1.0, "weight of the client's samples against the prior", least=0)
-    optimizer: str = key("adam", "optimiser of the inference", choices=tuple(OPTIMIZERS))
-    svgd_kernel: str = key("rbf", "kernel between networks (svgd)", choices=("rbf", "imq"))
-    batch: int | None = key(None, "samples per step of the inference; unset: all", least=1)
-
-    def fixed(self, network: Network) -> int:
-        """Return how many of the weights do not adapt: the first ones."""
-        return body_size(network) if self.adapt == "last" else 0
 
 
 class Problem(NamedTuple):

@@ -26,11 +26,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pacpfl.errors import InputError, imported
-from pacpfl.privacy.mechanisms import Mode
 from pacpfl.settings import Settings, key
+
+if TYPE_CHECKING:
+    from pacpfl.privacy.mechanisms import Mode
 
 Adjacency = Literal["add-remove", "replace"]
 Sampling = Literal["poisson", "fixed", "all"]
