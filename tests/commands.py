@@ -29,14 +29,14 @@ class Ended(NamedTuple):
     errors: str
 
 
-def called(*arguments: str) -> Ended:
-    """Call `pacpfl ...` in this process."""
+def called(*arguments: str, columns: int = 160) -> Ended:
+    """Call `pacpfl ...` in this process, for a terminal that wide."""
     jax.devices()  # once JAX has started, the command cannot change its devices under other tests
     output, errors, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pacpfl", *arguments])
         patch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
-        patch.setenv("COLUMNS", "160")
+        patch.setenv("COLUMNS", str(columns))
         with redirect_stdout(output), redirect_stderr(errors):
             try:
                 cli.main()

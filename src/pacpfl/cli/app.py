@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
+from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from pacpfl.cli.common import console, say
 from pacpfl.cli.own import check, compare, fit, init
@@ -16,37 +20,58 @@ from pacpfl.cli.sites import GROUPS
 from pacpfl.cli.tune import tune
 from pacpfl.errors import InputError, Interrupted
 
+INTRODUCTION = """Personalised federated learning with honest uncertainty.
+
+Many clients hold small, private, different data sets. pacpfl learns a distribution over priors from
+their gradients; each client, also one who joins later, turns it into a calibrated model of its own.
+
+[bold]Start here[/bold]
+
+  pacpfl run polynomial                   a first run, in one minute
+  pacpfl run polynomial --set particles=8 the same, with one setting changed
+  pacpfl fit TABLES                       your own: one table, or one each
+  pacpfl COMMAND --help                   what a command does, its options
+
+Every run leaves a folder with config.toml (complete: edit it and pass it with --config), the numbers,
+the figures and report.html. Ctrl-C saves, and the same command goes on.
+"""
+
+
+def prose(text: str) -> str:
+    """Return help whose paragraphs are lines of their own, so that they are wrapped once: at the width
+    of the terminal. Indented lines stay as they are."""
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(text))
+
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Personalised federated learning with honest uncertainty.
-
-Many clients hold small, private, different data sets. pacpfl learns a distribution over priors from
-their gradients, and each client, also one who joins later, turns it into its own calibrated model.
-
-[bold]Start here[/bold]
-
-  pacpfl run polynomial                     train, personalise, measure; about a minute
-  pacpfl run polynomial --set particles=8   change one setting
-  pacpfl run digits                         the same for images of digits
-  pacpfl report runs/polynomial             draw the figures and the page again
-
-A run folder holds config.toml (complete: edit it and pass it with --config), metrics.json,
-clients.csv, figures/ and report.html. Stop a run with Ctrl-C: it saves, and the same command goes on.""",
 )
 
 
-def version() -> None:
-    """Print the version."""
-    from pacpfl.version import __version__
+def show_version(asked: bool) -> None:
+    if asked:
+        from pacpfl.version import __version__
 
-    print(__version__)
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback(help=prose(INTRODUCTION))
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Take what stands before the command."""
 
 
 # Commands that the package once had, and where they are now.
 ELSEWHERE = {
+    "version": "The version is told by `pacpfl --version`.",
     "reproduce": "The paper's studies are no part of the package: in a clone, run `python -m "
     "reproduction STUDY` or `make reproduce STUDY=regression`.",
     "audit": "The audit is no part of the package: in a clone, run `python -m reproduction audit MODE` "
@@ -59,18 +84,25 @@ def elsewhere(context: typer.Context) -> None:
     raise InputError(ELSEWHERE[str(context.info_name)])
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, report, certify),
-    *(init, check, fit, compare, personalize, predict, update, evaluate),
-    *(tune, privacy, download),
-)
-for command in (*COMMANDS, version):
-    app.command()(command)
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Try it": (run, report, download),
+    "Your data": (init, check, fit, compare),
+    "Models": (predict, personalize, update, evaluate),
+    "Guarantees": (certify, privacy),
+    "Sites": (),
+    "Research": (tune,),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        told = prose(escape(command.__doc__ or ""))
+        app.command(help=told, rich_help_panel=panel)(command)
 for gone in ELSEWHERE:
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(gone, hidden=True, context_settings=anything)(elsewhere)
 for group in GROUPS:
-    app.add_typer(group)
+    for subcommand in group.registered_commands:
+        subcommand.help = prose(escape(getattr(subcommand.callback, "__doc__", None) or ""))
+    app.add_typer(group, rich_help_panel="Sites")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pacpfl.cli.common import DEFAULT, Fresh, Out, Settings, console
+from pacpfl.cli.common import DEFAULT, Fresh, Out, Settings, columns, console, starting
 from pacpfl.errors import InputError
 
 COMPARED = ("pacpfl", "ridge", "vanilla", "pooled", "fedavg", "pfedgp")
@@ -21,10 +21,16 @@ Source = Annotated[
         "or one file (default: pacpfl.toml)."
     ),
 ]
-Target = Annotated[str | None, typer.Option(help="The column to predict (default: guessed).")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="The column to predict (default: guessed).", autocompletion=columns),
+]
 ClientColumn = Annotated[
     str | None,
-    typer.Option(help="The column that names the client (default: guessed in one table)."),
+    typer.Option(
+        help="The column that names the client (default: guessed in one table).",
+        autocompletion=columns,
+    ),
 ]
 NoRace = Annotated[
     bool, typer.Option("--no-race", help="Keep the settings that suit the tables by their size.")
@@ -39,8 +45,9 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
     """Look at tables, write a configuration for them, and tell what was guessed and why."""
-    from pacpfl import files
-    from pacpfl.cli.tables import commented, propose
+    with starting():
+        from pacpfl import files
+        from pacpfl.cli.tables import commented, propose
 
     if out.exists() and not force:
         raise InputError(
@@ -55,7 +62,8 @@ def init(
 
 def check(source: Source = None, target: Target = None, client: ClientColumn = None) -> None:
     """Read all tables and try the configuration, before a long run does."""
-    from pacpfl.cli.tables import examine, requested
+    with starting():
+        from pacpfl.cli.tables import examine, requested
 
     config = requested(source, target, client, None).config
     with console.status("reading the tables"):
@@ -83,7 +91,8 @@ def fit(
     (models.safetensors, as private as their rows) for `pacpfl predict --run`, and prior.safetensors, which
     holds nobody's rows: all that a new client needs for `pacpfl personalize`.
     """
-    from pacpfl.cli.tables import requested, run_name, train
+    with starting():
+        from pacpfl.cli.tables import requested, run_name, train
 
     request = requested(source, target, client, settings, no_race)
     folder = out or Path("runs") / run_name(source, request.config)
@@ -108,9 +117,10 @@ def compare(
     fresh: Fresh = False,
 ) -> None:
     """Compare PAC-PFL with the usual alternatives on your tables: a table, a figure, and the report."""
-    from pacpfl.cli.tables import requested, run_name, train
-    from pacpfl.config import updated
-    from pacpfl.data.tables.read import load_own
+    with starting():
+        from pacpfl.cli.tables import requested, run_name, train
+        from pacpfl.config import updated
+        from pacpfl.data.tables.read import load_own
 
     request = requested(source, target, client, settings, no_race)
     config = request.config

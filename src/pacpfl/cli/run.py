@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pacpfl.cli.common import Fresh, Out, Settings, clear, console, print_table, say, shipped
+from pacpfl.cli.common import (
+    Folder,
+    Fresh,
+    Out,
+    Settings,
+    clear,
+    console,
+    print_table,
+    run_folders,
+    say,
+    shipped,
+    shipped_names,
+    starting,
+)
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
 
@@ -22,15 +35,14 @@ if TYPE_CHECKING:
 
 ENGINES = ("simulate", "flare")
 
-Folder = Annotated[Path, typer.Argument(help="A run folder.")]
-
 
 def run(
     dataset: Annotated[
         str | None,
         typer.Argument(
             help="A shipped configuration: polynomial, polynomial-opposite, digits, femnist, "
-            "femnist-all, emnist."
+            "femnist-all, emnist.",
+            autocompletion=shipped_names,
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A configuration of your own (TOML).")] = None,
@@ -47,8 +59,13 @@ def run(
             help="Train with differential privacy: the budget (mode gaussian unless set otherwise)."
         ),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="With --epsilon (default: 1e-5).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="The chance left out of the guarantee of --epsilon (default: 1e-5)."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of all that is drawn at random (default: 0).")
+    ] = None,
     out: Out = None,
     track: Annotated[
         list[str] | None, typer.Option(help="Curves for tensorboard or mlflow, below tracking/.")
@@ -89,11 +106,12 @@ def run(
     name = config.stem if config else str(dataset)
     folder = out or Path("runs") / (name if chosen.seed == 0 else f"{name}-seed{chosen.seed}")
 
-    from pacpfl import run as study
-    from pacpfl.engine import runtime
-    from pacpfl.report.page import write_report
-    from pacpfl.report.terminal import print_results, watching
-    from pacpfl.report.track import tracked
+    with starting():
+        from pacpfl import run as study
+        from pacpfl.engine import runtime
+        from pacpfl.report.page import write_report
+        from pacpfl.report.terminal import print_results, watching
+        from pacpfl.report.track import tracked
 
     runtime.configure(chosen.run.precision)
     if fresh:
@@ -132,13 +150,17 @@ def configuration(
 
 def report(folder: Folder) -> None:
     """Draw the figures and write report.html again, from what the run folder holds."""
-    from pacpfl.report.page import write_report
+    with console.status("drawing the report"):
+        from pacpfl.report.page import write_report
 
-    print(write_report(folder))
+        page = write_report(folder)
+    print(page)
 
 
 def certify(
-    folder: Annotated[Path, typer.Argument(help="The folder of a complete run of pacpfl.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a complete run.", autocompletion=run_folders)
+    ],
     delta: Annotated[
         float, typer.Option(help="Probability with which each certificate may fail.")
     ] = 0.05,
@@ -173,11 +195,12 @@ def certify(
     premise. Of Bayesian networks, the Gaussian variational posterior is certified.
     docs/certificates.md tells how to read one.
     """
-    from pacpfl.certify import document as study
-    from pacpfl.engine import runtime
-    from pacpfl.folder import RunFolder
-    from pacpfl.report.page import write_report
-    from pacpfl.report.terminal import print_certificates
+    with starting():
+        from pacpfl.certify import document as study
+        from pacpfl.engine import runtime
+        from pacpfl.folder import RunFolder
+        from pacpfl.report.page import write_report
+        from pacpfl.report.terminal import print_certificates
 
     runtime.configure(RunFolder(folder).config().run.precision)
     with console.status("certifying") as status:

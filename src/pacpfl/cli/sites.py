@@ -34,7 +34,9 @@ WARN_DAYS = 30  # before a certificate ends
 
 @sites_app.command("provision")
 def provision_sites(
-    file: Annotated[Path, typer.Argument(help="The project: name, sites, [server] host and port.")],
+    file: Annotated[
+        Path, typer.Argument(help="The project (TOML): name, sites, host and port of the server.")
+    ],
     out: Kits = Path("kits"),
 ) -> None:
     """Make a kit for the server, for each site and for the administrator.

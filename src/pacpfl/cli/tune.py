@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from pacpfl.cli.common import Settings, console, shipped
+from pacpfl.cli.common import Settings, console, shipped, shipped_names
 
 
 def tune(
     config: Annotated[
         str,
         typer.Argument(
-            help="A configuration (TOML), or the name of a shipped one such as polynomial."
+            help="A configuration (TOML), or the name of a shipped one such as polynomial.",
+            autocompletion=shipped_names,
         ),
     ],
     method: Annotated[str, typer.Option(help="Whose settings: pacpfl, pfedgp, mtl, ...")],

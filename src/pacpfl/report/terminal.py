@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
 from rich import progress
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from pacpfl.engine.simulate import Progress
@@ -18,13 +18,14 @@ from pacpfl.folder import MethodResult, summarise
 from pacpfl.report import sentences
 from pacpfl.report.folder import Facts
 from pacpfl.report.measures import ACCURACY, CLASS_MEASURES, RANKED, Measure, number, plus_minus
+from pacpfl.report.plain import plain_table
 from pacpfl.run import Watcher
 
 CLIENTS_SHOWN = 12  # per group; the rest is in certificates.json
 
 
 class Bar(progress.Progress):
-    """A bar of what is done, by default where there is a terminal; use it in a `with`."""
+    """A bar of what is done where there is a terminal, a line every tenth elsewhere; use it in a `with`."""
 
     def __init__(
         self, title: str, shown: bool | None = None, console: Console | None = None
@@ -32,14 +33,15 @@ class Bar(progress.Progress):
         super().__init__(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
+            progress.BarColumn(10),  # all of it fits into 80 columns
+            progress.TextColumn("{task.fields[of]}"),
             progress.TextColumn("{task.fields[speed]}"),
-            progress.TimeRemainingColumn(),
+            progress.TimeRemainingColumn(compact=True),
             progress.TextColumn("{task.fields[words]}", markup=False),
             console=console,
         )
         self.disable = not (self.console.is_terminal if shown is None else shown)
+        self.in_lines = self.disable and shown is None
         self.stage(title)
 
     def stage(self, title: str) -> None:
@@ -47,11 +49,17 @@ class Bar(progress.Progress):
         self.first: tuple[int, float] | None = None  # round, and seconds
         for task in self.task_ids:
             self.remove_task(task)
-        self.shown = self.add_task(title, total=None, speed="", words="")
+        self.shown = self.add_task(title, total=None, of="", speed="", words="")
+        self.title, self.tenth, self.told = title, 0, time.monotonic()
 
     def count(self, done: int, total: int, words: str) -> None:
-        """Show how many are done, and what there is to say about them."""
-        self.update(self.shown, completed=done, total=total, words=words)
+        """Show how many are done, and what there is to say about them; a line at most once a second."""
+        self.update(self.shown, completed=done, total=total, of=f"{done}/{total}", words=words)
+        tenth, now = 10 * done // max(total, 1), time.monotonic()
+        if self.in_lines and tenth > self.tenth and now - self.told >= 1:
+            self.tenth, self.told = tenth, now
+            line = f"{self.title}: {done} of {total}" + (f", {words}" if words else "")
+            self.console.print(line, markup=False, soft_wrap=True)
 
     def rounds(self, now: Progress) -> None:
         """Show the rounds of a training, their speed, and how well it goes."""
@@ -96,25 +104,22 @@ def print_results(results: Mapping[str, MethodResult], without: Collection[Measu
     tables = {result.about["title"]: summarise(result.groups) for result in results.values()}
     classes = any(ACCURACY.key in means for groups in tables.values() for means in groups.values())
     shown = [m for m in (CLASS_MEASURES if classes else RANKED) if m not in without]
-    table = Table(
-        Column("method", overflow="fold"),
-        Column("clients", no_wrap=True),
-        *(Column(measure.title, justify="right", no_wrap=True) for measure in shown),
-        title="Mean over clients \N{PLUS-MINUS SIGN} 95% interval",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for title, groups in tables.items():
-        for group, means in groups.items():
-            cells = (means[measure.key] for measure in shown)
-            table.add_row(title, group, *(plus_minus(c["mean"], c["ci95"]) for c in cells))
-    Console(highlight=False).print(table)
+    rows = [
+        ("" if place else title, group, *(_plus_minus(means[measure.key]) for measure in shown))
+        for title, groups in tables.items()
+        for place, (group, means) in enumerate(groups.items())
+    ]
+    title = "Mean over clients \N{PLUS-MINUS SIGN} 95% interval"
+    numbers = [measure.title for measure in shown]
+    Console(highlight=False).print(plain_table(title, ("method", "clients"), numbers, rows))
     for result in results.values():
         for sentence in (sentences.diversity(result.about), sentences.privacy(result.about)):
             if sentence:
                 print(sentence)
+
+
+def _plus_minus(cell: Mapping[str, float]) -> str:
+    return plus_minus(cell["mean"], cell["ci95"])
 
 
 def print_certificates(document: Facts, console: Console) -> None:
@@ -123,10 +128,10 @@ def print_certificates(document: Facts, console: Console) -> None:
     hidden = sum(max(0, facts["clients"] - CLIENTS_SHOWN) for facts in document["groups"].values())
     if hidden:
         console.print(f"{hidden} more clients are in certificates.json.")
-    heads, title = ("for", "condition", "status", "why"), "What they rest on"
-    table = Table(*heads, title=title, title_justify="left")
-    for row in sentences.conditions(document):
-        table.add_row(*(Text(row[key]) for key in ("who", "name", "status", "reason")))
+    heads, keys = ("for", "condition", "status", "why"), ("who", "name", "status", "reason")
+    rows = ([row[key] for key in keys] for row in sentences.conditions(document))
+    table = plain_table("What they rest on", heads, (), rows)
+    table.leading = 1
     console.print(table)
     for sentence in sentences.certificates(document):
         console.print(Text(sentence), soft_wrap=False)
@@ -134,14 +139,11 @@ def print_certificates(document: Facts, console: Console) -> None:
 
 def _clients(document: Facts) -> Table:
     loss = document["loss"]
-    numeric = ("samples", "own risk", "KL", "bound", "in use", "test risk", "beta")
-    table = Table(
-        Column("client", overflow="fold"),
-        *(Column(name, justify="right") for name in numeric),
-        *("standing", "shared prior"),
-        title=f"{loss['name']}, largest value {loss['b']:g}, delta {document['delta']:g}",
-        title_justify="left",
-    )
+    title = f"{loss['name']}, largest value {loss['b']:g}, delta {document['delta']:g}"
+    numbers = ("rows", "own\nrisk", "KL", "bound", "in use", "test\nrisk", "beta")
+    table = plain_table(title, ("client",), numbers)
+    table.add_column("standing")
+    table.add_column("shared\nprior")
     for group in document["groups"]:
         rows = [row for row in document["clients"] if row["group"] == group]
         for row in rows[:CLIENTS_SHOWN]:
