@@ -223,9 +223,11 @@ def _leaks(config: Config) -> dict[str, bool]:
         "missing = impute uses the medians of all clients' rows without noise, which no budget "
         "covers; set tables.missing to drop, or privacy.mode to none.": imputed,
         f"privacy.strict releases nothing that is not accounted for, but {loud} would learn from all "
-        "clients without noise; leave them out of run.methods.": privacy.strict and loud != "",
-        "privacy.strict measures new clients only, and there are none; set new_clients.": unmeasured
+        "clients without noise; leave them out of run.methods, or set privacy.strict to false.": loud
+        != ""
         and privacy.strict,
+        "privacy.strict measures new clients only, and there are none; set new_clients, or privacy.strict "
+        "to false.": unmeasured and privacy.strict,
     }
 
 

@@ -54,6 +54,8 @@ PIXELS = 1_000_000  # and pixels of all such images together
 EACH = 4  # single test samples shown of each kind of answer
 SURE, DOUBTED, WRONG = range(3)  # kinds of answers
 
+OF_ROWS = ("panels/", "examples/")  # arrays with samples in them
+
 Arrays = dict[str, np.ndarray]
 Groups = Mapping[str, Evaluation]
 
@@ -122,7 +124,7 @@ class RunFolder:
         summary = {name: summarise(result.groups) for name, result in results.items()}
         files.write_json(out / "metrics.json", summary)
         files.write(out / "clients.csv", client_rows(federation, results).encode())
-        arrays = figure_arrays(federation, results)
+        arrays = figure_arrays(federation, results, rows=not config.privacy.sealed)
         whole = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
         files.write(out / "arrays.safetensors", save(whole))
         samples = [len(client.train) for client in federation.existing]
@@ -243,8 +245,10 @@ def client_rows(federation: Federation, results: Mapping[str, MethodResult]) -> 
 # ---- Arrays
 
 
-def figure_arrays(federation: Federation, results: Mapping[str, MethodResult]) -> Arrays:
-    """Return what the page draws."""
+def figure_arrays(
+    federation: Federation, results: Mapping[str, MethodResult], rows: bool = True
+) -> Arrays:
+    """Return what the page draws; without `rows` nothing that holds a row of anybody's."""
     main = main_method({name: result.about for name, result in results.items()})
     lead = results[main]
     learner = lead if lead.history else next((r for r in results.values() if r.history), lead)
@@ -257,7 +261,8 @@ def figure_arrays(federation: Federation, results: Mapping[str, MethodResult]) -
     for group, evaluation in lead.groups.items():
         others = {n: r.groups[group] for n, r in results.items() if n != main and group in r.groups}
         arrays |= dict(_of_group(federation, group, evaluation, others, everyone))
-    return arrays
+    kept = arrays if rows else (name for name in arrays if not name.startswith(OF_ROWS))
+    return {name: arrays[name] for name in kept}
 
 
 def _of_group(

@@ -136,7 +136,7 @@ def run_method(
         matrices_per_client=max(1, matrices),
         clients_at_once=found.clients_at_once(config, federation, config.run.dtype),
     )
-    if config.privacy.mode != "none" and config.privacy.strict:
+    if config.privacy.sealed:
         del groups["existing"]  # measured on their own data, without noise
     if watcher.stop():
         raise Interrupted("stopped between two methods")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 
@@ -241,3 +242,30 @@ def test_without_dp_accounting_it_says_what_to_install(monkeypatch: pytest.Monke
     refused(lambda: epsilon_spent(gaussian(1.2345), 3), r"pip install pacpfl\[privacy\]")
     pure = Plan("laplace", "all", 5, 5, 2.0)
     assert epsilon_spent(pure, 3).epsilon == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("each", "rounds"), [(0.7, 6), (0.05, 11)])
+def test_pure_rounds_with_a_delta_are_those_of_randomised_responses(
+    each: float, rounds: int
+) -> None:
+    """No steps of the same pure epsilon are worse: all 2^T answers to one question, true or not."""
+    plan = Plan("laplace", "all", 10, 10, 1 / each)
+    for delta in (1e-4, 1e-3, 0.05):
+        spent = epsilon_spent(plan, rounds, delta)
+        answers = np.array(list(itertools.product((0, 1), repeat=rounds)))
+        kept = each * (answers == 1).sum(1)
+        p, q = (np.exp(k) / (1 + math.exp(each)) ** rounds for k in (kept, rounds * each - kept))
+        at = np.maximum(0, p - math.exp(spent.epsilon) * q).sum()
+        assert spent.delta == delta
+        assert at == pytest.approx(delta, rel=2e-3) and at <= delta
+        assert spent.epsilon <= epsilon_spent(plan, rounds).epsilon == pytest.approx(rounds * each)
+
+
+def test_laplace_noise_itself_needs_a_little_less_than_any_pure_steps() -> None:
+    pld = pytest.importorskip("dp_accounting.pld")
+    import dp_accounting
+
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(50.0), 400))
+    ours = epsilon_spent(Plan("laplace", "all", 10, 10, 50.0), 400, 1e-5).epsilon
+    assert accountant.get_epsilon(1e-5) <= ours <= 1.05 * accountant.get_epsilon(1e-5) < 8

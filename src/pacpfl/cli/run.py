@@ -56,7 +56,8 @@ def run(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="Train with differential privacy: the budget (mode gaussian unless set otherwise)."
+            help="Train with differential privacy: the budget (mode gaussian unless set otherwise). "
+            "Methods that pool the clients' data are left out."
         ),
     ] = None,
     delta: Annotated[
@@ -140,11 +141,13 @@ def configuration(
 ) -> Config:
     """Return a shipped configuration, or one of a file, with what was set on the command line."""
     from pacpfl.config import load_file, override
+    from pacpfl.methods.registry import entry
 
     config = load_file(file) if file else shipped(str(dataset))
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     if options["privacy.epsilon"] and config.privacy.mode == "none":
-        settings = ["privacy.mode=gaussian", *settings]
+        quiet = [name for name in config.run.methods if entry(name).releases != "more"]
+        settings = ["privacy.mode=gaussian", f"run.methods={json.dumps(quiet)}", *settings]
     return override(config, [*settings, *given])
 
 
@@ -225,6 +228,7 @@ def privacy(folder: Folder) -> None:
     Rounds count when they are about to be released, so a run that was killed has counted them, too.
     Each epsilon stands with its delta and with who counts as a neighbour (docs/privacy.md).
     """
+    from pacpfl.privacy.accounting import PrivacySettings
     from pacpfl.privacy.ledger import FILE, read_ledger, total
     from pacpfl.report.sentences import guarantee
 
@@ -249,6 +253,8 @@ def privacy(folder: Folder) -> None:
     before = f", {len(runs) - 1} earlier in the same folder included" if len(runs) > 1 else ""
     if math.isfinite(everything.epsilon):
         facts = everything._asdict() | {"unit": runs[-1].plan.unit}
+        if any(run.plan.mode == "laplace" for run in runs):
+            facts["relaxed"] = total(runs, PrivacySettings().delta)._asdict()
         print(f"Total: {guarantee(facts)}{before}.")
     else:
         print(f"Total: no guarantee, because mode paper has none{before}.")

@@ -334,8 +334,8 @@ def in_units(config: Config, results: Mapping[str, MethodResult]) -> pd.DataFram
     """Return errors, widths of 90% intervals and negative log densities in the target's own units.
 
     Inside a run targets are scaled; RSMSE, coverage and calibration do not notice, these do. There is
-    a row for each method and client; None where the target is a class. Beside a client's errors stand
-    those of who always answers the mean of its own rows, or the mean of the group's test rows.
+    a row for each method and client; None where the target is a class, or nobody was measured. Beside
+    a client's errors stand those of who always answers the mean of its own rows, or of the group's.
     """
     raw = raw_federation(config)
     if raw.classes is not None:
@@ -365,7 +365,7 @@ def in_units(config: Config, results: Mapping[str, MethodResult]) -> pd.DataFram
                         "nll": measured["nll"] + float(np.log(scaler.y_std)),
                     }
                 )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows) if rows else None
 
 
 def _print_units(target: str, units: pd.DataFrame, results: Mapping[str, MethodResult]) -> None:

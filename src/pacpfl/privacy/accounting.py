@@ -15,9 +15,12 @@ Who counts as neighbour:
 
     epsilon = T ln(1 + q (exp(epsilon_0) - 1)),     delta = 0
 
-(basic composition; amplification by Balle, Barthe & Gaboardi 2018, Theorems 8 and 9). A privacy loss
-distribution would give less for delta > 0; the pure value is reported, because the client-level
-theorem asks for it.
+(basic composition; amplification by Balle, Barthe & Gaboardi 2018, Theorems 8 and 9), because the
+client-level theorem asks for a pure one. Beside it stands the smaller epsilon that holds with a delta:
+T steps that are pure with e = epsilon / T are together (Kairouz, Oh & Viswanath 2015, exactly, whatever
+the steps are)
+
+    delta(x) = sum_i C(T, i) max(0, exp((T - i) e) - exp(x + i e)) / (1 + exp(e))^T.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
 
 from pacpfl.errors import InputError, imported
 from pacpfl.settings import Settings, key
@@ -73,10 +78,15 @@ class PrivacySettings(Settings):
     average: float = key(
         0.0, "share of the rounds, the last ones, whose particles are averaged", least=0, most=1
     )
-    strict: bool = key(False, "leave everything out of the run folder that is not accounted for")
+    strict: bool = key(True, "the run folder holds no rows, and of existing clients nothing else")
     noise_seed: int | None = key(
         None, "repeatable noise, for tests; the run is NOT PRIVATE then", least=0
     )
+
+    @property
+    def sealed(self) -> bool:
+        """Return whether a run folder may hold what the budget covers only, and nobody's rows."""
+        return self.mode != "none" and self.strict
 
     def problems(self) -> Iterator[str]:
         if self.mode == "none":
@@ -152,14 +162,19 @@ class Spent(NamedTuple):
     accountant: str  # which one was the tighter
 
 
-def epsilon_spent(plan: Plan, rounds: int) -> Spent:
-    """Return what `rounds` releases have spent: in mode `paper`, which guarantees nothing, infinity."""
+def epsilon_spent(plan: Plan, rounds: int, delta: float = 0.0) -> Spent:
+    """Return what `rounds` releases have spent: in mode `paper`, which guarantees nothing, infinity.
+
+    With a `delta` also Laplace noise, which is pure without one, has the epsilon that holds with it.
+    """
     if rounds == 0:
         return Spent(0.0, 0.0, plan.adjacency, "nothing was released")
     if plan.mode == "paper":
         return Spent(math.inf, plan.delta, plan.adjacency, "none: no guarantee")
     if plan.mode == "laplace":
         each = _amplified(plan.change / plan.multiplier, plan.rate)
+        if delta > 0:
+            return Spent(_with_delta(each, rounds, delta), delta, plan.adjacency, "composition")
         return Spent(rounds * each, 0.0, plan.adjacency, "pure composition")
     epsilon, accountant = _gaussian(plan, rounds)
     return Spent(epsilon, plan.delta, plan.adjacency, accountant)
@@ -246,6 +261,22 @@ def _with_least_noise(
     while excess(found) > 0:
         found += TOLERANCE / 2
     return replace(plan, multiplier=math.exp(found))
+
+
+def _with_delta(each: float, rounds: int, delta: float) -> float:
+    """Return the epsilon of so many steps, each of pure epsilon `each`, that holds with this delta."""
+    from scipy import optimize, special, stats
+
+    i = np.arange(rounds + 1)
+    p = stats.binom.pmf(i, rounds, special.expit(-each))  # of a loss of (rounds - 2 i) each
+
+    def excess(epsilon: float) -> float:
+        return float(p @ -np.expm1(np.minimum(0, epsilon - (rounds - 2 * i) * each))) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    most = rounds * each
+    return float(min(most, optimize.brentq(excess, 0, most, xtol=1e-9 * most) + 2e-9 * most))
 
 
 def _amplified(epsilon: float, rate: float) -> float:

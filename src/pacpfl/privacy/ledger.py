@@ -46,8 +46,8 @@ class RunRecord:
         """Count the rounds: those that were released again after a crash count again."""
         return sum(last - first for first, last in self.releases)
 
-    def spent(self) -> Spent:
-        return epsilon_spent(self.plan, self.released)
+    def spent(self, delta: float = 0.0) -> Spent:
+        return epsilon_spent(self.plan, self.released, delta)
 
 
 class Ledger:
@@ -165,6 +165,7 @@ def facts(
         )
     released = runs[-1].released if runs else rounds
     spent = epsilon_spent(plan, released)
+    also = epsilon_spent(plan, released, settings.delta)
     return {
         "mode": plan.mode,
         "private": settings.noise_seed is None and plan.guaranteed,
@@ -173,6 +174,7 @@ def facts(
         "adjacency": spent.adjacency,
         "unit": plan.unit,
         "accountant": spent.accountant,
+        **({"relaxed": also._asdict()} if plan.mode == "laplace" else {}),
         "budget": plan.epsilon,
         "noise_multiplier": plan.multiplier,
         "clip": settings.clip,
@@ -186,10 +188,10 @@ def facts(
     }
 
 
-def total(runs: list[RunRecord]) -> Spent:
+def total(runs: list[RunRecord], delta: float = 0.0) -> Spent:
     """Return what all runs in a ledger that released something have spent together."""
-    parts = [run.spent() for run in runs if run.released]
-    return together(parts) if parts else runs[-1].spent()
+    parts = [run.spent(delta) for run in runs if run.released]
+    return together(parts) if parts else runs[-1].spent(delta)
 
 
 def _entries(path: Path) -> list[Facts]:

@@ -38,6 +38,14 @@ CHECKED = (
     "and whether there is enough data to tell"
 )
 NOTES = ("over-confident", "better alone", "little data")  # on a client
+SEALED = (
+    "It covers the particles and their curves, and not the number of clients and samples, names of "
+    "columns, results of new clients and certificates; no rows are kept."
+)
+UNSEALED = (
+    "It covers the particles alone: results and rows of existing clients are in the folder as well, "
+    "because privacy.strict = false."
+)
 NEIGHBOURS = {
     ("client", "add-remove"): "add or remove one client",
     ("client", "replace"): "replace one client by another",
@@ -190,7 +198,10 @@ def privacy(entry: Facts) -> str:
             f"remove it; with secret noise this would be {guarantee(facts)}."
         )
     else:
-        text = f"Private: {guarantee(facts)}, of a budget of epsilon = {facts['budget']:g}."
+        text = (
+            f"Private: {guarantee(facts)}, of a budget of epsilon = {facts['budget']:g}. "
+            f"{SEALED if facts['strict'] else UNSEALED}"
+        )
     if facts.get("out_of_budget"):
         lost = facts["rounds_released"] - entry["rounds"]
         text += (
@@ -205,7 +216,10 @@ def guarantee(facts: Facts) -> str:
     """Say an epsilon with its delta, with who counts as a neighbour, and how it was accounted for."""
     delta = "delta = 0" if facts["delta"] == 0 else f"delta = {facts['delta']:.3g}"
     change = NEIGHBOURS[facts["unit"], facts["adjacency"]]
-    return f"epsilon = {facts['epsilon']:.4g}, {delta} ({change}; {facts['accountant']})"
+    text = f"epsilon = {facts['epsilon']:.4g}, {delta} ({change}; {facts['accountant']})"
+    if also := facts.get("relaxed"):
+        text += f", and epsilon = {also['epsilon']:.4g} with delta = {also['delta']:.3g}"
+    return text
 
 
 def winner(run: Run, group: str) -> str:
