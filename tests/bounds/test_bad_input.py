@@ -21,6 +21,7 @@ CLIENT, SERVER = ClientPremises(*C), ServerPremises(*S, lambda_=5.0)
 NO_LAMBDA = dataclasses.replace(SERVER, lambda_=INF)
 BETAS = dataclasses.replace(SERVER, betas=(1.0, 2.0))
 BUDGET = {"delta": [0.0, 1.0, -0.1, NAN], "a": [1.0, 2.0, NAN], "b": [INF, NAN]}
+PAC_BAYES = (0.1, 1.0, 9, 0.0, 1.0, 0.05)
 LOGS, EVEN, ONES = [-0.5, -0.5], [0.5, 0.5], [1.0, 1.0]
 
 
@@ -84,8 +85,16 @@ def case(call: Callable[..., object], *fine: Any, **wrong: list[Any]) -> Any:
         case(losses.expected_clipped_square, 0.0, 1.0, 0.0, 1.0, variance=[-1.0], low=[1.0]),
         case(losses.expected_clipped_gaussian_nll, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, noise_std=[0.0]),
         case(losses.expected_miss, 0.0, 1.0, 0.0, 0.1, tolerance=[-0.1]),
-        case(losses.monte_carlo_upper, [0.5, 0.5], 0.0, 1.0, 0.05, values=[[0.5, 1.5], [0.5]]),
-        case(losses.monte_carlo_upper, [0.5, 0.5], 0.0, 1.0, 0.05, alpha=[0.0], method=["worst"]),
+        case(
+            bounds.betting_bound, [0.5, 0.5], 0.0, 1.0, 0.05, values=[[0.5, 1.5], []], delta=[0.0]
+        ),
+        case(bounds.clopper_pearson, 1, 5, 0.05, errors=[6, -1, 0.5], rows=[0], delta=[1.0]),
+        case(bounds.kl_inverse, 0.1, 1.0, mean=[1.1, NAN], nats=[-0.1]),
+        case(bounds.maurer_seeger, *PAC_BAYES, empirical_risk=[1.1], kl=[-1.0], m=[0], delta=[0.0]),
+        case(bounds.maurer_seeger, *PAC_BAYES, privacy=[-1.0], a=[1.0]),
+        case(bounds.catoni, 0.1, 1.0, 3.0, 9, 0.0, 1.0, 0.05, beta=[0.0], kl=[NAN], m=[0]),
+        case(bounds.gaussian_cost, 0.05, 1.0, delta=[0.0], mu=[-1.0]),
+        case(bounds.approximate_cost, 0.05, 1.0, 1e-5, epsilon=[-1.0], delta_private=[-1.0]),
         case(losses.miss, [0.0], [0.0], 0.5, tolerance=[NAN]),
     ],
 )

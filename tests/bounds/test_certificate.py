@@ -11,7 +11,7 @@ import pytest
 from refusals import refused
 
 from pacpfl import bounds
-from pacpfl.bounds.losses import ZERO_ONE, LossRange, monte_carlo_upper
+from pacpfl.bounds.losses import ZERO_ONE, LossRange
 from pacpfl.certify.certificate import (
     Candidate,
     Certificate,
@@ -57,7 +57,7 @@ def test_draws_are_paid_for_out_of_delta() -> None:
     certificate = client(Candidate(20.0, draws, 1.0), Candidate(40.0, draws, 1.0))
     assert sum(certificate.delta_split.values()) == pytest.approx(0.05)
     assert certificate.delta_split["draws"] == pytest.approx(0.01)
-    upper = monte_carlo_upper(draws, 0.0, 1.0, 0.01 / 2)
+    upper = bounds.betting_bound(draws, 0.0, 1.0, 0.01 / 2)
     given = bounds.ClientPremises(certificate.beta, 100, 0.0, 1.0, 0.04, choices=2)
     expected = bounds.client_bound(float(draws.mean()), 1.0, given).value + upper - draws.mean()
     assert certificate.bound == pytest.approx(expected, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Bounded losses: exact expectations against quadrature, upper bounds from draws by coverage."""
+"""Bounded losses: exact expectations against quadrature."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from finite_world import failures_at_most
 from hypothesis import given as generate
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -126,30 +125,3 @@ def test_the_averaged_prediction_has_no_higher_brier_loss() -> None:
     assert np.all(
         losses.brier(p.mean(axis=0), labels) <= losses.brier(p, labels).mean(axis=0) + 1e-12
     )
-
-
-@pytest.mark.parametrize("method", ["best", "hoeffding", "bernstein"])
-@pytest.mark.parametrize("chance", [0.5, 0.05])
-@pytest.mark.parametrize("draws", [10, 200])
-def test_upper_bounds_from_draws_cover(method: str, chance: float, draws: int) -> None:
-    rng = np.random.default_rng(2)
-    alpha, a, b = 0.1, -1.0, 2.0
-    values = np.where(rng.random((3000, draws)) < chance, b, a)
-    truth = a + chance * (b - a)
-    failed = [losses.monte_carlo_upper(row, a, b, alpha, method) < truth for row in values]  # type: ignore[arg-type]
-    assert failures_at_most(np.array(failed), alpha)
-
-
-def test_upper_bounds_from_draws_by_hand() -> None:
-    values = np.array([0.0, 0.5, 1.0, 0.5] * 250)
-    hoeffding = 0.5 + math.sqrt(math.log(20) / 2000)
-    variance, log_term = 0.125 * 1000 / 999, math.log(40)
-    bernstein = 0.5 + math.sqrt(2 * variance * log_term / 1000) + 7 * log_term / (3 * 999)
-    assert losses.monte_carlo_upper(values, 0.0, 1.0, 0.05, "hoeffding") == pytest.approx(hoeffding)
-    assert losses.monte_carlo_upper(values, 0.0, 1.0, 0.05, "bernstein") == pytest.approx(bernstein)
-    # The better of the two is chosen after the draws are seen, so each has half of alpha.
-    halves = [
-        losses.monte_carlo_upper(values, 0.0, 1.0, 0.025, m) for m in ("hoeffding", "bernstein")
-    ]
-    assert losses.monte_carlo_upper(values, 0.0, 1.0, 0.05) == min(halves)
-    assert losses.monte_carlo_upper([1.0, 1.0], 0.0, 1.0, 0.05) == 1.0

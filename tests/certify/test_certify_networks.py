@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logsumexp
 
-from pacpfl.bounds import losses, privacy_cost
+from pacpfl.bounds import betting_bound, losses, privacy_cost
 from pacpfl.certify import networks
 from pacpfl.certify.certificate import Privacy
 from pacpfl.certify.clients import (
@@ -184,10 +184,10 @@ def test_drawn_risks_are_right_on_average_and_their_upper_bound_as_often_as_stat
             drawn = values[:, r, c]
             assert abs(drawn.mean() - truth) < 5 * drawn.std() / math.sqrt(len(drawn))
             # 400 upper bounds from 50 draws each, wrong with probability at most 0.1.
-            uppers = [losses.monte_carlo_upper(d, 0.0, 1.0, 0.1) for d in drawn.reshape(400, 50)]
+            uppers = [betting_bound(d, 0.0, 1.0, 0.1) for d in drawn.reshape(400, 50)]
             wrong = sum(upper < truth for upper in uppers)
             assert stats.beta.ppf(0.999, wrong + 1, 400 - wrong) <= 0.1
-            assert truth < losses.monte_carlo_upper(drawn, 0.0, 1.0, 1e-6) < truth + 0.02
+            assert truth < betting_bound(drawn, 0.0, 1.0, 1e-6) < truth + 0.02
 
 
 @pytest.mark.parametrize("adapt", ["last", "all"])

@@ -1,9 +1,13 @@
 """The paper's theorems as functions. `docs/theory.md` says what each needs and what we found."""
 
 from pacpfl.bounds.client import ClientPremises as ClientPremises
+from pacpfl.bounds.client import approximate_cost as approximate_cost
+from pacpfl.bounds.client import catoni as catoni
 from pacpfl.bounds.client import client_bound as client_bound
+from pacpfl.bounds.client import gaussian_cost as gaussian_cost
 from pacpfl.bounds.client import gibbs_client_bound as gibbs_client_bound
 from pacpfl.bounds.client import lagrangian as lagrangian
+from pacpfl.bounds.client import maurer_seeger as maurer_seeger
 from pacpfl.bounds.client import participation as participation
 from pacpfl.bounds.client import participation_margin as participation_margin
 from pacpfl.bounds.client import privacy_cost as privacy_cost
@@ -15,6 +19,9 @@ from pacpfl.bounds.conditions import consistency as consistency
 from pacpfl.bounds.conditions import lambda_condition as lambda_condition
 from pacpfl.bounds.conditions import non_vacuous_loss as non_vacuous_loss
 from pacpfl.bounds.conditions import non_vacuous_privacy as non_vacuous_privacy
+from pacpfl.bounds.confidence import betting_bound as betting_bound
+from pacpfl.bounds.confidence import clopper_pearson as clopper_pearson
+from pacpfl.bounds.confidence import kl_inverse as kl_inverse
 from pacpfl.bounds.divergences import Bracket as Bracket
 from pacpfl.bounds.divergences import diagonal_gaussian_kl as diagonal_gaussian_kl
 from pacpfl.bounds.divergences import gaussian_kl as gaussian_kl

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import rel_entr
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtri, rel_entr, xlogy
 
 from pacpfl.bounds.conditions import (
     Bound,
@@ -29,6 +29,7 @@ from pacpfl.bounds.conditions import (
     probability,
     risk,
 )
+from pacpfl.bounds.confidence import kl_inverse
 from pacpfl.errors import InputError
 
 Unit = Literal["sample", "client"]
@@ -110,6 +111,85 @@ def _common_terms(given: ClientPremises, printed: bool) -> dict[str, float]:
         "privacy": given.cost(printed) / given.beta,
         "confidence": math.log(given.choices / given.delta) / given.beta,
     }
+
+
+def maurer_seeger(
+    empirical_risk: float,
+    kl: float,
+    m: int,
+    a: float,
+    b: float,
+    delta: float,
+    privacy: float = 0.0,
+) -> Bound:
+    r"""Return the PAC-Bayes-kl bound (Seeger 2002, Maurer 2004), for EVERY posterior Q and without a beta:
+
+    $$\mathrm{kl}(\hat L(Q, S) \| L(Q, D))
+      \le \frac1m \Big( \mathrm{KL}(Q \| P) + I + \ln \frac{\xi(m)}{\delta} \Big),
+      \quad \xi(m) = \sum_k \binom mk (k/m)^k (1 - k/m)^{m-k} \le 2 \sqrt m$$
+
+    for risks in units of b - a, with probability at least 1 - delta. `privacy` is I, what it costs in nats
+    that the prior has seen the samples. The terms share what lies above the empirical risk by their nats.
+    """
+    width, m = loss_width(a, b), count(m, "the number of samples m")
+    empirical = risk(empirical_risk, a, b, "The empirical risk")
+    k = np.arange(m + 1)
+    chances = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)
+    confidence = float(logsumexp(chances + xlogy(k, k / m) + xlogy(m - k, 1 - k / m)))
+    nats = {
+        "divergence": not_negative(kl, "KL(Q || P)"),
+        "privacy": not_negative(privacy, "I"),
+        "confidence": confidence - math.log(probability(delta)),
+    }
+    total = sum(nats.values())
+    slack = a + width * kl_inverse((empirical - a) / width, total / m) - empirical
+    return Bound({"empirical": empirical} | {key: slack * n / total for key, n in nats.items()})
+
+
+def catoni(
+    empirical_risk: float, kl: float, beta: float, m: int, a: float, b: float, delta: float
+) -> float:
+    r"""Return Catoni's bound (2007), for EVERY posterior Q at once and one beta fixed beforehand:
+
+    $$L(Q, D) \le \frac{1 - \exp(-\frac1m (\beta \hat L(Q, S) + \mathrm{KL}(Q \| P) + \ln \frac1\delta))}
+      {1 - e^{-\beta / m}}$$
+
+    for a loss in [0, 1], and beta (b - a) in place of beta elsewhere. Never above `client_bound` with the
+    same beta, whose deviation term is Hoeffding's bound on the same function.
+    """
+    width, m = loss_width(a, b), count(m, "the number of samples m")
+    share = (risk(empirical_risk, a, b, "The empirical risk") - a) / width
+    beta = positive(beta, "beta") * width
+    nats = not_negative(kl, "KL(Q || P)") - math.log(probability(delta))
+    upper = math.expm1(-(beta * share + nats) / m) / math.expm1(-beta / m)
+    return a + width * min(1.0, upper)
+
+
+def approximate_cost(delta: float, epsilon: float, delta_private: float) -> float:
+    r"""Return what a prior costs, in nats, that is (epsilon, delta')-DP towards the client's whole data:
+
+    $$\Pr[\text{fails}] \le e^\epsilon \Pr_{\text{independent}}[\text{fails}] + \delta'
+      \quad\Rightarrow\quad I = \epsilon + \ln \frac{\delta}{\delta - \delta'},$$
+
+    for replacing one client. Infinite where delta' is delta or more.
+    """
+    not_negative(epsilon, "epsilon")
+    if not_negative(delta_private, "the delta of the privacy") >= probability(delta):
+        return math.inf
+    return epsilon - math.log1p(-delta_private / delta)
+
+
+def gaussian_cost(delta: float, mu: float) -> float:
+    r"""Return what a prior costs, in nats, that is mu-Gaussian-DP towards the client's whole data:
+
+    $$\delta_{\text{independent}} = \Phi(\Phi^{-1}(\delta) - \mu),
+      \qquad I = \ln(\delta / \delta_{\text{independent}}).$$
+
+    T rounds of Gaussian noise of `multiplier` times the clip, in which all clients take part, have
+    mu = 2 sqrt(T) / multiplier for replacing one client.
+    """
+    moved = float(ndtri(probability(delta))) - not_negative(mu, "mu")
+    return max(0.0, math.log(delta) - float(log_ndtr(moved)))
 
 
 def privacy_cost(

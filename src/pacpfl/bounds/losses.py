@@ -3,21 +3,20 @@
 PAC-Bayes needs a loss in a known interval [a, b]. A model here is a hypothesis h drawn from the
 posterior, so the risk is an AVERAGE over h of the loss of h ("Gibbs risk"), not the loss of the
 averaged prediction. Under Gaussian posteriors the averages below are exact; elsewhere
-`monte_carlo_upper` turns draws into an upper bound that fails with a stated probability.
+`confidence.betting_bound` turns draws into an upper bound that fails with a stated probability.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from pacpfl import metrics
-from pacpfl.bounds.conditions import count, finite, loss_width, not_negative, positive, probability
+from pacpfl.bounds.conditions import finite, loss_width, not_negative, positive
 from pacpfl.errors import InputError
 
 
@@ -161,47 +160,6 @@ def expected_miss(
     centre, std = _gaussian(finite(mean, "means") - finite(target, "targets"), variance)
     not_negative(tolerance, "the tolerance")
     return np.asarray(ndtr((-tolerance - centre) / std) + ndtr((centre - tolerance) / std))
-
-
-# Expectations from draws.
-
-
-def monte_carlo_upper(
-    values: ArrayLike,
-    a: float,
-    b: float,
-    alpha: float,
-    method: Literal["best", "hoeffding", "bernstein"] = "best",
-) -> float:
-    r"""Return an upper bound on E[X] from N independent draws of X in [a, b], wrong with
-    probability at most alpha, which is part of the certificate's budget:
-
-    $$\text{hoeffding:} \quad \bar X + (b - a) \sqrt{\frac{\ln(1/\alpha)}{2N}}$$
-
-    $$\text{bernstein:} \quad \bar X + \sqrt{\frac{2 V \ln(2/\alpha)}{N}}
-      + \frac{7 (b - a) \ln(2/\alpha)}{3 (N - 1)}$$
-
-    with the sample variance V (empirical Bernstein, Maurer and Pontil 2009). `best` is the
-    smaller of the two, each with half of alpha, and never above b. One value per draw of the
-    hypothesis: its average loss over the client's samples.
-    """
-    width = loss_width(a, b)
-    probability(alpha, "alpha")
-    draws = finite(values, "draws").ravel()
-    count(draws.size, "the number of draws", 2)
-    if np.any(draws < a) or np.any(draws > b):
-        raise InputError(f"A drawn loss lies outside [{a}, {b}]: draw the bounded loss.")
-    if method == "best":
-        halves = (monte_carlo_upper(draws, a, b, alpha / 2, m) for m in ("hoeffding", "bernstein"))
-        return min(halves)
-    mean, size = float(draws.mean()), draws.size
-    if method == "hoeffding":
-        return min(b, mean + width * math.sqrt(math.log(1 / alpha) / (2 * size)))
-    if method == "bernstein":
-        log_term, variance = math.log(2 / alpha), float(draws.var(ddof=1))
-        slack = math.sqrt(2 * variance * log_term / size)
-        return min(b, mean + slack + 7 * width * log_term / (3 * (size - 1)))
-    raise InputError(f"The method is '{method}', but it is best, hoeffding or bernstein.")
 
 
 def _expected_minimum(centre: np.ndarray, std: np.ndarray, limit: np.ndarray) -> np.ndarray:

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pacpfl.bounds import Condition, ServerPremises, particle_cloud_kl
-from pacpfl.bounds.losses import monte_carlo_upper
+from pacpfl.bounds import Condition, ServerPremises, betting_bound, particle_cloud_kl
 from pacpfl.certify.certificate import MONTE_CARLO_SHARE, Certificate, certify_federation
 from pacpfl.certify.clients import Family, beta_grid, scaling_condition
 
@@ -66,7 +65,7 @@ def certify_average(family: Family, delta: float) -> AverageCertificates:
     for_bounds = delta - for_draws
     # -ln Z / beta itself never leaves [a, b].
     uppers = [
-        min(loss.b, monte_carlo_upper(v, loss.a, family.largest, for_draws / len(betas)))
+        min(loss.b, betting_bound(v, loss.a, family.largest, for_draws / len(betas)))
         for v in values.T
     ]
     cloud = Condition(

@@ -18,6 +18,7 @@ from pacpfl.bounds import (
     ClientPremises,
     Condition,
     ServerPremises,
+    betting_bound,
     client_bound,
     new_client_bound,
     non_vacuous_loss,
@@ -27,7 +28,7 @@ from pacpfl.bounds import (
 from pacpfl.bounds.client import Unit
 from pacpfl.bounds.conditions import probability
 from pacpfl.bounds.conditions import risk as checked_risk
-from pacpfl.bounds.losses import LossRange, monte_carlo_upper
+from pacpfl.bounds.losses import LossRange
 from pacpfl.errors import InputError
 
 Verdict = Literal["proved", "assumed", "no statement", "not valid"]
@@ -191,7 +192,7 @@ def certify_client(
         )
         terms = dict(client_bound(risk, candidate.kl, given).terms)
         if not candidate.exact:
-            upper = monte_carlo_upper(candidate.risk, loss.a, loss.b, for_draws / drawn)
+            upper = betting_bound(candidate.risk, loss.a, loss.b, for_draws / drawn)
             terms["draws"] = upper - risk
         conditions = (
             _bounded(loss),

@@ -12,7 +12,7 @@ Risks have no closed form. A risk is the average loss of one drawn network over 
 clients share the draws, which are still independent of one another, so that one pass of the layers that do
 not adapt serves everybody. Draws serve once. The first ones, of `search`, choose the temperature of the
 likelihood and the particles' weights; then the posterior is fixed, and new draws (DRAWS) give its risk on
-the client's samples, with the upper bound of `monte_carlo_upper` that a fifth of delta pays for.
+the client's samples, with the upper bound of `betting_bound` that a fifth of delta pays for.
 """
 
 from __future__ import annotations
