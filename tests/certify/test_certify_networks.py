@@ -186,7 +186,7 @@ def test_drawn_risks_are_right_on_average_and_their_upper_bound_as_often_as_stat
             # 400 upper bounds from 50 draws each, wrong with probability at most 0.1.
             uppers = [betting_bound(d, 0.0, 1.0, 0.1) for d in drawn.reshape(400, 50)]
             wrong = sum(upper < truth for upper in uppers)
-            assert stats.beta.ppf(0.999, wrong + 1, 400 - wrong) <= 0.1
+            assert stats.beta.ppf(0.001, wrong, 401 - wrong) <= 0.1
             assert truth < betting_bound(drawn, 0.0, 1.0, 1e-6) < truth + 0.02
 
 
