@@ -16,12 +16,13 @@ from scipy.optimize import minimize
 
 from pacpfl import hyper
 from pacpfl.errors import InputError
-from pacpfl.methods.alone import AloneSettings, Pooled, SparseModel, Vanilla, maximise
+from pacpfl.methods.alone import AloneSettings, Pooled, Vanilla, maximise
 from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.priors.mixture import mixture
+from pacpfl.priors.sparse import SparseModel
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Data, Prediction
 

@@ -23,11 +23,12 @@ from pacpfl.privacy.mechanisms import (
     add_noise,
     clip,
     count_std,
+    generator,
     next_clip,
+    noise_key,
     norm,
     sum_multiplier,
 )
-from pacpfl.privacy.source import generator, noise_key
 
 pytestmark = pytest.mark.usefixtures("x64")
 FINITE = st.floats(-1e6, 1e6, width=32)

@@ -22,7 +22,7 @@ from pacpfl import files
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan
 from pacpfl.privacy.ledger import FILE, Ledger, open_ledger
-from pacpfl.privacy.source import generator, noise_key
+from pacpfl.privacy.mechanisms import generator, noise_key
 
 KIND = "pacpfl-checkpoint-1"
 REMEDY = "delete it to start over"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,14 +22,15 @@ from pacpfl.linalg import factorise
 from pacpfl.methods.base import Curves, Method, Nothing, Weights
 from pacpfl.methods.settings import AloneSettings
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors import sparse
-from pacpfl.priors.base import Particle, Prior
+from pacpfl.priors.base import Prior, ascend
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.priors.inference import ascend
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
 
 Parameters = TypeVar("Parameters")  # a pytree of arrays
+
+if TYPE_CHECKING:
+    from pacpfl.priors.sparse import SparseModel
 
 
 class Alone(Method[PyTree, Nothing, Nothing]):
@@ -101,17 +102,6 @@ def plain_prior(features: int, noise: float = 0.4) -> GPPrior:
     return GPPrior(features, settings)
 
 
-class SparseModel(eqx.Module):
-    """A Gaussian process conditioned on its values at the inducing inputs."""
-
-    prior: GPPrior = eqx.field(static=True)
-    phi: Particle
-    posterior: sparse.SparsePosterior
-
-    def __call__(self, x: Float[Array, "t d"]) -> Prediction:
-        return sparse.predict(self.prior, self.phi, self.posterior, x)
-
-
 @dataclass(frozen=True)
 class Pooled(Vanilla):
     """One prior, fitted to everybody's samples, from one start.
@@ -138,6 +128,8 @@ class Pooled(Vanilla):
                 'single Gaussian process of the plain target has: set members = 1 and warp = "none", or '
                 "leave out the pooled model."
             )
+        from pacpfl.priors import sparse
+
         inducing = sparse.initial_inducing(data, min(own.inducing, len(data.mask)))
 
         def objective(parameters: tuple[Array, Array]) -> Array:
@@ -145,7 +137,7 @@ class Pooled(Vanilla):
 
         start = (self.starts(data, key), inducing[None])
         phi, inducing = maximise(objective, start, own.steps, own.learning_rate)
-        return SparseModel(prior, phi, sparse.condition(prior, phi, inducing, data))
+        return sparse.SparseModel(prior, phi, sparse.condition(prior, phi, inducing, data))
 
 
 @dataclass(frozen=True)

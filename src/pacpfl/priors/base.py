@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from pacpfl.hyper import Block, HyperPrior, sample
@@ -20,6 +23,7 @@ Particle = Float[Array, " size"]  # phi
 Inputs = Float[Array, "t d"]  # of predictions, row by row
 Draws = Literal["", "shared", "own"]
 Noise = Float[Array, "L w"] | tuple[()]  # of one estimate; () where nothing is estimated
+Place = TypeVar("Place")  # a pytree of arrays, or one
 Posterior: TypeAlias = PyTree[Array]  # each family's own named tuple of arrays
 
 
@@ -153,3 +157,22 @@ def random_rows(key: Array, mask: Bool[Array, " m"], size: int) -> Int[Array, " 
     """`size` rows without replacement; all that the mask allows, and padding, where there are fewer."""
     order = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)
     return jax.lax.top_k(-order, min(size, mask.shape[0]))[1]
+
+
+def ascend(
+    gradient: Callable[[Place, Array], Place],
+    start: Place,
+    optimizer: optax.GradientTransformation,
+    steps: int,
+) -> Place:
+    """Steps of the optimiser along gradient(place, number of the step); one that is not finite is not
+    taken."""
+
+    def step(number: Array, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
+        place, memory = carry
+        uphill = gradient(place, number)
+        change, moved = optimizer.update(jax.tree.map(jnp.negative, uphill), memory)
+        after = (optax.apply_updates(place, change), moved)
+        return jax.tree.map(partial(jnp.where, all_finite(uphill)), after, carry)
+
+    return jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))[0]

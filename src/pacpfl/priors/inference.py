@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ from pacpfl import svgd, tiles
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
 from pacpfl.linalg import factorise, gaussian_log_density
-from pacpfl.priors.base import Inputs, Scalar, all_finite, random_rows
+from pacpfl.priors.base import Inputs, Place, Scalar, ascend, random_rows
 from pacpfl.priors.networks import Headed, Network, affine, by_rows
 from pacpfl.priors.settings import Inference
 from pacpfl.tiles import matmul, transpose
@@ -47,7 +47,6 @@ SMALL = 256  # weights whose precision is a matrix of weights, whatever the numb
 NEWTON = 6  # steps to the most probable weights of an evidence
 EVERY = slice(None)
 Rows = slice | Int[Array, " b"]  # the samples of one step
-Place = TypeVar("Place")  # a pytree of arrays, or one
 Bodies = Float[Array, "n fixed"]  # weights of n networks that do not adapt,
 Heads = Float[Array, "n adapted"]  # and that do
 Reached: TypeAlias = PyTree[Array]  # z for `svgd` and `laplace`, (m, ln s) for `variational`
@@ -112,25 +111,6 @@ def make_target(problem: Problem, body: Array, data: Data, temperature: Array) -
     if headed:
         body = jax.lax.map(lambda one: by_rows(lambda x: headed.features(one, x), data.x), body)
     return Target(problem, body, data, temperature)
-
-
-def ascend(
-    gradient: Callable[[Place, Array], Place],
-    start: Place,
-    optimizer: optax.GradientTransformation,
-    steps: int,
-) -> Place:
-    """Steps of the optimiser along gradient(place, number of the step); one that is not finite is not
-    taken."""
-
-    def step(number: Array, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
-        place, memory = carry
-        uphill = gradient(place, number)
-        change, moved = optimizer.update(jax.tree.map(jnp.negative, uphill), memory)
-        after = (optax.apply_updates(place, change), moved)
-        return jax.tree.map(partial(jnp.where, all_finite(uphill)), after, carry)
-
-    return jax.lax.fori_loop(0, steps, step, (start, optimizer.init(start)))[0]
 
 
 def _ascend(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -155,3 +156,14 @@ def _factor_backward(inverse: Array, cotangent: Array) -> tuple[Array]:
 
 
 inverse_factor.defvjp(_factor_forward, _factor_backward)
+
+
+class SparseModel(eqx.Module):
+    """A Gaussian process conditioned on its values at the inducing inputs."""
+
+    prior: GPPrior = eqx.field(static=True)
+    phi: Particle
+    posterior: SparsePosterior
+
+    def __call__(self, x: Float[Array, "t d"]) -> Prediction:
+        return predict(self.prior, self.phi, self.posterior, x)
