@@ -35,7 +35,6 @@ def called(*arguments: str, columns: int = 160) -> Ended:
     output, errors, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pacpfl", *arguments])
-        patch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
         patch.setenv("COLUMNS", str(columns))
         with redirect_stdout(output), redirect_stderr(errors):
             try:
@@ -68,9 +67,7 @@ for folder, drawn, words in json.loads(sys.argv[1]):
 """
 
 
-def several(
-    commands: Iterable[tuple[Path, bool, list[str]]], programs: Path, before: str = ""
-) -> Ended:
+def several(commands: Iterable[tuple[Path, bool, list[str]]], before: str = "") -> Ended:
     """Call commands one after the other in a process of their own, after the code `before`.
 
     Each has its folder, and says whether the page on a run is drawn: a run ends in what `pacpfl report`
@@ -79,7 +76,7 @@ def several(
     told = [(str(folder), drawn, words) for folder, drawn, words in commands]
     done = subprocess.run(
         [sys.executable, "-c", before + SEVERAL, json.dumps(told)],
-        env=environment(str(programs)),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=patience(300),
@@ -87,9 +84,9 @@ def several(
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def environment(programs: str, columns: int = 200) -> dict[str, str]:
-    """Return what a process of its own needs: a cache of programs in a folder, and a wide terminal."""
-    return os.environ | {"PACPFL_CACHE_DIR": programs, "COLUMNS": str(columns)} | QUICK
+def environment(columns: int = 200) -> dict[str, str]:
+    """Return what a process of its own needs: programs compiled quickly, and a wide terminal."""
+    return os.environ | {"COLUMNS": str(columns)} | QUICK
 
 
 def assert_one_sentence(ended: Ended, *words: str) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs as programs_kept
 import pytest
 from compiling import compiled
 from jax.experimental.compilation_cache import compilation_cache
@@ -76,28 +78,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def programs_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of this process alone, and new: a half-written program of another one is never read."""
-    folder = tmp_path_factory.mktemp("programs")
+def programs_folder() -> Iterator[Path]:
+    """Of this process and those that it starts: what others have compiled is linked into it."""
+    programs_kept.prune(programs_kept.store())
     compilation_cache.reset_cache()  # what was compiled while tests were collected decided on none
-    yield str(folder)
-    shutil.rmtree(folder)
+    with (
+        TemporaryDirectory(dir=programs_kept.CACHE) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in programs_kept.settings(Path(folder)).items():
+            patch.setenv(name.upper(), str(value))
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def programs_compiled_once(programs_folder: str, request: pytest.FixtureRequest) -> None:
+def programs_compiled_once(programs_folder: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     """Most tests compile programs that another test or file has compiled: those are kept on disk.
 
     For each file anew, because commands that a test calls in its own process set these, too.
     """
-    jax.config.update("jax_compilation_cache_dir", programs_folder)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    programs_kept.exchange(programs_folder, programs_kept.store())
+    for name, value in programs_kept.settings(programs_folder).items():
+        jax.config.update(name, value)
     quick = OPTIMISED.isdisjoint(request.path.parts) or request.path.name.startswith("test_sites")
     quick = quick and not AS_USERS
     if quick != jax.config.values["jax_disable_most_optimizations"]:
         jax.config.update("jax_disable_most_optimizations", quick)
         jax.clear_caches()  # the engine keeps programs: those compiled the other way must not be met
+    yield
+    programs_kept.exchange(programs_folder, programs_kept.store())
 
 
 @pytest.fixture(scope="module")

@@ -54,11 +54,11 @@ runpy.run_module("pacpfl", run_name="__main__")
 def pacpfl(*arguments: str, folder: Path, largest_file: int = 0) -> Ended:
     """`pacpfl ...` as its own process in `folder`; the system may refuse to let files grow."""
     # A cache of compiled programs needs files of its own; where space is short there is none.
-    cache = "/dev/null/none" if largest_file else str(folder / "programs")
+    without = {"JAX_COMPILATION_CACHE_DIR": "", "PACPFL_CACHE_DIR": "/dev/null/none"}
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(largest_file), *arguments],
         cwd=folder,
-        env=environment(cache),
+        env=environment() | (without if largest_file else {}),
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -132,7 +132,7 @@ def in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run in a pseudo terminal 160 columns wide; everything that appears on it."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-    wide = environment(str(folder / "programs"), 160) | {"TERM": "xterm-256color"}
+    wide = environment(160) | {"TERM": "xterm-256color"}
     process = subprocess.Popen(
         [sys.executable, "-m", "pacpfl", *arguments],
         cwd=folder, env=wide, stdin=theirs, stdout=theirs, stderr=theirs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tomllib
 from collections.abc import Callable
@@ -29,7 +30,7 @@ os.replace = once
 def in_folder(folder: Path, *commands: list[str], before: str = "") -> Ended:
     """Figures are drawn once, by compare: fit and compare end in the same lines of code."""
     told = [(folder, words[0] == "compare", words) for words in commands]
-    return several(told, folder / "programs", before)
+    return several(told, before)
 
 
 def site(random: np.random.Generator, rows: int) -> pd.DataFrame:
@@ -57,7 +58,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
     The files say which 20 rows train, so that 40 others of each site can measure the coverage. One of
     the two baselines is left out to save time. The first fit is killed, the second goes on from there,
-    and compare is a third one that nobody disturbs. Further commands follow in the same process.
+    and compare is a third one that nobody disturbs, but for the race, whose choice it is given. Further
+    commands follow in the same process.
     """
     folder = tmp_path_factory.mktemp("own")
     random = np.random.default_rng(3)
@@ -74,10 +76,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     fit = ["fit", "--set", 'methods=["pacpfl", "ridge"]', "--set", "checkpoint_rounds=100"]
     killed = in_folder(folder, ["init", "sites"], fit, before=KILLED)
     saved = sorted(path.name for path in (folder / "runs" / "sites").iterdir())
+    compared = folder / "runs" / "sites-compare"
+    compared.mkdir()
+    shutil.copy(folder / "runs" / "sites" / "race.json", compared)
     ended = in_folder(
         folder,
         fit,
-        ["compare", "--methods", "pacpfl,ridge"],
+        ["compare", "--methods", "pacpfl,ridge", *fit[1:]],
         ["personalize", "--run", "runs/sites", "--data", "new.csv", "--out", "m.safetensors"],
         ["predict", "--model", "m.safetensors", "--data", "ask.csv", "--out", "predictions.csv"],
         ["update", *model, "more.csv", "--out", "larger.safetensors"],

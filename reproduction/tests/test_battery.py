@@ -415,7 +415,6 @@ def save_tasks(folder: Path) -> None:
 def test_a_run_that_was_stopped_goes_on_to_the_whole_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
     monkeypatch.setenv("COLUMNS", "300")
     save_tasks(tmp_path)
 

@@ -37,7 +37,7 @@ def spawned(folder: Path, *arguments: str) -> Ended:
         [sys.executable, "-m", "reproduction", *arguments],
         cwd=folder,
         env=os.environ
-        | {"PACPFL_CACHE_DIR": str(folder / "programs"), "COLUMNS": "200"}
+        | {"COLUMNS": "200"}
         | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
         | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # programs run once or twice on a few numbers
         capture_output=True,
@@ -51,7 +51,6 @@ def spawned(folder: Path, *arguments: str) -> Ended:
 def called(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     """Within this process."""
     jax.devices()  # once JAX has started, the command cannot change its devices under other tests
-    monkeypatch.setenv("PACPFL_CACHE_DIR", "/dev/null/none")
     monkeypatch.setenv("COLUMNS", "160")
 
     def call(*arguments: str, entry=main) -> Ended:

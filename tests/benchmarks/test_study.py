@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,8 +132,9 @@ def test_every_candidate_gets_the_particles_and_its_rounds(monkeypatch):
     assert len(got) == 2 * (2 + 2 * table.repeats)
 
 
-def test_children_measure_for_real(tmp_path: Path) -> None:
+def test_children_measure_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is judged, but all are there and make sense."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     cache = tmp_path / "cache"
     figures = measure.in_child("round", cache, particles=2, clients=2, samples=5, features=1)
     assert 0 < figures["round"] < figures["first_call"]
@@ -156,8 +156,7 @@ def test_the_other_measurements_measure_for_real(tmp_path: Path) -> None:
         "print(json.dumps({n: m[n](**a) for n, a in json.loads(sys.argv[1]).items()}))"
     )
     call = [sys.executable, "-c", script, json.dumps(arguments)]
-    environment = {**os.environ, "PACPFL_CACHE_DIR": str(tmp_path / "cache")}
-    figures = json.loads(subprocess.check_output(call, env=environment, cwd=measure.ROOT))
+    figures = json.loads(subprocess.check_output(call, cwd=measure.ROOT))
     for name in arguments:
         assert figures[name].keys() == CHILDREN[name].keys() and min(figures[name].values()) > 0
 

@@ -167,7 +167,7 @@ def test_commands_run(pages, tmp_path):
         for words in stories[page]
     ]
     assert len(told) >= 10
-    ended = several(told, tmp_path / "programs", WARNINGS_ARE_ERRORS)
+    ended = several(told, WARNINGS_ARE_ERRORS)
     assert ended.code == 0, ended.output[-2000:] + ended.errors[-3000:]
     predictions = list(tmp_path.glob("*/predictions.csv"))
     assert predictions
@@ -220,7 +220,6 @@ def write_tables(folder: Path) -> None:
 @pytest.fixture
 def settings_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Pages set what a notebook would: the compiler's cache, and scikit-learn's routing."""
-    monkeypatch.setenv("PACPFL_CACHE_DIR", str(tmp_path / "programs"))
     jax.devices()  # once JAX has started, no page changes its devices
     names = ("jax_enable_x64", "jax_compilation_cache_dir")
     names = (*names, "jax_persistent_cache_min_compile_time_secs")

@@ -37,7 +37,7 @@ def start(out: Path, programs: Path) -> subprocess.Popen[str]:
         command += ["--set", setting]
     return subprocess.Popen(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"PACPFL_CACHE_DIR": str(programs)},
+        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(programs)},
     )  # fmt: skip
 
 

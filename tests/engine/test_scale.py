@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,16 +89,10 @@ Answers = dict[int, list[dict[str, float]]]
 def answers(stores: dict[int, Path]) -> Answers:
     """Both stores train in turn, three times each."""
     sizes = [str(CHOSEN), str(SAMPLES), str(FEATURES)]
-    programs = stores[FEW].parent / "programs"
-    environment = os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(programs),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
     workers = {
         count: subprocess.Popen(
             [sys.executable, "-c", WORKER, str(Path(__file__).parent), str(folder), *sizes],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for count, folder in stores.items()
     }  # fmt: skip

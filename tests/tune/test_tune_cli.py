@@ -42,7 +42,7 @@ def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pacpfl", *arguments],
         cwd=folder,
-        env=environment(str(folder / "programs")),
+        env=environment() | {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
