@@ -8,9 +8,21 @@ from pacpfl.version import __version__
 
 if TYPE_CHECKING:
     from pacpfl.client import load_model
-    from pacpfl.estimators import PACPFLClassifier, PACPFLRegressor
+    from pacpfl.estimators import (
+        NewClientSplit,
+        PACPFLClassifier,
+        PACPFLRegressor,
+        new_client_scores,
+    )
 
-__all__ = ["PACPFLClassifier", "PACPFLRegressor", "__version__", "load_model"]
+__all__ = [
+    "NewClientSplit",
+    "PACPFLClassifier",
+    "PACPFLRegressor",
+    "__version__",
+    "load_model",
+    "new_client_scores",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,14 +31,8 @@ def __getattr__(name: str) -> Any:
         from pacpfl.client import load_model
 
         return load_model
-    if name not in ("PACPFLClassifier", "PACPFLRegressor"):
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"{name} needs scikit-learn; install it with pip install 'pacpfl[sklearn]'."
-        ) from error
     from pacpfl import estimators
 
     return getattr(estimators, name)

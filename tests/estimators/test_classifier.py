@@ -8,6 +8,8 @@ import pytest
 from pacpfl import PACPFLClassifier
 from pacpfl.errors import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:PACPFL.* is fitted without groups")
+
 NAMES = np.array(["lynx", "owl", "vole"])
 ROUNDS, SEED = 40, 4
 OPTIONS = {

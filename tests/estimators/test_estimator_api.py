@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 
 import numpy as np
 import pandas as pd
@@ -22,6 +21,8 @@ import pacpfl
 from pacpfl import PACPFLClassifier, PACPFLRegressor
 from pacpfl.client import ClientModel, save
 from pacpfl.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore:PACPFL.* is fitted without groups")
 
 QUICK = {
     "rounds": 0, "particles": 2, "mean": "linear", "kernel": "ard", "random_state": 0,
@@ -310,11 +311,3 @@ def test_progress_is_shown_where_it_is_wanted(capsys):
     x, y, groups = table()
     PACPFLRegressor(**QUICK | {"rounds": 3, "verbose": True}).fit(x, y, groups)
     assert "3/3" in capsys.readouterr().out
-
-
-def test_without_scikit_learn_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ImportError, match=r"pip install 'pacpfl\[sklearn\]'"):
-        pacpfl.__getattr__("PACPFLRegressor")
-    with pytest.raises(AttributeError, match="no attribute 'PACPFLRegresor'"):
-        pacpfl.PACPFLRegresor  # noqa: B018

@@ -14,6 +14,8 @@ from matplotlib.colors import to_rgb
 from pacpfl import PACPFLClassifier, PACPFLRegressor, metrics
 from pacpfl.errors import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:PACPFL.* is fitted without groups")
+
 QUICK = {"rounds": 0, "particles": 1, "precision": "float64", "random_state": 0}
 
 

@@ -16,6 +16,8 @@ from pacpfl import PACPFLRegressor, predictive
 from pacpfl.personal import personal_model
 from pacpfl.types import Data
 
+pytestmark = pytest.mark.filterwarnings("ignore:PACPFL.* is fitted without groups")
+
 SIZES = {"north": 9, "south": 6, "east": 7}
 ROUNDS, RATE, SEED = 6, 0.05, 11
 OPTIONS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from html import escape
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, estimator_html_repr
@@ -26,6 +28,7 @@ from pacpfl.config import SECTIONS, Config, differing, flat, updated
 from pacpfl.data.prepare import Scaler
 from pacpfl.data.store import from_samples
 from pacpfl.data.tables.columns import Column, Schema
+from pacpfl.data.tables.read import read_features, schema_of
 from pacpfl.defaults import defaults, scaling
 from pacpfl.engine import runtime
 from pacpfl.engine.simulate import train
@@ -99,6 +102,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     batch: int | str | None = key("auto", "b: rows of a client in one round; None is all")
     clients_per_round: int | str | None = key("auto", "c: clients in one round; None is all")
     weights: str = "uniform"
+    group_column: str | int | None = key(
+        None, "the column of X that names the client, by name or number; it may hold text"
+    )
     standardize: str = key(
         "auto",
         "whether rows are scaled by the statistics of each client, of all clients, or not",
@@ -133,10 +139,13 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like of shape (n_samples, n_features)
             The rows of all clients. Columns of true and false keep their unit; all others are scaled.
+            A data frame may hold text, and gaps: they are read as `pacpfl fit` reads a table, text as
+            categories, gaps filled by medians.
         y : array-like of shape (n_samples,)
             Their targets: numbers, or for the classifier labels, text or numbers.
         groups : array-like of shape (n_samples,), optional
-            The client of every row, by text or numbers; without, all rows are one client's.
+            The client of every row, by text or numbers; needless with `group_column`. Without either
+            all rows are one client's, and a warning says so.
 
         Returns
         -------
@@ -144,11 +153,20 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         """
         for name in ("standardize", "unseen_groups"):
             convert(type(self), name, getattr(self, name), type(self).__name__)
-        x, targets = self._checked(X, y, first=True)
+        X, groups = self._apart(X, groups)
+        if groups is None:
+            warnings.warn(
+                f"{type(self).__name__} is fitted without groups: all rows are one client's, and nothing "
+                "is shared; give groups, or name the column of clients with group_column.",
+                stacklevel=2,
+            )
+        self._reading = reading_of(X)
+        x, targets = self._checked(self._read(X), y, first=True)
         self.grouped_ = groups is not None
         rows = {EVERYBODY: np.arange(len(x))} if groups is None else rows_of(groups, len(x))
         samples = {name: Samples(x[own], targets[own]) for name, own in rows.items()}
-        schema = Schema(self._columns(X, x.shape[1]), "y", self._class_names())
+        gaps = "error" if self._reading is None else self._reading.missing
+        schema = Schema(self._columns(X, x.shape[1]), "y", self._class_names(), missing=gaps)
         form = schema.form._replace(clients=len(samples), sizes=tuple(map(len, samples.values())))
         self.standardize_ = self.standardize
         if self.standardize == "auto":
@@ -166,6 +184,31 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self._set(shared, models, set(samples), units)
         return self
 
+    def _apart(self, X: Any, groups: ArrayLike | None = None) -> tuple[Any, ArrayLike | None]:
+        """Return X without the column of clients, if there is one, and the client of every row."""
+        if self.group_column is None:
+            return X, groups
+        rest, own = taken_out(X, self.group_column)
+        return rest, own if groups is None else groups
+
+    def _read(self, X: Any) -> Any:
+        """Return a frame with text or gaps as features, as the command line reads it; all else as it is."""
+        known = self._reading
+        if known is None or not {column.name for column in known.columns} <= {
+            *getattr(X, "columns", ())
+        }:
+            return X
+        return pd.DataFrame(read_features(X, known), columns=list(known.features))
+
+    def _own(self, X: Any, group: Name | None) -> tuple[Any, Name]:
+        """Return features of one client's rows and its name: as given, or as the column of clients says."""
+        X, groups = self._apart(X)
+        if group is None and groups is not None:
+            group, *others = rows_of(groups, len(groups))  # type: ignore[arg-type]
+            if others:
+                raise InputError(f"X holds rows of {1 + len(others)} clients; give those of one.")
+        return self._read(X), EVERYBODY if group is None else client_name(group)
+
     def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and their targets in numbers; where not `first`, checked against what was fitted."""
         raise NotImplementedError
@@ -174,6 +217,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         return None
 
     def _columns(self, X: object, width: int) -> tuple[Column, ...]:
+        if self._reading is not None:
+            return self._reading.columns
         names = getattr(self, "feature_names_in_", [f"x{number}" for number in range(width)])
         types = getattr(X, "dtypes", [getattr(X, "dtype", None)] * width)  # of a frame, of an array
         kinds = ["boolean" if str(t).lower() in ("bool", "boolean") else "number" for t in types]
@@ -260,7 +305,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return list(self._owners)
 
-    def personalize(self, X: ArrayLike, y: ArrayLike, group: Name) -> Self:
+    def personalize(self, X: ArrayLike, y: ArrayLike, group: Name | None = None) -> Self:
         """Give a client who took no part in the training its own model, from its rows alone.
 
         The particles stay as they are: nothing about the client leaves it.
@@ -269,15 +314,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         X, y : array-like
             The client's rows and their targets.
-        group : str or int
-            The client's name.
+        group : str or int, optional
+            The client's name; needless with `group_column`.
 
         Returns
         -------
         self
         """
         check_is_fitted(self)
-        group = client_name(group)
+        X, group = self._own(X, group)
         if group in self._owners:
             raise InputError(
                 f"Client {group!r} has a model already; add rows to it with update, or forget it first."
@@ -286,21 +331,22 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self._owners[group] = ClientModel.condition(self._shared, group, *rows)
         return self
 
-    def update(self, X: ArrayLike, y: ArrayLike, group: Name = EVERYBODY) -> Self:
+    def update(self, X: ArrayLike, y: ArrayLike, group: Name | None = None) -> Self:
         """Add rows to what a client knows. Its units stay those of its first rows.
 
         Parameters
         ----------
         X, y : array-like
             More rows of the client and their targets.
-        group : str or int
-            The client's name; needless where all rows are one client's.
+        group : str or int, optional
+            The client's name; needless with `group_column`, and where all rows are one client's.
 
         Returns
         -------
         self
         """
-        group = self._known(group)
+        X, name = self._own(X, group)
+        group = self._known(name)
         self._owners[group] = self._owners[group].extend(*self._checked(X, y, first=False))
         return self
 
@@ -359,6 +405,26 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         """
         return float(self._metric(y, self.predict(X, groups), sample_weight=sample_weight))
 
+    def measure(self, X: ArrayLike, y: ArrayLike, group: Name | None = None) -> dict[str, float]:
+        """Return how good and how honest a client's model is on rows it has not seen.
+
+        Parameters
+        ----------
+        X, y : array-like
+            Rows of the client and their targets; of a number at least two.
+        group : str or int, optional
+            The client's name; needless with `group_column`, and where all rows are one client's.
+
+        Returns
+        -------
+        dict
+            The measures of `pacpfl evaluate`, in the target's units: of a number `rmse`, `nll`,
+            `coverage_90` and others.
+        """
+        check_is_fitted(self)
+        X, name = self._own(X, group)
+        return self._model(self._known(name)).measure(*self._checked(X, y, first=False))
+
     def _model(self, name: Name | None) -> ClientModel:
         """Return a client's model, and let go of the ones that were not asked for long."""
         if name is None:
@@ -376,7 +442,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> np.ndarray:
         """Answer a question at every row, by the model of its client; rows are last."""
         check_is_fitted(self)
-        x = validate_data(self, X, reset=False, dtype=np.float64)
+        X, groups = self._apart(X, groups)
+        x = validate_data(self, self._read(X), reset=False, dtype=np.float64)
         rows = self._rows(groups, len(x))
         answers = [
             self._model(name).ask(question, x[own], *arguments) for name, own in rows.items()
@@ -523,7 +590,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         path : path-like
             The file. That of a training (prior.safetensors) has no clients yet: `personalize` adds them.
-            Features are as the command line encodes them: `feature_names_in_` tells which.
+            A data frame with the columns of its table is read as the command line reads it.
 
         Returns
         -------
@@ -545,6 +612,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if schema.classes is not None:
             named = header.get("classes", schema.classes)
             self.classes_ = np.array(named, header.get("classes_dtype"))
+        read = any(c.median is not None or c.kind in ("category", "date") for c in schema.columns)
+        self._reading = schema if read else None
         units = shared.scaler or fit_units(schema, [], "none")
         if "prior_units" in saved.arrays:
             moments, target = (saved.arrays.pop(f"prior_{name}") for name in ("units", "target"))
@@ -619,6 +688,34 @@ def client_name(value: object) -> Name:
             "those of groups.astype(str), and leave none out."
         )
     return value
+
+
+def taken_out(X: Any, column: str | int) -> tuple[Any, np.ndarray]:
+    """Return a table without one of its columns, and that column."""
+    if hasattr(X, "columns"):
+        names = list(X.columns)
+        at = names.index(column) if column in names else column
+    else:
+        X = X if hasattr(X, "ndim") else np.asarray(X, object)
+        names, at = list(range(X.shape[1] if X.ndim == 2 else 0)), column
+    if isinstance(at, str) or not -len(names) <= at < len(names):
+        raise InputError(
+            f"X has no column {column!r}, which group_column names; it has "
+            f"{', '.join(map(str, names[:6])) or 'no columns'}."
+        )
+    if not hasattr(X, "columns"):
+        return np.delete(X, at, axis=1), X[:, at]
+    name = names[at]
+    return X[[other for other in names if other != name]], np.asarray(X[name], object)
+
+
+def reading_of(X: Any) -> Schema | None:
+    """Return how a data frame with text or gaps is read; None for numbers without gaps."""
+    if not hasattr(X, "columns"):
+        return None
+    frame = pd.DataFrame({str(n): np.asarray(X[n]) for n in X.columns})
+    plain = all(frame[name].dtype.kind in "biuf" for name in frame)
+    return None if plain and not frame.isna().any(axis=None) else schema_of(X)
 
 
 def rows_of(groups: ArrayLike, count: int) -> dict[Name, np.ndarray]:

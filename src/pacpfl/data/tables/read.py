@@ -400,6 +400,32 @@ def _with_medians(schema: Schema, x: np.ndarray) -> Schema:
     return replace(schema, columns=tuple(columns))
 
 
+def schema_of(frame: Any) -> Schema:
+    """Return what the columns of a data frame hold, its gaps to be filled; dates are left out."""
+    (table,) = open_tables(frame)
+    (chunk,) = table.chunks(len(frame))
+    columns = []
+    for name in table.columns:
+        evidence = Evidence(name)
+        evidence.add(chunk)
+        if evidence.kind != "date":
+            kind = kind_for_learning(evidence)
+            words = set(read_texts(chunk.frame[name])) - {""} if kind == "category" else ()
+            columns.append(Column(name, kind, tuple(sorted(words))))
+    if not columns:
+        raise InputError("No column is left to learn from: all hold dates; add one.")
+    schema = Schema(tuple(columns), "y", missing="impute")
+    return _with_medians(schema, schema.encode(chunk)[0])
+
+
+def read_features(frame: Any, schema: Schema) -> np.ndarray:
+    """Return the features of a data frame as `schema` reads them, its gaps filled where it fills them."""
+    (table,) = open_tables(frame)
+    (chunk,) = table.chunks(len(frame))
+    x = schema.encode(chunk)[0]
+    return schema.impute(x) if schema.missing == "impute" else x
+
+
 @dataclass(frozen=True)
 class Rows:
     """One client's rows, read with the schema of a model: to personalise, to extend, to predict."""
