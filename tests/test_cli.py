@@ -342,7 +342,21 @@ def test_targets_that_are_no_numbers_name_client_and_column(tmp_path: Path) -> N
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("[!.]*") if p.is_file()
+    }
+
+
+@pytest.mark.parametrize("error", [
+    OSError(5, "Input/output error", "disk"), MemoryError(), RecursionError("deep"), OverflowError("big")
+])  # fmt: skip
+def test_what_a_machine_can_do_ends_in_one_sentence(error, tmp_path, monkeypatch):
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pacpfl.privacy.ledger.read_ledger", failing)
+    words = ["disk: Input/output error"] if isinstance(error, OSError) else [";"]
+    assert_one_sentence(called("privacy", str(tmp_path)), *words)
 
 
 def test_a_damaged_checkpoint_is_named_and_left_alone(finished: Finished, tmp_path: Path) -> None:
@@ -366,7 +380,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(finished: Finished, tmp_path: Pa
     out = tmp_path / "out"
     last = ended.errors.splitlines(keepends=True)[-1]  # those before it tell how far training was
     assert_one_sentence(ended._replace(errors=last), str(Path("out") / "checkpoint.safetensors"))
-    assert {path.name for path in out.iterdir()} == {"config.toml", "checkpoint.safetensors"}
+    kept = {"config.toml", "checkpoint.safetensors", "checkpoint.before.safetensors", ".lock"}
+    assert {path.name for path in out.iterdir()} == kept
     with safe_open(out / "checkpoint.safetensors", framework="numpy") as file:
         reached = int(file.metadata()["round"])
     assert 0 < reached < ROUNDS and reached % 5 == 0

@@ -149,6 +149,45 @@ def test_a_link_in_the_place_of_the_file_is_replaced_itself(path: Path) -> None:
     assert path.read_bytes() == b"content" and not path.is_symlink()
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_neither_replaced_nor_written_to(path: Path, linked: bool) -> None:
+    """A pipe stands for devices: root's `--out /dev/full` would put a file in its place."""
+    path.parent.mkdir()
+    pipe = path.with_name("pipe") if linked else path
+    os.mkfifo(pipe)
+    if linked:
+        path.symlink_to(pipe)
+    refused(lambda: files.write(path, b"content"), "is no file")
+    refused(lambda: files.append_line(path, {}), "is no file")
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and path.is_symlink() == linked
+    path.unlink()
+    path.symlink_to(path.with_name("victim"))
+    path.with_name("victim").write_bytes(b"precious")
+    refused(lambda: files.append_line(path, {}), "symbolic links")
+    assert path.read_bytes() == b"precious"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from pacpfl import files
+with files.locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_written_by_one_process_and_the_other_told_by_whom(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        refused(lambda: files.locked(folder).__enter__(), f"written by process {holder.pid} of")
+        holder.kill()  # by the system, with the lock held
+    with files.locked(folder), files.locked(folder / ".." / "run"):
+        assert f"process {os.getpid()} of" in (folder / files.LOCK).read_text()
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_every_file_has_the_mode_that_the_umask_leaves(path, umask, mask):
     umask(mask)

@@ -2,21 +2,27 @@
 
 A file is written under a random name of its own beside its place, synced, and only then renamed: a
 process that is killed, a full disk and two writers at once leave the old file or a new one, never a
-half. What is read back (arrays, JSON) is checked, and what is wrong with it is told in one sentence.
+half. Devices and pipes are never replaced, links never followed. What is read back (arrays, JSON) is
+checked, and what is wrong with it is told in one sentence.
 """
 
 from __future__ import annotations
 
+import fcntl
+import getpass
 import glob
 import hashlib
 import json
 import math
 import os
 import secrets
+import shutil
+import stat
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +36,8 @@ Facts = dict[str, Any]  # a JSON object
 
 LEFTOVER_SECONDS = 3600.0  # no write takes as long, so what is older belongs to nobody
 MAKE_ROOM = "make room or choose another folder"
+LOCK = ".lock"  # in a folder: held by the process that writes it, which it names
+_held: set[Path] = set()  # folders that this process has locked
 
 
 def write(path: Path, content: bytes, private: bool = False) -> None:
@@ -48,6 +56,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     Without `private` the mode is what the umask leaves of 0666, as with `open`. A link that somebody
     planted where the temporary file goes is not followed, because that file must be new.
     """
+    check_regular(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     remedy = f"{MAKE_ROOM}, and start again: what was there before is intact"
@@ -65,6 +74,75 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse to write where a device, a pipe or a link to one is: root would replace it."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path} is there and is no file; choose another name.")
+
+
+def append(path: Path, private: bool = False) -> BinaryIO:
+    """Open a file to append to and to read; a new one has its mode as in `replacing`."""
+    check_regular(path)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.fdopen(os.open(path, flags, 0o600 if private else 0o666), "a+b")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made, for this process; another one is told who holds it."""
+    with explained(f"{folder} cannot be written", "choose another --out", OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder.resolve()
+        if place in _held:
+            yield
+            return
+        file = append(folder / LOCK, private=True)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read(200).decode(errors="replace").strip() or "another process"
+            raise InputError(
+                f"{folder} is being written by {holder}; wait until it has ended, or choose another "
+                "--out."
+            ) from None
+        file.truncate(0)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        with suppress(OSError):  # a full disk: the lock holds without a name
+            file.write(f"process {os.getpid()} of {_user()} since {since}\n".encode())
+            file.flush()
+        _held.add(place)
+        try:
+            yield
+        finally:
+            _held.discard(place)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        return f"user {os.getuid()}"
+
+
+def keep(path: Path, before: Path) -> None:
+    """Keep what a file holds under a second name, also while the file itself is written anew."""
+    check_regular(path)
+    temporary = before.with_name(f".{before.name}.{secrets.token_hex(8)}.partial")
+    with explained(f"{before} could not be written", MAKE_ROOM, OSError):
+        try:
+            os.link(path, temporary, follow_symlinks=False)
+        except OSError:  # file systems without hard links
+            shutil.copyfile(path, temporary, follow_symlinks=False)
+        os.replace(temporary, before)
+
+
+class Damaged(InputError):
+    """A file does not hold what was saved in it."""
 
 
 def save_arrays(
@@ -109,10 +187,10 @@ def load_arrays(path: Path, kind: str, remedy: str) -> tuple[dict[str, np.ndarra
     return arrays, about
 
 
-def damaged(path: Path, why: Exception | str, remedy: str) -> InputError:
+def damaged(path: Path, why: Exception | str, remedy: str) -> Damaged:
     """Return the error that says that a file does not hold what it should, and why."""
     words = why if isinstance(why, str) else reason(why)
-    return InputError(f"{path} is damaged ({words}); {remedy}.")
+    return Damaged(f"{path} is damaged ({words}); {remedy}.")
 
 
 def write_json(path: Path, value: Any, private: bool = False) -> None:
@@ -153,7 +231,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def append_line(path: Path, entry: Mapping[str, Any]) -> None:
+def append_line(path: Path, entry: Mapping[str, Any], private: bool = False) -> None:
     """Append one JSON object to a file of lines; it is on the disk when this returns.
 
     A last line that was cut off, when a process was killed while it wrote, is removed first.
@@ -161,7 +239,7 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
     with explained(f"{path} could not be written", MAKE_ROOM, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
-        with open(path, "a+b") as file:
+        with append(path, private) as file:
             _cut_half_line(file)
             file.write(json.dumps(finite(entry)).encode() + b"\n")
             file.flush()

@@ -25,6 +25,7 @@ from pacpfl import files, metrics
 from pacpfl.config import Config
 from pacpfl.engine import runtime
 from pacpfl.engine.evaluate import Evaluation
+from pacpfl.engine.training import before
 from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts
 from pacpfl.methods.registry import entries, named
@@ -94,7 +95,9 @@ class RunFolder:
         for name in FILES:
             (self.path / name).unlink(missing_ok=True)
         for method in entries():
-            self.checkpoint(method).unlink(missing_ok=True)
+            own = self.checkpoint(method)
+            for path in (own, before(own), own.with_suffix(".damaged")):
+                path.unlink(missing_ok=True)
         start_over(self.ledger)
 
     def prepare(self, config: Config) -> None:
@@ -102,8 +105,8 @@ class RunFolder:
         path = self.path / "config.toml"
         make_folder(self.path)
         if path.exists():
-            before = configuration.load_file(path)
-            if configuration.identity(before) != configuration.identity(config):
+            earlier = configuration.load_file(path)
+            if configuration.identity(earlier) != configuration.identity(config):
                 raise InputError(
                     f"{self.path} holds a run with another configuration; choose another folder with "
                     "--out, or start over with --fresh."
@@ -126,7 +129,7 @@ class RunFolder:
         files.write(out / "clients.csv", client_rows(federation, results).encode())
         arrays = figure_arrays(federation, results, rows=not config.privacy.sealed)
         whole = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
-        files.write(out / "arrays.safetensors", save(whole))
+        files.write(out / "arrays.safetensors", save(whole), private=True)
         samples = [len(client.train) for client in federation.existing]
         record = {
             "dataset": config.data.name,

@@ -26,7 +26,7 @@ from pacpfl.engine.runtime import compiled_once
 from pacpfl.engine.simulate import Progress, train
 from pacpfl.engine.training import Saving, Secrecy, keep_secret, load_checkpoint
 from pacpfl.errors import InputError, Interrupted
-from pacpfl.files import Facts
+from pacpfl.files import Facts, locked
 from pacpfl.folder import AGAIN, Arrays, MethodResult, RunFolder
 from pacpfl.methods.base import Method
 from pacpfl.methods.pacpfl import PACPFL, State
@@ -70,15 +70,16 @@ def run(
     federation = build_federation(config)
     store = from_clients(federation.existing, roomy=federation.classes is not None)
     name = run_identity(config, store)
-    folder = RunFolder(out)
-    folder.prepare(config)
-    started = datetime.now(UTC)
-    results, often = {}, (config.run.checkpoint_rounds, config.run.checkpoint_minutes)
-    for method in config.run.methods:
-        saving = Saving(folder.checkpoint(method), name, *often)
-        own = config if method == "pacpfl" else others or config
-        results[method] = run_method(method, own, federation, store, watcher, saving)
-    folder.write(config, federation, results, started, about)
+    folder, results = RunFolder(out), {}
+    with locked(out):
+        folder.prepare(config)
+        started = datetime.now(UTC)
+        often = config.run.checkpoint_rounds, config.run.checkpoint_minutes
+        for method in config.run.methods:
+            saving = Saving(folder.checkpoint(method), name, *often)
+            own = config if method == "pacpfl" else others or config
+            results[method] = run_method(method, own, federation, store, watcher, saving)
+        folder.write(config, federation, results, started, about)
     return results
 
 

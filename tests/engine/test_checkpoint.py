@@ -66,6 +66,25 @@ def test_other_files_are_refused(path: Path) -> None:
     assert "shapes" in refused(path)
 
 
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(path: Path) -> None:
+    template = make().state
+    save_checkpoint(path, make(3), "me")
+    save_checkpoint(path, make(6), "me")
+    path.write_bytes(path.read_bytes()[:-8] + bytes(8))
+    for _ in range(2):  # also when it is asked again
+        back = load_checkpoint(path, template, "me")
+        assert back is not None and back.round == 3
+    assert path.with_suffix(".damaged").is_file()
+    save_checkpoint(path, make(9), "me")
+    path.write_bytes(b"nothing")
+    back = load_checkpoint(path, template, "me")
+    assert back is not None and back.round == 3, "a damaged one is never kept as the one before"
+    for one in path.parent.glob("checkpoint*.safetensors"):
+        assert one.stat().st_mode & 0o077 == 0
+        one.write_bytes(b"nothing")
+    refused(path)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -91,7 +91,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     assert "same command goes on" in errors and "Traceback" not in errors
     assert f"round {saved[3]} of {ROUNDS}" in errors
     left = {path.name for path in out.iterdir()}
-    assert left == {"config.toml", "checkpoint.safetensors"}, "no results before the end"
+    kept = {"config.toml", "checkpoint.safetensors", "checkpoint.before.safetensors", ".lock"}
+    assert left == kept, "no results before the end"
     code, _, errors = finish(start(out, programs))
     assert (code, errors) == (0, "")
     return whole, out

@@ -13,6 +13,7 @@ import optax
 import pytest
 from toys import StatelessToy, Toy
 
+from pacpfl import files
 from pacpfl.config import Config
 from pacpfl.errors import InputError
 from pacpfl.files import append_line
@@ -21,7 +22,7 @@ from pacpfl.methods.transforms import Carried, Compressed, decode, decoded, enco
 from pacpfl.priors.gp import GPPrior, GPSettings
 from pacpfl.run import Watcher
 from pacpfl.sites import participation, wire
-from pacpfl.sites.kits import EXECUTOR, write_job
+from pacpfl.sites.kits import EXECUTOR, shorten_log, write_job
 from pacpfl.sites.participation import Seat, Watch, read
 from pacpfl.sites.runs import _memories, train_at_sites
 from pacpfl.sites.states import Memories
@@ -218,6 +219,19 @@ def test_small_updates_travel_as_they_are() -> None:
 
 
 # --- job and supervision
+
+
+def test_a_long_log_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "output.txt"
+    with files.append(log) as writer:
+        writer.write(b"old" * 100)
+        writer.flush()
+        shorten_log(log, most=299)
+        writer.write(b"new")
+        writer.flush()
+        shorten_log(log, most=299)
+    assert (tmp_path / "output.1.txt").read_bytes() == b"old" * 100
+    assert log.read_bytes() == b"new"
 
 
 def test_a_job_carries_no_code_and_no_command(

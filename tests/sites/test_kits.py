@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 from authority import Authority
 from deployment import ADMIN, Deployment
@@ -131,6 +132,14 @@ def test_a_certificate_that_ends_is_told_in_time(kits: Path, tmp_path: Path) -> 
     certificate.write_text(authority.passport("anybody", days=-1).certificate)
     with pytest.raises(InputError, match=r"ended on .*; renew the kit"):
         pacpfl("sites", "status", "--kit", str(kit))
+
+
+def test_the_server_listens_on_no_other_device_than_its_host_names(deployment: Deployment) -> None:
+    process = psutil.Process(deployment.processes["server"].pid)
+    every = [process, *process.children(recursive=True)]
+    found = [c.laddr for p in every for c in p.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert deployment.port in {address.port for address in found}
+    assert {address.ip for address in found} == {"127.0.0.1"}
 
 
 def test_a_renewed_kit_connects(deployment: Deployment) -> None:

@@ -18,7 +18,7 @@ from pacpfl.cli.predict import evaluate, personalize, predict, update
 from pacpfl.cli.run import certify, download, privacy, report, run
 from pacpfl.cli.sites import GROUPS
 from pacpfl.cli.tune import tune
-from pacpfl.errors import InputError, Interrupted
+from pacpfl.errors import InputError, Interrupted, reason
 
 INTRODUCTION = """Personalised federated learning with honest uncertainty.
 
@@ -105,6 +105,15 @@ for group in GROUPS:
     app.add_typer(group, rich_help_panel="Sites")
 
 
+# What a machine or a file can do to any command, and the way out.
+BEYOND: dict[type[Exception], str] = {
+    OSError: "mend that, and start the same command again",
+    MemoryError: "give fewer rows or clients, or take a machine with more memory",
+    RecursionError: "something given is nested too deeply; make it flat",
+    OverflowError: "a number given is too large; make it smaller",
+}
+
+
 def main() -> None:
     # Figures are drawn into files, whatever screen or notebook the shell was set up for.
     os.environ["MPLBACKEND"] = "agg"
@@ -113,8 +122,16 @@ def main() -> None:
     except InputError as error:
         say(f"pacpfl: {error}")
         sys.exit(2)
-    except Interrupted as reason:
-        say(f"Saved: {reason}. The same command goes on from there.")
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except tuple(BEYOND) as error:
+        way_out = next(words for kind, words in BEYOND.items() if isinstance(error, kind))
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        say(f"pacpfl: {where}{reason(error)}; {way_out}.")
+        sys.exit(2)
+    except Interrupted as why:
+        say(f"Saved: {why}. The same command goes on from there.")
         sys.exit(130)
     except KeyboardInterrupt:
         console.print("Stopped.")

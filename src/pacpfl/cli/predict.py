@@ -115,7 +115,8 @@ def predict(
     else:
         whom = f"{len(answers)} clients"
     csv = ending == ".csv"
-    files.write(out, table.to_csv(index=False).encode() if csv else table.to_parquet(index=False))
+    content = table.to_csv(index=False).encode() if csv else table.to_parquet(index=False)
+    files.write(out, content, private=True)
     print(f"{len(table)} predictions of {target} for {whom}: {out}")
 
 

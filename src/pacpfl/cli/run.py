@@ -28,6 +28,7 @@ from pacpfl.cli.common import (
 )
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
+from pacpfl.files import locked
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
@@ -115,13 +116,14 @@ def run(
         from pacpfl.report.track import tracked
 
     runtime.configure(chosen.run.precision)
-    if fresh:
-        clear(folder)
     with (
+        locked(folder),
         watching(console) as watcher,
         tracked(track or [], folder, chosen, watcher) as tracking,
     ):
         watcher = tracking.watcher
+        if fresh:
+            clear(folder)
         if engine == "flare":
             left = run_across(chosen, folder, kit, watcher, fresh, demonstration)
             if left is None:

@@ -111,11 +111,11 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
     """Run on tables; the folder also gets what new clients and owners of units need."""
     default = request.config
     runtime.configure(default.run.precision)
-    if fresh:
-        clear(folder)
     for notice in load_own(default.tables, default.seed).notices:
         say(notice)
-    with watching(console) as watcher:
+    with files.locked(folder), watching(console) as watcher:
+        if fresh:
+            clear(folder)
         config, about = race(request, folder, watcher)
         results = study.run(config, folder, watcher, default, about)
         watcher.stage("writing the folder")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -110,7 +110,8 @@ class Training:
     saving: Saving | None = None
     secrecy: Secrecy | None = None
     done: int = 0
-    saved: int = 0  # rounds of the last checkpoint
+    saved: int = 0  # rounds of the last checkpoint,
+    kept: int = 0  # and of the one before it
     position: str | None = None  # in the ledger, as that checkpoint says; None: there is none
     _curves: dict[str, list[np.ndarray]] = field(default_factory=dict)
     _saved_at: float = field(default_factory=time.monotonic)
@@ -177,7 +178,7 @@ class Training:
         position = "" if ledger is None else ledger.position
         here = Checkpoint(self.done, self.states, self.history, position)
         save_checkpoint(self.saving.path, here, self.saving.identity)
-        self.saved, self._saved_at = self.done, time.monotonic()
+        self.kept, self.saved, self._saved_at = self.saved, self.done, time.monotonic()
 
 
 def play(
@@ -217,17 +218,34 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, identity: str) -> None:
     about = {"identity": identity, "round": str(checkpoint.round)}
     if checkpoint.ledger:
         about["ledger"] = checkpoint.ledger
-    files.save_arrays(path, KIND, arrays, about)
+    if path.exists():
+        files.keep(path, before(path))
+    files.save_arrays(path, KIND, arrays, about, private=True)
+
+
+def before(path: Path) -> Path:
+    """Return where the checkpoint is that was saved before this one; each says itself what it holds."""
+    return path.with_suffix(f".before{path.suffix}")
 
 
 def load_checkpoint(path: Path, template: States, identity: str) -> Checkpoint | None:
     """Return the checkpoint, or None where there is none.
 
-    One that is damaged, of another configuration, or of other arrays than `template` is refused.
+    Where it is damaged, the one before it is returned, and the damaged one gets another name. One of
+    another configuration or of other arrays than `template` is refused.
     """
     if not path.exists():
         return None
-    arrays, about = files.load_arrays(path, KIND, REMEDY)
+    try:
+        arrays, about = files.load_arrays(path, KIND, REMEDY)
+    except files.Damaged as error:
+        try:
+            arrays, about = files.load_arrays(before(path), KIND, REMEDY)
+        except InputError:
+            raise error from None
+        with suppress(OSError, InputError):  # who may only read goes on from the older one as well
+            path.replace(path.with_suffix(".damaged"))
+            files.keep(before(path), path)
     names = [name for name in arrays if name.startswith(HISTORY)]
     history = {name.removeprefix(HISTORY): arrays.pop(name) for name in names}
     expected = _named(template)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pacpfl.errors import InputError, explained
-from pacpfl.files import Facts, append_line, damaged, read_lines, sync_folder
+from pacpfl.files import Facts, append, append_line, damaged, read_lines, sync_folder
 from pacpfl.privacy.accounting import Plan, PrivacySettings, Spent, epsilon_spent, together
 
 FILE = "privacy.jsonl"
@@ -87,7 +87,7 @@ def open_ledger(path: Path, plan: Plan, identity: str, private: bool) -> Ledger:
     """Open the ledger: the last run in it goes on if it is this one, else a new one begins."""
     new = not path.exists()
     with explained(f"{path} cannot be written", "choose another folder with --out", OSError):
-        file = open(path, "ab")  # noqa: SIM115 - locked as long as the run
+        file = append(path)  # locked as long as the run
     try:
         ledger = _taken(file, path)
         if new:
@@ -122,7 +122,7 @@ def start_over(path: Path) -> int:
     """
     known = read_ledger(path)
     if known:
-        with open(path, "ab") as file:
+        with append(path) as file:
             _taken(file, path)._append({"kind": "fresh"})
     return len(known)
 

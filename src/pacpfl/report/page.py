@@ -49,9 +49,9 @@ def write_report(run_dir: Path) -> Path:
     page = render(run, drawn)
     target = run_dir / "report.html"
     for figure in drawn:
-        files.write(run_dir / "figures" / f"{figure.name}.png", figure.png)
-        files.write(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode())
-    files.write(target, page.encode())
+        files.write(run_dir / "figures" / f"{figure.name}.png", figure.png, private=True)
+        files.write(run_dir / "figures" / f"{figure.name}.svg", figure.svg.encode(), private=True)
+    files.write(target, page.encode(), private=True)
     return target
 
 

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ SEEN_SECONDS = 30  # a site that was not heard of for so long is gone
 DENIED = ("shell_commands", "byoc", "clone_job", "server-predeployed-flwr")
 ALLOWED = ("submit_job", "manage_job", "download_job", "view")
 LOG = "output.txt"
+LONGEST_LOG, LOOK_SECONDS = 10**7, 60.0  # bytes of output.txt, and how often that is looked at
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds before a process that died is started again
 STEADY = 60.0  # seconds after which a process counts as running well
 WANTED = {"server": "the server's", "site": "a site's", "admin": "the administrator's"}
@@ -140,16 +142,20 @@ def _description(project: Project, extra: tuple[str, ...]) -> Facts:
         "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
         "static_file.StaticFileBuilder": {"config_folder": "config"},
         "cert.CertBuilder": {"root_valid_days": 3650},
-        "signature.SignatureBuilder": {},
     }
     place = "nvflare.lighter.impl"
+    built = [{"path": f"{place}.{n}", "args": args} for n, args in builders.items()]
+    built += [
+        {"path": "pacpfl.sites.loopback.Loopback", "args": {}},
+        {"path": f"{place}.signature.SignatureBuilder", "args": {}},
+    ]
     return {
         "api_version": 3,
         "name": project.name,
         "description": "pacpfl",
         "gen_scripts": False,
         "participants": [server, *sites, admin],
-        "builders": [{"path": f"{place}.{n}", "args": args} for n, args in builders.items()],
+        "builders": built,
     }
 
 
@@ -237,7 +243,7 @@ def keep_running(kit: Path, role: str, say: Callable[[str], None], **environment
     try:
         while True:
             began = time.monotonic()
-            with open(kit / LOG, "ab") as log:
+            with files.append(kit / LOG, private=True) as log:
                 child = subprocess.Popen(
                     arguments,
                     stdin=subprocess.DEVNULL,
@@ -246,7 +252,10 @@ def keep_running(kit: Path, role: str, say: Callable[[str], None], **environment
                     env={**os.environ, **environment},
                 )
             files.write(kit / "process.pid", str(child.pid).encode())
-            child.wait()
+            while child.poll() is None:
+                shorten_log(kit / LOG)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(LOOK_SECONDS)
             wait = FIRST_WAIT if time.monotonic() - began > STEADY else min(2 * wait, LONGEST_WAIT)
             say(f"It ended with code {child.returncode}, see {kit / LOG}; again in {wait:.0f} s.")
             time.sleep(wait)
@@ -256,6 +265,16 @@ def keep_running(kit: Path, role: str, say: Callable[[str], None], **environment
         if child is not None:
             child.terminate()
             child.wait()
+
+
+def shorten_log(path: Path, most: int = LONGEST_LOG) -> None:
+    """Move what a long log holds to a second file, and begin it anew.
+
+    It is emptied, not renamed: a process that writes it goes on at its new end.
+    """
+    if path.is_file() and path.stat().st_size > most:
+        shutil.copyfile(path, path.with_suffix(".1.txt"), follow_symlinks=False)
+        os.truncate(path, 0)
 
 
 def write_job(folder: Path, run_folder: Path, run: str, segment: int, sites: list[str]) -> Path:

@@ -148,4 +148,4 @@ class Tally:
 def note_refusal(folder: Path, reason: str, asked: Facts) -> None:
     """Append a line for the people at the site: when, what was asked, why not."""
     entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "reason": reason, **asked}
-    files.append_line(folder / REFUSALS, entry)
+    files.append_line(folder / REFUSALS, entry, private=True)  # it may quote the data

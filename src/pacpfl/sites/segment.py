@@ -369,7 +369,7 @@ class AtSites:
             site: [[i - self.seats[site].first, self.after.get(i, NEVER)] for i in own]
             for site, own in numbers.items()
         }
-        about: Facts = {"round": number, "saved": self.training.saved, "take": take}
+        about: Facts = {"round": number, "saved": self.training.kept, "take": take}
 
         def read(reply: Reply, said: Facts) -> PyTree:
             if said.get("round") != number:

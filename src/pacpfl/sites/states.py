@@ -25,7 +25,7 @@ NEVER = -1  # the round of a client that has not taken part yet
 
 
 def save_tree(path: Path, tree: PyTree) -> None:
-    files.save_arrays(path, KIND, to_wire(tree))
+    files.save_arrays(path, KIND, to_wire(tree), private=True)
 
 
 def load_tree(path: Path, template: PyTree) -> PyTree:
