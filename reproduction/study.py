@@ -36,7 +36,7 @@ from pacpfl.config import SECTIONS, Config, identity, load, override
 from pacpfl.data.settings import CLASSIFICATION
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine import runtime
-from pacpfl.engine.evaluate import Evaluation
+from pacpfl.engine.measure import Evaluation
 from pacpfl.errors import InputError
 from pacpfl.files import append_line, read_lines
 from pacpfl.folder import MethodResult, summarise

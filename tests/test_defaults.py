@@ -12,7 +12,7 @@ import pytest
 
 from pacpfl import PACPFLClassifier, PACPFLRegressor
 from pacpfl import race as racing
-from pacpfl.cli import tables
+from pacpfl.cli import training
 from pacpfl.cli.tables import Request, propose, reasons
 from pacpfl.client import ClientModel, shared_of_run
 from pacpfl.config import Config
@@ -153,11 +153,11 @@ def test_command_line_and_estimators_run_the_same_race(
     monkeypatch.setattr(racing, "LEGS", {25: 2, 50: 1})
     monkeypatch.setattr(racing, "CLASS_LEGS", {25: 2, 50: 1})
     config = propose(path).config
-    assert tables.race(Request(config, frozenset({"train.rounds"})), tmp_path, Watcher()) == (
+    assert training.race(Request(config, frozenset({"train.rounds"})), tmp_path, Watcher()) == (
         config,
         {},
     )
-    chosen, about = tables.race(Request(config, frozenset({"train.tau"})), tmp_path, Watcher())
+    chosen, about = training.race(Request(config, frozenset({"train.tau"})), tmp_path, Watcher())
     assert chosen.train.tau == config.train.tau
     assert about["race"]["candidates"] == len(about["race"]["table"]) > 3
     kind, x, y, groups, _ = training_rows(config)
@@ -169,10 +169,10 @@ def test_command_line_and_estimators_run_the_same_race(
         assert getattr(estimator.config_, section) == getattr(chosen, section)
     assert estimator.standardize_ == chosen.data.standardize
     monkeypatch.setattr(racing, "choose", reach)
-    again, _ = tables.race(Request(config, frozenset({"train.tau"})), tmp_path, Watcher())
+    again, _ = training.race(Request(config, frozenset({"train.tau"})), tmp_path, Watcher())
     assert again == chosen
     with pytest.raises(Reached):  # other keys are given: another race
-        tables.race(Request(config, frozenset()), tmp_path, Watcher())
+        training.race(Request(config, frozenset()), tmp_path, Watcher())
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import assert_one_sentence, called
+from patience import patience
 
 from pacpfl.client import ClientModel, Shared, load, no_rows, save
 from pacpfl.config import Config, override
@@ -173,3 +176,39 @@ def test_a_private_run_leaves_no_rows(tmp_path: Path, monkeypatch: pytest.Monkey
     ended = called("predict", "--run", str(folder), "--data", str(data), "--out", str(out))
     assert "personalised from their rows that have a target" in ended.errors
     assert list(pd.read_csv(out)["row"]) == [*range(1, 49, 2)]
+
+
+@pytest.fixture(scope="module")
+def small(shared: Shared, run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the commands about one client read."""
+    folder = tmp_path_factory.mktemp("small")
+    model_of(shared, rows("Genf", 12, 20)).save(folder / "genf.safetensors")
+    pd.concat([rows("Ulm", 9, 10), rows("Bern", 9, 30)]).to_csv(folder / "two.csv", index=False)
+    rows("Genf", 8, 20).to_csv(folder / "genf.csv", index=False)
+    return folder
+
+
+def test_small_things_wait_for_no_compiler(run: Path, small: Path) -> None:
+    """What starts no training imports neither JAX nor what builds on it."""
+    script = (
+        "import sys; from pacpfl import cli\n"
+        "for words in sys.argv[1:]:\n"
+        "    sys.argv = ['pacpfl', *words.split()]\n"
+        "    try: cli.main()\n    except SystemExit as end: assert not end.code, (words, end)\n"
+        "    loaded = {'jax', 'equinox', 'optax', 'matplotlib'} & set(sys.modules)\n"
+        "    assert not loaded, (words, loaded)\n"
+    )
+    lines = (
+        "--version", "--help",
+        f"personalize --run {run} --data genf.csv --out new.safetensors",
+        "predict --model new.safetensors --data genf.csv --out p.csv",
+        f"predict --run {run} --data two.csv --out q.csv",
+        "update --model new.safetensors --data genf.csv",
+        "evaluate --model genf.safetensors --data genf.csv",
+        "init two.csv --out mine.toml --target price --client town", "check mine.toml",
+    )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script, *lines],
+        cwd=small, capture_output=True, text=True, timeout=patience(100),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -10,34 +10,34 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pacpfl import arrays, predictive
 from pacpfl import config as configuration
-from pacpfl import predictive
 from pacpfl.config import Config
 from pacpfl.data.prepare import Scaler, fit_scaler
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.store import round_up
 from pacpfl.data.tables.columns import Schema
 from pacpfl.data.tables.read import load_own
-from pacpfl.engine.evaluate import measure, measure_classes
+from pacpfl.engine.measure import measure, measure_classes
 from pacpfl.errors import InputError, explained
 from pacpfl.files import load_arrays, save_arrays
 from pacpfl.folder import MODELS, SHARED
 from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
-from pacpfl.run import load_run
 from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
+
+if TYPE_CHECKING:
+    import jax
 
 Name = str | int | float | bool
 KIND = "pacpfl-model-2"
@@ -45,13 +45,16 @@ REMEDY = "make it again, with pacpfl fit, pacpfl personalize, or an estimator's 
 LEAST_ROWS = 64  # that are made room for: small tables cost nothing, and share one program
 BLOCKS = (2048, 512, 128)  # rows predicted at once: few sizes, so that few programs are compiled
 ENTRIES = 1 << 25  # of the matrix between training rows and those, over all particles
+PLAIN = (
+    1 << 23
+)  # entries of a client's factors up to which NumPy is done before a compiler has begun
 LARGEST_FACTOR = 8 * 2**30  # bytes of a client's factors: beyond, exact inference is no option
 
 
 class Question(NamedTuple):
     """What is asked of a prediction: an array with rows last, and how it gets the target's units."""
 
-    of: Callable[..., jax.Array]
+    of: Callable[..., Any]
     in_units: Callable[[np.ndarray, Scaler], np.ndarray] = lambda answer, scaler: answer
     usable: Callable[[np.ndarray], np.ndarray] = np.isfinite
 
@@ -64,22 +67,27 @@ class Predicted(NamedTuple):
     quantiles: np.ndarray  # [levels, rows]
 
 
-def _components(prediction: Mixture) -> jax.Array:
+def _components(prediction: Mixture) -> Any:
+    xp = arrays.of(*prediction)
     warps = prediction.warps.T if isinstance(prediction, WarpedPrediction) else ()
     fixed = (part[:, None] for part in (prediction.weights, *warps))
-    weights, *others = (jnp.broadcast_to(part, prediction.means.shape) for part in fixed)
-    return jnp.stack([weights, prediction.means, prediction.stds, *others])
+    weights, *others = (xp.broadcast_to(part, prediction.means.shape) for part in fixed)
+    return xp.stack([weights, prediction.means, prediction.stds, *others])
 
 
 def _components_in_units(answer: np.ndarray, scaler: Scaler) -> np.ndarray:
-    with jax.enable_x64(True):
-        whole = predictive.in_units(mixture(answer), scaler.y_mean, scaler.y_std)
-        return np.asarray(_components(whole))
+    whole = predictive.in_units(mixture(answer), scaler.y_mean, scaler.y_std)
+    return np.asarray(_components(whole))
+
+
+def _moments(prediction: Mixture) -> Any:
+    moments = [predictive.mean(prediction), predictive.std(prediction)]
+    return arrays.of(*moments).stack(moments)
 
 
 # [2, t]: the mixture's mean and standard deviation, noise included.
 MOMENTS = Question(
-    lambda prediction: jnp.stack([predictive.mean(prediction), predictive.std(prediction)]),
+    _moments,
     lambda a, s: np.stack([s.target(a[0]), a[1] * s.y_std]),
 )
 # [q, t], given q levels: where the mixture's distribution function reaches each.
@@ -114,9 +122,16 @@ class Shared:
         """The type of all numbers inside."""
         return self.config.run.dtype
 
-    def precision(self) -> AbstractContextManager[None]:
-        """Compute in the configuration's precision, whatever the caller works in."""
-        return jax.enable_x64(self.dtype is np.float64)
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """Let JAX compute in the configuration's precision, whatever the caller works in."""
+        import jax
+
+        from pacpfl.engine import runtime
+
+        runtime.prepare()
+        with jax.enable_x64(self.dtype is np.float64):
+            yield
 
     def scaler_for(self, samples: Samples) -> Scaler:
         """Return the units of a client with these rows."""
@@ -126,6 +141,8 @@ class Shared:
         """Return the key of a client's draws as in training: shared by all clients, or its own."""
         if not self.prior.draws:
             return None
+        import jax
+
         if self.prior.draws == "shared" and self.seed is not None:
             return jax.random.wrap_key_data(jax.device_put(self.seed))
         own = jax.random.fold_in(jax.random.key(self.config.seed), zlib.crc32(str(client).encode()))
@@ -155,22 +172,37 @@ class ClientModel:
         """Return the model with more rows: the one that all rows at once would have made."""
         return replace(self, samples=self.samples + check_rows(self.shared.schema, x, y))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether NumPy computes, in double precision: there are closed forms, and few rows."""
+        prior = self.shared.prior
+        entries = len(self.shared.particles) * prior.matrices * len(self.samples) ** 2
+        return prior.plain and entries <= PLAIN
+
     @cached_property
     def personal(self) -> PersonalModel:
         """Every particle conditioned on the rows, in standardised units; made when first asked."""
-        shared, config = self.shared, self.shared.config
-        data, particles = _padded(self.scaler(self.samples), shared.dtype), shared.particles
-        rows, matrices = data.mask.size, len(particles) * shared.prior.matrices
+        shared, scaled = self.shared, self.scaler(self.samples)
+        rule, temperature = shared.config.personal.weights, shared.config.train.temperature
+        if self.is_plain:
+            data = Data(scaled.x, scaled.y, np.ones(len(scaled), bool))  # type: ignore[arg-type]
+            with np.errstate(all="ignore"):  # answers are looked at, once for all
+                particles: Any = shared.particles.astype(float)
+                return personal_model(shared.prior, particles, data, rule, temperature)
+        data = _padded(scaled, shared.dtype)
+        rows, matrices = data.mask.size, len(shared.particles) * shared.prior.matrices
         if matrices * rows**2 * np.dtype(shared.dtype).itemsize > LARGEST_FACTOR:
             raise InputError(
                 f"Client {self.name!r} has {rows} rows, too many for exact Gaussian processes with "
-                f"{len(particles)} particles; divide it into several clients, give it fewer rows, "
-                "or lower particles."
+                f"{len(shared.particles)} particles; divide it into several clients, give it fewer "
+                "rows, or lower particles."
             )
         with shared.precision():
-            given = jax.device_put((particles, data))
-            rule, temperature = config.personal.weights, config.train.temperature
-            return _condition(shared.prior, *given, rule, temperature, shared.key(self.name))
+            import jax
+
+            given = jax.device_put((shared.particles, data))
+            key = shared.key(self.name)
+            return _programs()[0](shared.prior, *given, rule, temperature, key)
 
     def check(self) -> None:
         """Raise InputError unless some particle explains the rows in finite numbers."""
@@ -188,18 +220,12 @@ class ClientModel:
         Rows that do not fit the schema, and answers that are not finite, are an InputError.
         """
         check_features(self.shared.schema, x)
-        dtype, personal = self.shared.dtype, self.personal
-        scaled = ((x - self.scaler.x_mean) / self.scaler.x_std).astype(dtype)
-        size = _block(len(x), len(personal.weights) * _room(len(self.samples)))
-        parts = []
-        with self.shared.precision():
-            more: list[np.ndarray] = [np.asarray(argument, dtype) for argument in arguments]
-            for start in range(0, len(x), size):
-                rows = scaled[start : start + size]
-                filled = np.pad(rows, ((0, size - len(rows)), (0, 0)))
-                answer = np.asarray(_answer(question.of, personal, filled, *more))
-                parts.append(answer[..., : len(rows)].astype(np.float64))
-        whole = question.in_units(np.concatenate(parts, axis=-1), self.scaler)
+        scaled = (x - self.scaler.x_mean) / self.scaler.x_std
+        with np.errstate(all="ignore"):
+            parts = list(
+                (self._plainly if self.is_plain else self._compiled)(question, scaled, arguments)
+            )
+            whole = question.in_units(np.concatenate(parts, axis=-1), self.scaler)
         usable = question.usable(whole).reshape(-1, len(x)).all(0)
         if not usable.all():
             raise InputError(
@@ -208,6 +234,27 @@ class ClientModel:
                 "needs double precision."
             )
         return whole
+
+    def _plainly(
+        self, question: Question, x: np.ndarray, arguments: Sequence[ArrayLike]
+    ) -> Iterator[np.ndarray]:
+        more: list[Any] = [np.asarray(argument, float) for argument in arguments]
+        for start in range(0, len(x), BLOCKS[0]):
+            rows: Any = x[start : start + BLOCKS[0]]
+            yield question.of(self.personal(rows), *more)
+
+    def _compiled(
+        self, question: Question, x: np.ndarray, arguments: Sequence[ArrayLike]
+    ) -> Iterator[np.ndarray]:
+        dtype, personal = self.shared.dtype, self.personal
+        size = _block(len(x), len(personal.weights) * _room(len(self.samples)))
+        with self.shared.precision():
+            more: list[Any] = [np.asarray(argument, dtype) for argument in arguments]
+            for start in range(0, len(x), size):
+                rows: Any = x[start : start + size].astype(dtype)
+                filled = np.pad(rows, ((0, size - len(rows)), (0, 0)))
+                answer = np.asarray(_programs()[1](question.of, personal, filled, *more))
+                yield answer[..., : len(rows)].astype(np.float64)
 
     def predict(self, x: np.ndarray, levels: Sequence[float] = ()) -> Predicted:
         """Return mean, standard deviation and quantiles of a number at every row."""
@@ -232,8 +279,8 @@ class ClientModel:
             return measure_classes(Probabilities(likely[None]), [samples]).rows[0]
         if len(samples) < 2:
             raise InputError("One row tells nothing about calibration; give at least two.")
-        with self.shared.precision():
-            whole = mixture(self.ask(COMPONENTS, samples.x), self.shared.dtype)
+        whole = mixture(self.ask(COMPONENTS, samples.x))
+        with np.errstate(all="ignore"):
             row = measure(whole, samples.y)[0]
             error = samples.y - np.asarray(predictive.mean(whole), float)
         return {"rmse": float(np.sqrt(np.mean(error**2))), **row}
@@ -260,23 +307,25 @@ def fit_units(schema: Schema, samples: Sequence[Samples], how: str = "global") -
     return fit_scaler(samples, unscaled, schema.classes is not None)
 
 
-def mixture(components: np.ndarray, dtype: type = np.float64) -> Mixture:
+def mixture(components: np.ndarray) -> Mixture:
     """Return what COMPONENTS answered as a mixture whose components have one weight at every row."""
-    parts: Any = components.astype(dtype)
+    parts: Any = components
     weights, means, stds = parts[0, :, 0], parts[1], parts[2]
     if len(parts) == 3:
         return Prediction(weights, means, stds)
     return WarpedPrediction(weights, means, stds, np.moveaxis(parts[3:, :, 0], 0, -1))
 
 
-_condition = jax.jit(personal_model, static_argnames=("prior", "rule"))
+@cache
+def _programs() -> tuple[Callable[..., PersonalModel], Callable[..., Any]]:
+    """Return what conditions, and what answers, in JAX."""
+    import jax
 
+    def answer(function: Callable[..., Any], model: PersonalModel, x: Any, *more: Any) -> Any:
+        return function(model(x), *more)
 
-@partial(jax.jit, static_argnums=0)
-def _answer(
-    function: Callable[..., jax.Array], model: PersonalModel, x: jax.Array, *arguments: jax.Array
-) -> jax.Array:
-    return function(model(x), *arguments)
+    condition = jax.jit(personal_model, static_argnames=("prior", "rule"))
+    return condition, jax.jit(answer, static_argnums=0)
 
 
 def _room(rows: int) -> int:
@@ -477,6 +526,8 @@ def models_of(shared: Shared, clients: Iterable[Client]) -> Iterator[ClientModel
 
 def shared_of_run(folder: Path) -> Shared:
     """Return what a run on tables has learned, from its checkpoint and its tables."""
+    from pacpfl.run import load_run
+
     trained = load_run(folder)
     config = trained.config
     if config.data.name != "tables":
@@ -489,5 +540,6 @@ def shared_of_run(folder: Path) -> Shared:
     if how != "client":
         existing = [client.train for client in tables.federation.existing]
         scaler = fit_units(tables.schema, existing, how)
-    seed = np.asarray(trained.state.seed) if len(jax.tree.leaves(trained.state.seed)) else None
+    drawn = trained.state.seed  # () where nothing is drawn
+    seed = None if isinstance(drawn, tuple) else np.asarray(drawn)
     return Shared(config, tables.schema, scaler, np.asarray(trained.particles), seed)

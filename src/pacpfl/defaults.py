@@ -12,8 +12,6 @@ import numpy as np
 
 from pacpfl.config import Config, updated
 from pacpfl.engine.runtime import usable_cores
-from pacpfl.race import BATCH as BATCH_OF_RACE
-from pacpfl.race import CLIENTS, TOGETHER
 from pacpfl.types import Form, Samples
 
 MANY_CLIENTS = 10  # from which networks in the prior have something to learn from
@@ -33,6 +31,9 @@ PATIENCE = 60.0  # seconds for a GP fitted to every client alone, which is only 
 MEASURED = ((10, 12.0), (150, 193.0), (610, 4680.0))
 COMPILING = 25.0  # seconds before the first round and for the report
 RACE_COMPILING = 20.0  # seconds for the programs of a race
+RACE_CLIENTS = 32  # that take part in it, at most,
+RACE_TOGETHER = 1280  # and so that a round sees at most so many rows of all,
+RACE_BATCH = 64  # and of one client, at most
 RACE_ROUNDS = 10_000  # of all its candidates, in all folds
 
 # What a federation of numbers decides, and how: with networks a wide hyper-prior lets the noise collapse.
@@ -163,8 +164,8 @@ def race_seconds(config: Config, form: Form) -> float:
     tables = config.data.name == "tables" and config.tables.race
     if not tables or config.privacy.mode != "none":
         return 0.0
-    rows = min(max(form.sizes), BATCH_OF_RACE)
-    clients = min(form.clients, CLIENTS, TOGETHER // rows)
+    rows = min(max(form.sizes), RACE_BATCH)
+    clients = min(form.clients, RACE_CLIENTS, RACE_TOGETHER // rows)
     rounds = RACE_ROUNDS * clients * config.train.particles * 2 / usable_cores()
     return RACE_COMPILING + rounds * 1e-6 * _microseconds(rows)
 

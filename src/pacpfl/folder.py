@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
@@ -24,8 +23,7 @@ from pacpfl import config as configuration
 from pacpfl import files, metrics
 from pacpfl.config import Config
 from pacpfl.engine import runtime
-from pacpfl.engine.evaluate import Evaluation
-from pacpfl.engine.training import before
+from pacpfl.engine.measure import Evaluation
 from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts
 from pacpfl.methods.registry import entries, named
@@ -94,6 +92,8 @@ class RunFolder:
         """
         for name in FILES:
             (self.path / name).unlink(missing_ok=True)
+        from pacpfl.engine.training import before
+
         for method in entries():
             own = self.checkpoint(method)
             for path in (own, before(own), own.with_suffix(".damaged")):
@@ -139,7 +139,7 @@ class RunFolder:
             "pacpfl": __version__,
             "versions": runtime.versions(),
             "machine": runtime.machine(),
-            "devices": jax.device_count(),
+            "devices": runtime.devices(),
             "seed": config.seed,
             "precision": config.run.precision,
             "clients": {

@@ -8,14 +8,15 @@ where tau follows from the lambda of the server-level bound (`bounds.tau_from_la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    import jax.numpy as jnp
+    from jaxtyping import Array, Float
 
 
 class Block(NamedTuple):
@@ -38,7 +39,7 @@ class HyperPrior(NamedTuple):
 
 
 def hyper_prior(
-    blocks: Sequence[Block], std: float, dtype: jnp.dtype | type = jnp.float32
+    blocks: Sequence[Block], std: float, dtype: jnp.dtype | type = np.float32
 ) -> HyperPrior:
     """Return the hyper-prior of a particle made of these blocks.
 
@@ -47,6 +48,8 @@ def hyper_prior(
     >>> hyper_prior((Block("a", 2), Block("b", 1, 0.5, 0.25)), 1.0).stds.tolist()
     [1.0, 1.0, 0.25]
     """
+    import jax.numpy as jnp
+
     if not std > 0:
         raise InputError(f"The hyper-prior's std must be positive, not {std}.")
     means = np.concatenate([np.full(b.size, b.mean) for b in blocks])
@@ -58,6 +61,8 @@ def sample(
     key: Array, prior: HyperPrior, count: int, spread: float = 1.0
 ) -> Float[Array, "count size"]:
     """Return `count` draws; `spread` scales how far they lie from the mean."""
+    import jax
+
     noise = jax.random.normal(key, (count, prior.means.size), prior.means.dtype)
     return prior.means + spread * prior.stds * noise
 

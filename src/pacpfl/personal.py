@@ -14,15 +14,18 @@ them:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from pacpfl.priors.base import Posterior, Prior, Scalar
+from pacpfl import arrays
+from pacpfl.arrays.records import record
+from pacpfl.priors.base import Prior
 from pacpfl.settings import Settings, key
 from pacpfl.types import Data, Mixture, Probabilities, WarpedPrediction, flattened
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from pacpfl.priors.base import Posterior, Scalar
 
 WEIGHTS = ("uniform", "evidence", "stacking")
 
@@ -36,22 +39,26 @@ class PersonalSettings(Settings):
     )
 
 
-class PersonalModel(eqx.Module):
+@record("prior", "rule")
+@dataclass(frozen=True, eq=False)
+class PersonalModel:
     """One client's model. Call it with inputs; `extend` it with samples that come later."""
 
-    prior: Prior = eqx.field(static=True)
-    rule: str = eqx.field(static=True)
+    prior: Prior
+    rule: str
     particles: Float[Array, "k size"]
     posteriors: Posterior  # leading axis: k
     weights: Float[Array, " k"]
 
     def __call__(self, x: Float[Array, "t d"]) -> Mixture | Probabilities:
-        each = jax.vmap(lambda p, q: self.prior.predict(p, q, x))(self.particles, self.posteriors)
+        xp = arrays.of(self.particles, x)
+        each = xp.each(lambda p, q: self.prior.predict(p, q, x))(self.particles, self.posteriors)
         return mix(self.weights, each)
 
     def extend(self, more: Data) -> PersonalModel:
         """The model with more samples. Factors grow, none is computed anew; the weights are."""
-        posteriors = jax.vmap(lambda p, q: self.prior.extend(p, q, more))(
+        xp = arrays.of(self.particles, *more)
+        posteriors = xp.each(lambda p, q: self.prior.extend(p, q, more))(
             self.particles, self.posteriors
         )
         weights = particle_weights(self.prior, self.particles, posteriors, self.rule)
@@ -59,7 +66,8 @@ class PersonalModel(eqx.Module):
 
     def responsibilities(self) -> Float[Array, "k components"]:
         """For each particle, how much each of its base priors explains this client."""
-        return jax.vmap(self.prior.responsibilities)(self.particles, self.posteriors)
+        xp = arrays.of(self.particles)
+        return xp.each(self.prior.responsibilities)(self.particles, self.posteriors)
 
 
 def personal_model(
@@ -75,8 +83,12 @@ def personal_model(
     The likelihood is taken to the power `temperature`.
     `key` is for families whose posterior is drawn; for the others it is not needed.
     """
-    keys = None if key is None else jax.random.split(key, particles.shape[0])
-    posteriors = jax.vmap(lambda phi, key: prior.posterior(phi, data, temperature, key))(
+    keys, xp = None, arrays.of(particles, *data)
+    if key is not None:
+        import jax
+
+        keys = jax.random.split(key, particles.shape[0])
+    posteriors = xp.each(lambda phi, key: prior.posterior(phi, data, temperature, key))(
         particles, keys
     )
     weights = particle_weights(prior, particles, posteriors, rule)
@@ -86,15 +98,17 @@ def personal_model(
 def mix(weights: Float[Array, " k"], each: Mixture | Probabilities) -> Mixture | Probabilities:
     """One mixture of k predictions (leading axis k). What has weight 0 may be NaN: it is not used."""
     if isinstance(each, Probabilities):
-        together = jax.nn.logsumexp(each.log_probabilities, axis=0, b=weights[:, None, None])
+        xp = arrays.of(weights, each.log_probabilities)
+        together = xp.logsumexp(each.log_probabilities, axis=0, b=weights[:, None, None])
         return Probabilities(together)
     joint = weights[:, None] * each.weights
     used = joint[..., None] > 0
+    xp = arrays.of(joint, each.means)
     each = each._replace(
-        weights=joint, means=jnp.where(used, each.means, 0), stds=jnp.where(used, each.stds, 1)
+        weights=joint, means=xp.where(used, each.means, 0), stds=xp.where(used, each.stds, 1)
     )
     if isinstance(each, WarpedPrediction):
-        each = each._replace(warps=jnp.where(used, each.warps, 0))
+        each = each._replace(warps=xp.where(used, each.warps, 0))
     return flattened(each)
 
 
@@ -102,15 +116,16 @@ def particle_weights(
     prior: Prior, particles: Float[Array, "k size"], posteriors: Posterior, rule: str
 ) -> Float[Array, " k"]:
     """Weights that sum to one; 0 for a particle whose evidence is not finite."""
-    log_evidence = jax.vmap(prior.log_evidence_of)(particles, posteriors)
-    finite = jnp.isfinite(log_evidence)
+    xp = arrays.of(particles)
+    log_evidence = xp.each(prior.log_evidence_of)(particles, posteriors)
+    finite = xp.isfinite(log_evidence)
     if rule == "evidence":
-        return jax.nn.softmax(jnp.where(finite, log_evidence, -jnp.inf))
-    uniform = finite / jnp.maximum(finite.sum(), 1)
+        return xp.softmax(xp.where(finite, log_evidence, -xp.inf))
+    uniform = finite / xp.maximum(finite.sum(), 1)
     if rule == "uniform":
         return uniform
-    held_out = jax.vmap(prior.leave_one_out)(particles, posteriors).density
-    return stacking_weights(jnp.where(finite[:, None], held_out, -jnp.inf), uniform)
+    held_out = xp.each(prior.leave_one_out)(particles, posteriors).density
+    return stacking_weights(xp.where(finite[:, None], held_out, -xp.inf), uniform)
 
 
 def stacking_weights(
@@ -122,12 +137,13 @@ def stacking_weights(
     Samples to which all particles give the same density prefer none. They are left out, and so is
     padding (log density 0 under every particle): each would only make the steps smaller.
     """
-    densities = jnp.exp(log_densities - jnp.max(log_densities, axis=0))
-    telling = jnp.any((densities < 1) & (start[:, None] > 0), axis=0)
+    xp = arrays.of(log_densities, start)
+    densities = xp.exp(log_densities - xp.max(log_densities, axis=0))
+    telling = xp.any((densities < 1) & (start[:, None] > 0), axis=0)
 
     def climb(_: int, weights: Array) -> Array:
         mixture = weights @ densities
         climbed = weights * ((densities / mixture) @ telling)
-        return jnp.where(telling.any(), climbed / climbed.sum(), weights)
+        return xp.where(telling.any(), climbed / climbed.sum(), weights)
 
-    return jax.lax.fori_loop(0, steps, climb, start.astype(densities.dtype))
+    return xp.repeat(steps, climb, start.astype(densities.dtype))

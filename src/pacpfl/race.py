@@ -34,6 +34,9 @@ from jaxtyping import Array, Float
 from pacpfl import predictive
 from pacpfl.config import Config, differing, updated
 from pacpfl.data.prepare import Scaler, fit_scaler
+from pacpfl.defaults import RACE_BATCH as BATCH
+from pacpfl.defaults import RACE_CLIENTS as CLIENTS
+from pacpfl.defaults import RACE_TOGETHER as TOGETHER
 from pacpfl.engine.runtime import brief_options, compiled_once
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
@@ -43,10 +46,7 @@ from pacpfl.methods.registry import build_pacpfl, build_prior
 from pacpfl.types import Data, Form, Probabilities, Samples
 
 FOLDS = 4
-CLIENTS = 32  # that take part in the race, at most,
-TOGETHER = 1280  # and so that a round sees at most so many rows of all
 ROWS = 512  # of each, at most
-BATCH = 64  # rows of a client that a round sees, at most
 KNOWN, ASKED = 96, 48  # rows that a client is conditioned on, and asked for, at most
 GIVEN = (0.7, 1 / 3)  # shares of an existing and of a new client's rows that it is given
 LEAST = 6  # rows to judge by in a fold, below which there is no race

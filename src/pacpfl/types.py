@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from pacpfl.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
 
 
 class Data(NamedTuple):

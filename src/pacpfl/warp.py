@@ -13,14 +13,17 @@ Gaussian's. With e = 0 and d = 1 it is a line. The density of y is that of z tim
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-Warp = Float[Array, "*shape 4"]  # c, ln l, e, ln d
-Values = Float[Array, " *shape"]
+from pacpfl import arrays
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    Warp = Float[Array, "*shape 4"]  # c, ln l, e, ln d
+    Values = Float[Array, " *shape"]
 
 # Moments are integrals over the standard normal, by the trapezoidal rule: for functions as smooth as
 # these it gains digits faster than any power of the number of nodes.
@@ -30,45 +33,50 @@ SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 
 def forward(warp: Warp, y: Values) -> Values:
     """Return z = g(y)."""
-    return jnp.sinh(_bent(warp, y))
+    return arrays.of(warp, y).sinh(_bent(warp, y))
 
 
 def log_slope(warp: Warp, y: Values) -> Values:
     """Return ln g'(y)."""
-    bent = jnp.abs(_bent(warp, y))
-    log_cosh = bent + jnp.log1p(jnp.exp(-2 * bent)) - math.log(2)
-    return log_cosh - 0.5 * jnp.log1p(_standard(warp, y) ** 2) + warp[..., 3] - warp[..., 1]
+    xp = arrays.of(warp, y)
+    bent = xp.abs(_bent(warp, y))
+    log_cosh = bent + xp.log1p(xp.exp(-2 * bent)) - math.log(2)
+    return log_cosh - 0.5 * xp.log1p(_standard(warp, y) ** 2) + warp[..., 3] - warp[..., 1]
 
 
 def backward(warp: Warp, z: Values) -> Values:
     """Return y = g^-1(z)."""
-    bent = (jnp.arcsinh(z) + warp[..., 2]) * jnp.exp(-warp[..., 3])
-    return warp[..., 0] + jnp.exp(warp[..., 1]) * jnp.sinh(bent)
+    xp = arrays.of(warp, z)
+    bent = (xp.arcsinh(z) + warp[..., 2]) * xp.exp(-warp[..., 3])
+    return warp[..., 0] + xp.exp(warp[..., 1]) * xp.sinh(bent)
 
 
 def moments(warp: Warp, mean: Values, std: Values) -> tuple[Values, Values]:
     """Return mean and variance of y where z is N(mean, std^2)."""
+    xp = arrays.of(warp, mean, std)
     middle = backward(warp, mean)  # sums of what is left keep their digits
 
     def add(number: int, sums: tuple[Array, Array]) -> tuple[Array, Array]:
-        node, share = (jnp.asarray(rule, mean.dtype)[number] for rule in (NODES, SHARES))
+        node, share = (xp.asarray(rule, mean.dtype)[number] for rule in (NODES, SHARES))
         rest = backward(warp, mean + std * node) - middle
         return sums[0] + share * rest, sums[1] + share * rest**2
 
-    start = jnp.zeros_like(middle)
-    first, second = jax.lax.fori_loop(0, len(NODES), add, (start, start))
+    start = xp.zeros_like(middle)
+    first, second = xp.repeat(len(NODES), add, (start, start))
     return middle + first, second - first**2
 
 
 def in_units(warp: Warp, shift: float | Array, scale: float | Array) -> Warp:
     """Return the warp of shift + scale y that gives the same z."""
+    xp = arrays.of(warp, shift, scale)
     moved = shift + scale * warp[..., :1]
-    return jnp.concatenate([moved, warp[..., 1:2] + jnp.log(scale), warp[..., 2:]], axis=-1)
+    return xp.concatenate([moved, warp[..., 1:2] + xp.log(scale), warp[..., 2:]], axis=-1)
 
 
 def _standard(warp: Warp, y: Array) -> Array:
-    return (y - warp[..., 0]) * jnp.exp(-warp[..., 1])
+    return (y - warp[..., 0]) * arrays.of(warp, y).exp(-warp[..., 1])
 
 
 def _bent(warp: Warp, y: Array) -> Array:
-    return jnp.exp(warp[..., 3]) * jnp.arcsinh(_standard(warp, y)) - warp[..., 2]
+    xp = arrays.of(warp, y)
+    return xp.exp(warp[..., 3]) * xp.arcsinh(_standard(warp, y)) - warp[..., 2]

@@ -11,8 +11,8 @@ import pytest
 from folders import make_run
 
 from pacpfl.errors import InputError
-from pacpfl.report import write_report
 from pacpfl.report.folder import read_run
+from pacpfl.report.page import write_report
 
 
 def test_a_folder_is_read_as_it_was_written(polynomial: Path) -> None:

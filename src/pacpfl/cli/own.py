@@ -92,7 +92,8 @@ def fit(
     holds nobody's rows: all that a new client needs for `pacpfl personalize`.
     """
     with starting():
-        from pacpfl.cli.tables import requested, run_name, train
+        from pacpfl.cli.tables import requested, run_name
+        from pacpfl.cli.training import train
 
     request = requested(source, target, client, settings, no_race)
     folder = out or Path("runs") / run_name(source, request.config)
@@ -118,7 +119,8 @@ def compare(
 ) -> None:
     """Compare PAC-PFL with the usual alternatives on your tables: a table, a figure, and the report."""
     with starting():
-        from pacpfl.cli.tables import requested, run_name, train
+        from pacpfl.cli.tables import requested, run_name
+        from pacpfl.cli.training import train
         from pacpfl.config import updated
         from pacpfl.data.tables.read import load_own
 

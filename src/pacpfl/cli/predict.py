@@ -46,10 +46,8 @@ def personalize(
     """
     from pacpfl.client import load_shared, save
     from pacpfl.data.tables.read import read_clients
-    from pacpfl.engine import runtime
 
     shared = load_shared(run)
-    runtime.configure(shared.config.run.precision)
     everyone = read_clients(data, shared.schema, targets=True, client=client)
     _tell(everyone)
     models = [_made(shared, rows) for rows in everyone]
@@ -127,11 +125,9 @@ def _asked(run: Path, data: Path, client: str | None) -> Iterator[tuple[ClientMo
     from pacpfl.client import ClientModel, common_units, load_known, no_rows
     from pacpfl.data.tables.files import listed
     from pacpfl.data.tables.read import read_clients
-    from pacpfl.engine import runtime
 
     saved = load_known(run)
     shared, known = saved.shared, {str(model.name): model for model in saved.models}
-    runtime.configure(shared.config.run.precision)
     everyone = read_clients(data, shared.schema, targets=None, client=client)
     _tell(everyone)
     made, bare = [], []
@@ -193,9 +189,7 @@ def evaluate(model: Model, data: Table, client: Name = None) -> None:
 
 def _open(model: Path, data: Path, targets: bool, client: str | None) -> tuple[ClientModel, Rows]:
     from pacpfl.client import load_model
-    from pacpfl.engine import runtime
 
-    runtime.configure()
     loaded = load_model(model, client)
     return loaded, _read(data, loaded.shared, targets, client)
 

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from pacpfl import metrics, predictive
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.keys import Keys
+from pacpfl.engine.measure import Evaluation, measure_classes, measure_numbers
 from pacpfl.engine.rounds import divide, first_client, initial_client_states
 from pacpfl.engine.runtime import compiled_once
 from pacpfl.errors import InputError
 from pacpfl.methods.base import Method, Predictor
 from pacpfl.personal import PersonalModel
 from pacpfl.types import Client, Data, Federation, Mixture, Probabilities, Samples
-
-COVERAGES = (50, 90, 95)
-QUANTILES = np.array([0.025, 0.05, 0.25, 0.75, 0.95, 0.975])
-
-
-class Evaluation(NamedTuple):
-    """Results of one method for one group of clients, a list entry or row per client.
-
-    Regression fills means, stds and quantiles; classification fills log_probabilities.
-    """
-
-    rows: list[dict[str, float]]
-    calibration: np.ndarray  # [clients, levels], or [clients, bins, 3]: see metrics.reliability
-    means: Sequence[np.ndarray] = ()
-    stds: Sequence[np.ndarray] = ()
-    quantiles: Sequence[np.ndarray] = ()
-    weights: np.ndarray | None = None  # [clients, k]
-    responsibilities: np.ndarray | None = None  # [clients, K]
-    log_probabilities: Sequence[np.ndarray] = ()  # [t, classes] each
 
 
 def evaluate(
@@ -150,67 +130,6 @@ def predict_all(
         x = jax.device_put(tests.gather(chosen, dtype).x)
         parts.append(answer(common, own, data, x, chosen))
     return jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
-
-
-def measure_classes(predictions: Probabilities, tests: Sequence[Samples]) -> Evaluation:
-    """Measure predictions, leading axis clients, on each client's test samples."""
-    rows, curves, each = [], [], []
-    for log_probabilities, test in zip(predictions.log_probabilities, tests, strict=True):
-        labels = test.y.astype(int)
-        own = np.asarray(log_probabilities[: len(labels)], float)
-        probabilities = np.exp(own)
-        rows.append(
-            {
-                "accuracy": metrics.accuracy(probabilities, labels),
-                "ce_own": metrics.classification_calibration_error(probabilities, labels),
-                "nll": float(-own[np.arange(len(labels)), labels].mean()),
-                "brier": metrics.brier(probabilities, labels),
-            }
-        )
-        curves.append(metrics.reliability(probabilities, labels))
-        each.append(own)
-    return Evaluation(rows, np.array(curves), log_probabilities=each)
-
-
-def measure_numbers(predictions: Mixture, tests: Sequence[Samples]) -> Evaluation:
-    """Measure predictions, leading axis clients, on each client's test samples."""
-    measured = []
-    for index, test in enumerate(tests):
-        own = jax.tree.map(lambda a, which=index: a[which], predictions)
-        means, stds = own.means[:, : len(test)], own.stds[:, : len(test)]
-        measured.append(measure(own._replace(means=means, stds=stds), test.y))
-    rows, curves, means, stds, quantiles = map(list, zip(*measured, strict=True))
-    return Evaluation(rows, np.array(curves), means, stds, quantiles)
-
-
-@jax.jit
-def _summary(prediction: Mixture, y: jax.Array, levels: jax.Array) -> tuple[jax.Array, ...]:
-    return (
-        predictive.mean(prediction),
-        predictive.std(prediction),
-        predictive.quantiles(prediction, levels),
-        predictive.cdf(prediction, y),
-        predictive.log_density(prediction, y),
-    )
-
-
-def measure(
-    prediction: Mixture, y: np.ndarray
-) -> tuple[dict[str, float], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return one client's metrics, calibration curve, and predictive mean, std and quantiles."""
-    targets = np.asarray(y, prediction.means.dtype)
-    mean, std, quantiles, cdf, log_density = map(
-        np.asarray, _summary(prediction, targets, QUANTILES.astype(targets.dtype))
-    )
-    row = {
-        "rsmse": metrics.rsmse(y, mean),
-        "ce": metrics.calibration_error(cdf),
-        "nll": float(-log_density.mean()),
-    }
-    for percent, low, high in zip(COVERAGES, quantiles[2::-1], quantiles[3:], strict=True):
-        row[f"coverage_{percent}"] = metrics.coverage(y, low, high)
-        row[f"width_{percent}"] = float(np.mean(high - low))
-    return row, metrics.calibration_curve(cdf), mean, std, quantiles
 
 
 def agree(responsibilities: np.ndarray) -> np.ndarray:

@@ -13,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-import jax
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -27,6 +25,8 @@ PROGRAMS = 16  # of each kind; the one not used for longest goes first
 
 def configure(precision: str = "float32") -> None:
     """Set precision, devices and cache of a process that is pacpfl's own: the command line."""
+    import jax
+
     jax.config.update("jax_enable_x64", precision == "float64")
     prepare()
 
@@ -38,6 +38,8 @@ def prepare() -> None:
     or a number of devices that somebody has chosen is left alone. The cache lies in PACPFL_CACHE_DIR,
     else in the user's cache folder; a folder that cannot be written is no reason to stop.
     """
+    import jax
+
     # XLA runs most of a round on one thread per device, so every core becomes a device.
     chosen = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not chosen and jax.config.values["jax_num_cpu_devices"] in (-1, None):
@@ -58,6 +60,8 @@ def prepare() -> None:
 
 def brief_options() -> dict[str, bool | int] | None:
     """Return options for `jax.jit` of programs whose compilation takes longer than they run."""
+    import jax
+
     known = jax.default_backend() == "cpu" and jax.__version_info__[:2] == (0, 10)
     return dict(BRIEF) if known else None
 
@@ -95,8 +99,16 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
 
 
+def devices() -> int:
+    import jax
+
+    return jax.device_count()
+
+
 def machine() -> str:
     """Name the processor, the number of cores and the accelerator."""
+    import jax
+
     processor = platform.processor() or platform.machine()
     if sys.platform == "linux":
         cores = Path("/proc/cpuinfo").read_text(errors="replace")

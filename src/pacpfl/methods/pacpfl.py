@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +38,11 @@ from pacpfl import hyper, svgd
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
 from pacpfl.methods.settings import DEFAULT_TAU, TrainSettings
 from pacpfl.personal import PersonalModel, personal_model
-from pacpfl.priors.base import Noise, Particle, Prior
+from pacpfl.priors.base import Prior
 from pacpfl.types import Data
+
+if TYPE_CHECKING:
+    from pacpfl.priors.base import Noise, Particle
 
 
 # Optimisers hold functions, which equal nothing but themselves. They are kept, so that methods of runs

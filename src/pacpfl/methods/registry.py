@@ -244,13 +244,29 @@ def named(task: Task | None = None, learns: str | None = None) -> tuple[str, ...
 
 def build_method(name: str, config: Sections, form: Form) -> Method:
     """Return the method of this name for a federation of this form."""
+    return _able(name, form).build(config, form)
+
+
+def check_method(name: str, config: Sections, form: Form) -> None:
+    """Raise what `build_method` would; where the target is a number, none of ours is built for that."""
+    found = _able(name, form)
+    if form.classes is not None or found not in OURS:
+        found.build(config, form)
+        return
+    build_prior(config, form)
+    temperatures(config, form)
+    if "network" in found.settings:
+        build_network(config, form, 1)
+
+
+def _able(name: str, form: Form) -> Entry:
     found, task = entry(name), task_of(form)
     if task not in found.tasks:
         raise InputError(
             f"{name} is not made for {task}, which the target is; choose among "
             f"{', '.join(named(task))}."
         )
-    return found.build(config, form)
+    return found
 
 
 def build_private(name: str, config: Sections, form: Form) -> Private | None:

@@ -6,25 +6,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-import jax
-import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Bool, Float, Int, PyTree
-
+from pacpfl import arrays
 from pacpfl.hyper import Block, HyperPrior, sample
 from pacpfl.types import Data, Mixture, Probabilities
 
 if TYPE_CHECKING:
+    import jax.numpy as jnp
+    import optax
+    from jaxtyping import Array, Bool, Float, Int, PyTree
+
     from pacpfl.priors.bnn import BNNPrior
     from pacpfl.priors.gp import GPPrior
 
-Scalar = Float[Array, ""] | float
-Particle = Float[Array, " size"]  # phi
-Inputs = Float[Array, "t d"]  # of predictions, row by row
+    Scalar = Float[Array, ""] | float
+    Particle = Float[Array, " size"]  # phi
+    Inputs = Float[Array, "t d"]  # of predictions, row by row
+    Noise = Float[Array, "L w"] | tuple[()]  # of one estimate; () where nothing is estimated
+    Posterior: TypeAlias = PyTree[Array]  # each family's own named tuple of arrays
+
 Draws = Literal["", "shared", "own"]
-Noise = Float[Array, "L w"] | tuple[()]  # of one estimate; () where nothing is estimated
 Place = TypeVar("Place")  # a pytree of arrays, or one
-Posterior: TypeAlias = PyTree[Array]  # each family's own named tuple of arrays
 
 
 class LeftOut(NamedTuple):
@@ -71,6 +72,11 @@ class Prior(Protocol):
         return ""
 
     @property
+    def plain(self) -> bool:
+        """Whether NumPy's arrays will do, all but for training: closed forms written by `arrays.of`."""
+        return False
+
+    @property
     def coupling(self) -> str:
         """Why the evidence is no sum over samples; empty where it is."""
         return "the evidence of a Gaussian process couples all samples through the kernel matrix"
@@ -87,7 +93,7 @@ class Prior(Protocol):
 
     def parts(self, phi: Particle) -> tuple[Float[Array, " members"], Float[Array, "members base"]]:
         """The weights and the parameters of what the particle mixes."""
-        return jnp.ones(1, phi.dtype), phi[None]
+        return arrays.of(phi).ones(1, phi.dtype), phi[None]
 
     def start(
         self, key: Array, around: HyperPrior, count: int, spread: float = 1.0
@@ -126,7 +132,7 @@ class Prior(Protocol):
 
     def responsibilities(self, phi: Particle, posterior: Posterior) -> Float[Array, " components"]:
         """How much of the posterior each base prior carries (1 for a family that is no mixture)."""
-        return jnp.ones(1, phi.dtype)
+        return arrays.of(phi).ones(1, phi.dtype)
 
     def extend(self, phi: Particle, posterior: Posterior, more: Data) -> Posterior:
         """The posterior with more samples, without starting over."""
@@ -145,16 +151,23 @@ class Exact(Prior, Protocol):
 
 def joined(data: Data, more: Data) -> Data:
     """The samples of both, those that came later behind the others."""
-    return Data(*(jnp.concatenate(pair) for pair in zip(data, more, strict=True)))
+    xp = arrays.of(*data, *more)
+    return Data(*(xp.concatenate(pair) for pair in zip(data, more, strict=True)))
 
 
 def all_finite(tree: PyTree[Array]) -> Bool[Array, ""]:
     """Whether every number of every array is finite."""
+    import jax
+    import jax.numpy as jnp
+
     return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]))
 
 
 def random_rows(key: Array, mask: Bool[Array, " m"], size: int) -> Int[Array, " size"]:
     """`size` rows without replacement; all that the mask allows, and padding, where there are fewer."""
+    import jax
+    import jax.numpy as jnp
+
     order = jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0)
     return jax.lax.top_k(-order, min(size, mask.shape[0]))[1]
 
@@ -167,6 +180,10 @@ def ascend(
 ) -> Place:
     """Steps of the optimiser along gradient(place, number of the step); one that is not finite is not
     taken."""
+
+    import jax
+    import jax.numpy as jnp
+    import optax
 
     def step(number: Array, carry: tuple[Place, optax.OptState]) -> tuple[Place, optax.OptState]:
         place, memory = carry

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +41,7 @@ from jaxtyping import Array, Float, UInt32
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block, HyperPrior
 from pacpfl.likelihoods import Likelihood, log_likelihood
-from pacpfl.priors.base import Draws, Inputs, LeftOut, Noise, Particle, Prior, Scalar, joined
+from pacpfl.priors.base import Draws, LeftOut, Prior, joined
 from pacpfl.priors.inference import (
     BNNPosterior,
     Problem,
@@ -51,6 +52,9 @@ from pacpfl.priors.inference import (
 from pacpfl.priors.networks import Network, layer_sizes
 from pacpfl.priors.settings import BNNSettings, Inference
 from pacpfl.types import Data, Mixture, Probabilities
+
+if TYPE_CHECKING:
+    from pacpfl.priors.base import Inputs, Noise, Particle, Scalar
 
 MOST_LOCAL = 1000  # weights whose precision is a matrix for each client and particle
 

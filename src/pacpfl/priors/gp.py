@@ -19,25 +19,25 @@ $$N(y | h, s^2)^t = c_t N(y | h, s^2 / t), \qquad c_t = (2 \pi s^2)^{(1 - t) / 2
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from pacpfl import tiles
+from pacpfl import arrays
 from pacpfl.hyper import Block
-from pacpfl.linalg import factorise, factorise_tiles, gaussian_log_density, inverse_factor
-from pacpfl.priors.base import Inputs, LeftOut, Noise, Particle, Prior, Scalar, joined
-from pacpfl.priors.kernels import KERNELS, Kernel
+from pacpfl.priors.base import LeftOut, Prior, joined
+from pacpfl.priors.kernels import KERNELS, OURS, Kernel
 from pacpfl.priors.networks import MLP
 from pacpfl.settings import Settings, key
-from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from pacpfl.priors.base import Inputs, Noise, Particle, Scalar
 
 NOISE_WEIGHTS_STD = 0.5  # of the hyper-prior of the line or network that changes the noise
 # |g| stays below it: far from the samples the noise is at most 4.5 times more or less than its level.
@@ -56,7 +56,7 @@ def _network(features: int, settings: GPSettings) -> MLP:
 
 
 MEANS = {
-    "zero": Mean(lambda features, s: 0, lambda phi, x, s: jnp.zeros((), x.dtype)),
+    "zero": Mean(lambda features, s: 0, lambda phi, x, s: arrays.of(phi, x).zeros((), x.dtype)),
     "constant": Mean(lambda features, s: 1, lambda phi, x, s: phi[0]),
     "linear": Mean(lambda features, s: features + 1, lambda phi, x, s: x @ phi[:-1] + phi[-1]),
     "mlp": Mean(
@@ -161,6 +161,10 @@ class GPPrior(Prior):
         return self
 
     @property
+    def plain(self) -> bool:
+        return OURS.issuperset(self.settings.kernel.split("+"))
+
+    @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The parts of the kernel."""
         return tuple(KERNELS[name] for name in self.settings.kernel.split("+"))
@@ -198,10 +202,10 @@ class GPPrior(Prior):
     def mean_function(self, phi: Particle, x: Float[Array, "m d"]) -> Float[Array, " m"]:
         """m_phi at the rows of x: the sum of its parts."""
         pieces = self.split(phi)
-        total = jnp.zeros(x.shape[0], x.dtype)
+        total = arrays.of(phi, x).zeros(x.shape[0], x.dtype)
         for name, mean in MEANS.items():
             if f"mean.{name}" in pieces:
-                total += mean.value(pieces[f"mean.{name}"], x, self.settings)
+                total = total + mean.value(pieces[f"mean.{name}"], x, self.settings)
         return total
 
     def covariance(
@@ -217,26 +221,28 @@ class GPPrior(Prior):
         """k_phi(x, x) at the rows of x."""
         places = self._embedded(phi, x)
         each = [k.variance(at) for k, at in zip(self.kernels, places, strict=True)]
-        return jnp.broadcast_to(self._sum(phi, each), x.shape[:1])
+        return arrays.of(phi, x).broadcast_to(self._sum(phi, each), x.shape[:1])
 
     def noise_variance(
         self, phi: Particle, x: Float[Array, "m d"]
     ) -> Float[Array, " m"] | Float[Array, ""]:
         """s^2 at the rows of x; one number where it is the same everywhere."""
-        level = jax.nn.softplus(phi[-1]) ** 2
+        xp = arrays.of(phi, x)
+        level = xp.softplus(phi[-1]) ** 2
         if self.settings.noise_model == "constant":
             return level
         change = self.noise_network(self.split(phi)["noise.change"], x)[:, 0]
-        return level * jnp.exp(2 * MOST_NOISE_CHANGE * jnp.tanh(change / MOST_NOISE_CHANGE))
+        return level * xp.exp(2 * MOST_NOISE_CHANGE * xp.tanh(change / MOST_NOISE_CHANGE))
 
     def noise_std(self, phi: Particle, x: Float[Array, "m d"]) -> Float[Array, " m"]:
         """s_phi at the rows of x."""
-        return jnp.broadcast_to(jnp.sqrt(self.noise_variance(phi, x)), x.shape[:1])
+        xp = arrays.of(phi, x)
+        return xp.broadcast_to(xp.sqrt(self.noise_variance(phi, x)), x.shape[:1])
 
     def least_noise(self, phi: Particle) -> Float[Array, ""]:
         """Below every standard deviation of the noise, whatever x is."""
         most = 0.0 if self.settings.noise_model == "constant" else MOST_NOISE_CHANGE
-        return jax.nn.softplus(phi[-1]) * math.exp(-most)
+        return arrays.of(phi).softplus(phi[-1]) * math.exp(-most)
 
     def _embedded(self, phi: Array, x: Array) -> list[Array]:
         """Where each of the kernel's parts sees the rows of x."""
@@ -255,9 +261,9 @@ class GPPrior(Prior):
     def _sum(self, phi: Array, parts: list[Array]) -> Array:
         """The values of the kernel's parts together, each times its scale."""
         if self.settings.output_scale == "learned":
-            learned = self.split(phi)["kernel.scale"]
-            parts = [jnp.exp(2 * learned[j]) * value for j, value in enumerate(parts)]
-        return reduce(jnp.add, parts)
+            learned, xp = self.split(phi)["kernel.scale"], arrays.of(phi)
+            parts = [xp.exp(2 * learned[j]) * value for j, value in enumerate(parts)]
+        return reduce(operator.add, parts)
 
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
@@ -270,41 +276,43 @@ class GPPrior(Prior):
         """
         variance = self.noise_variance(phi, data.x)
         residual, block = self._masked(phi, data, variance / temperature)
-        density = gaussian_log_density(tiles.build(len(residual), block), residual)
+        density = arrays.of(phi, residual).log_density(len(residual), block, residual)
         return density + self._constant(variance, data.mask, temperature)
 
     def log_evidence_of(self, phi: Particle, posterior: GPPosterior) -> Float[Array, ""]:
         r"""Return ln Z from W of `posterior`, as $\ln|A| = -2 \sum_j \ln W_{jj}$."""
         data, inverse = posterior.data, posterior.inverse_factor
-        residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
-        density = -0.5 * residual @ posterior.alpha + jnp.log(jnp.diagonal(inverse)).sum()
+        xp = arrays.of(phi, *data)
+        residual = xp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
+        density = -0.5 * residual @ posterior.alpha + xp.log(xp.diagonal(inverse)).sum()
         noise = self.noise_variance(phi, data.x)
         return density + self._constant(noise, data.mask, posterior.temperature)
 
     def _constant(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
         """Sum over the samples of ln c_t - 1/2 ln 2pi."""
-        normal = jnp.where(mask, 0.5 * math.log(2 * math.pi), 0)
+        normal = arrays.of(noise, mask).where(mask, 0.5 * math.log(2 * math.pi), 0)
         return (self._constants(noise, mask, temperature) - normal).sum()
 
     def _constants(self, noise: Array, mask: Array, temperature: Scalar) -> Array:
         """ln c_t of each sample."""
-        power = 0.5 * (1 - temperature) * jnp.log(2 * jnp.pi * noise) - 0.5 * jnp.log(temperature)
-        return jnp.where(mask, power, 0)
+        xp = arrays.of(noise, mask, temperature)
+        power = 0.5 * (1 - temperature) * xp.log(2 * math.pi * noise) - 0.5 * xp.log(temperature)
+        return xp.where(mask, power, 0)
 
     def _masked(
         self, phi: Array, data: Data, noise: Array
     ) -> tuple[Array, Callable[[slice, slice], Array]]:
         """Residual, and any block of the covariance, in which padding is an independent N(0, 1)
         observed at 0. Its determinant is 1 and its residual 0, so it adds exactly nothing."""
-        mask, places = data.mask, self._embedded(phi, data.x)
-        residual = jnp.where(mask, data.y - self.mean_function(phi, data.x), 0)
-        variance = jnp.where(mask, noise, 1.0).astype(residual.dtype)
+        mask, places, xp = data.mask, self._embedded(phi, data.x), arrays.of(phi, *data)
+        residual = xp.where(mask, data.y - self.mean_function(phi, data.x), 0)
+        variance = xp.where(mask, noise, 1.0).astype(residual.dtype)
 
         def block(rows: slice, columns: slice) -> Array:
             both = mask[rows, None] & mask[None, columns]
             at_rows, at_columns = ([at[part] for at in places] for part in (rows, columns))
-            value = jnp.where(both, self._similarity(phi, at_rows, at_columns), 0)
-            return value + jnp.diag(variance[rows]) if rows == columns else value
+            value = xp.where(both, self._similarity(phi, at_rows, at_columns), 0)
+            return value + xp.diag(variance[rows]) if rows == columns else value
 
         return residual, block
 
@@ -312,13 +320,13 @@ class GPPrior(Prior):
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
     ) -> GPPosterior:
         r"""Return W with $W A W^T = I$ and $\alpha = A^{-1} (y - m(X))$."""
-        temperature = jnp.asarray(temperature, phi.dtype)
-        noise = self.noise_variance(phi, data.x) / temperature
+        xp = arrays.of(phi, *data, temperature)
+        power = xp.asarray(temperature, phi.dtype)
+        noise = self.noise_variance(phi, data.x) / power
         residual, block = self._masked(phi, data, noise)
-        low = factorise_tiles(tiles.build(len(residual), block)).low
-        inverse = tiles.join(inverse_factor(low))
-        alpha = matmul(transpose(inverse), matmul(inverse, residual))
-        return GPPosterior(data, inverse, alpha, temperature)
+        inverse = xp.inverse_factor(len(residual), block)
+        alpha = xp.matmul(xp.transpose(inverse), xp.matmul(inverse, residual))
+        return GPPosterior(data, inverse, alpha, power)
 
     def extend(self, phi: Particle, posterior: GPPosterior, more: Data) -> GPPosterior:
         r"""Return the posterior with more samples, from the factor that is there: O(m^2) per sample.
@@ -326,32 +334,32 @@ class GPPrior(Prior):
         W grows by rows: with $B = K(new, old) W^T$ and $V V^T = K(new, new) + s^2/t I - B B^T$,
         the new rows of W are $[-V^{-1} B W, V^{-1}]$.
         """
-        old = posterior.data
+        old, xp = posterior.data, arrays.of(phi, *posterior.data, *more)
         noise = self.noise_variance(phi, more.x) / posterior.temperature
-        cross = jnp.where(
+        cross = xp.where(
             more.mask[:, None] & old.mask[None, :], self.covariance(phi, more.x, old.x), 0
         )
         everything = slice(len(more.y))
         corner = self._masked(phi, more, noise)[1](everything, everything)
-        b = matmul(cross, transpose(posterior.inverse_factor))
-        v = factorise(corner - matmul(b, transpose(b)))
-        top = jnp.pad(posterior.inverse_factor, ((0, 0), (0, v.shape[0])))
-        bottom = jnp.concatenate([-matmul(v, matmul(b, posterior.inverse_factor)), v], -1)
-        inverse = jnp.concatenate([top, bottom])
+        b = xp.matmul(cross, xp.transpose(posterior.inverse_factor))
+        v = xp.factorise(corner - xp.matmul(b, xp.transpose(b)))
+        top = xp.pad(posterior.inverse_factor, ((0, 0), (0, v.shape[0])))
+        bottom = xp.concatenate([-xp.matmul(v, xp.matmul(b, posterior.inverse_factor)), v], -1)
+        inverse = xp.concatenate([top, bottom])
         data = joined(old, more)
-        residual = jnp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
-        alpha = matmul(transpose(inverse), matmul(inverse, residual))
+        residual = xp.where(data.mask, data.y - self.mean_function(phi, data.x), 0)
+        alpha = xp.matmul(xp.transpose(inverse), xp.matmul(inverse, residual))
         return GPPosterior(data, inverse, alpha, posterior.temperature)
 
     def predict(self, phi: Particle, posterior: GPPosterior, x: Inputs) -> Prediction:
         r"""Return $N(m(x) + k_*^T \alpha,\ k(x, x) - |W k_*|^2 + s(x)^2)$ at the rows of x."""
-        data = posterior.data
-        cross = jnp.where(data.mask[:, None], self.covariance(phi, data.x, x), 0)
-        mean = self.mean_function(phi, x) + matmul(posterior.alpha, cross)
-        explained = jnp.sum(matmul(posterior.inverse_factor, cross) ** 2, axis=0)
-        latent = jnp.maximum(self.variance(phi, x) - explained, 0)
-        std = jnp.sqrt(latent + self.noise_variance(phi, x))
-        return Prediction(jnp.ones(1, mean.dtype), mean[None], std[None])
+        data, xp = posterior.data, arrays.of(phi, *posterior.data, x)
+        cross = xp.where(data.mask[:, None], self.covariance(phi, data.x, x), 0)
+        mean = self.mean_function(phi, x) + xp.matmul(posterior.alpha, cross)
+        explained = xp.sum(xp.matmul(posterior.inverse_factor, cross) ** 2, axis=0)
+        latent = xp.maximum(self.variance(phi, x) - explained, 0)
+        std = xp.sqrt(latent + self.noise_variance(phi, x))
+        return Prediction(xp.ones(1, mean.dtype), mean[None], std[None])
 
     def leave_one_out(self, phi: Particle, posterior: GPPosterior) -> LeftOut:
         r"""Return what every sample is to all others, in closed form.
@@ -360,13 +368,14 @@ class GPPrior(Prior):
         $1 / v_j$ with $v_j = (A^{-1})_{jj}$ (Rasmussen & Williams 2006, section 5.4.2).
         """
         data, temperature = posterior.data, posterior.temperature
-        variance = 1 / jnp.sum(posterior.inverse_factor**2, axis=0)
+        xp = arrays.of(phi, *data)
+        variance = 1 / xp.sum(posterior.inverse_factor**2, axis=0)
         error = posterior.alpha * variance
         noise = self.noise_variance(phi, data.x)
 
         def log_normal(variance: Array) -> Array:
-            density = -0.5 * (jnp.log(2 * jnp.pi * variance) + error**2 / variance)
-            return jnp.where(data.mask, density, 0)
+            density = -0.5 * (xp.log(2 * math.pi * variance) + error**2 / variance)
+            return xp.where(data.mask, density, 0)
 
         return LeftOut(
             log_normal(variance + (1 - 1 / temperature) * noise),
@@ -376,12 +385,12 @@ class GPPrior(Prior):
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Prior mean at the reference inputs, prior correlation of neighbours, and the noise, so that
         distances are root mean square differences in units of the (standardised) target."""
-        mean = self.mean_function(phi, x)
+        xp, mean = arrays.of(phi, x), self.mean_function(phi, x)
         kernel = self.covariance(phi, x)
-        pairs = jnp.concatenate([jnp.diagonal(kernel, offset) for offset in (1, 2)])
-        noise = jnp.atleast_1d(jnp.sqrt(self.noise_variance(phi, x)))
+        pairs = xp.concatenate([xp.diagonal(kernel, offset) for offset in (1, 2)])
+        noise = xp.atleast_1d(xp.sqrt(self.noise_variance(phi, x)))
         parts = (mean, pairs, noise)
-        return jnp.concatenate([part / math.sqrt(part.size) for part in parts])
+        return xp.concatenate([part / math.sqrt(part.size) for part in parts])
 
 
 def _inverse_softplus(value: float) -> float:

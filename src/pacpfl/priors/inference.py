@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -36,11 +36,14 @@ from pacpfl import svgd, tiles
 from pacpfl.errors import InputError
 from pacpfl.likelihoods import Categorical, Gaussian, Likelihood, log_likelihood
 from pacpfl.linalg import factorise, gaussian_log_density
-from pacpfl.priors.base import Inputs, Place, Scalar, ascend, random_rows
+from pacpfl.priors.base import Place, ascend, random_rows
 from pacpfl.priors.networks import Headed, Network, affine, by_rows
 from pacpfl.priors.settings import Inference
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data
+
+if TYPE_CHECKING:
+    from pacpfl.priors.base import Inputs, Scalar
 
 OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
 SMALL = 256  # weights whose precision is a matrix of weights, whatever the number of samples

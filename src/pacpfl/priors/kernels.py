@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
 
+from pacpfl import arrays
 from pacpfl.errors import InputError
 from pacpfl.hyper import Block
 from pacpfl.priors.networks import MLP
-from pacpfl.tiles import matmul, transpose
 
 if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
     from pacpfl.priors.gp import GPSettings
 
-Profile = Callable[[Array], tuple[Array, Array]]
+    Profile = Callable[[Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Kernel:
     blocks: Callable[[int, GPSettings], tuple[Block, ...]]
     embed: Callable[[Array, Array, GPSettings], Array]
     similarity: Callable[[Array, Array], Array]
-    variance: Callable[[Array], Array] = lambda embedded: jnp.ones((), embedded.dtype)
+    variance: Callable[[Array], Array] = lambda embedded: arrays.of(embedded).ones(
+        (), embedded.dtype
+    )
 
 
 def register_kernel(name: str, kernel: Kernel) -> None:
@@ -72,13 +74,12 @@ def squared_distances(a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[A
     if a.shape[-1] <= 4:
         return sum((a[:, None, j] - b[None, :, j]) ** 2 for j in range(a.shape[-1]))  # type: ignore[return-value]
     centre = a.mean(0)
-    a, b = a - centre, b - centre
-    products = matmul(a, transpose(b))
-    squares = jnp.sum(a**2, -1)[:, None] + jnp.sum(b**2, -1)[None, :]
-    return jnp.maximum(squares - 2 * products, 0)
+    a, b, xp = a - centre, b - centre, arrays.of(a, b)
+    products = xp.matmul(a, xp.transpose(b))
+    squares = xp.sum(a**2, -1)[:, None] + xp.sum(b**2, -1)[None, :]
+    return xp.maximum(squares - 2 * products, 0)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def radial(profile: Profile, a: Float[Array, "m d"], b: Float[Array, "t d"]) -> Float[Array, "m t"]:
     r"""Return k_ij = k(s) at the squared distances s = |a_i - b_j|^2.
 
@@ -89,6 +90,11 @@ def radial(profile: Profile, a: Float[Array, "m d"], b: Float[Array, "t d"]) -> 
 
     products that read M instead of making one matrix for each feature.
     """
+    own = arrays.of(a, b).with_derivative(_radial, _radial_forward, _radial_backward)
+    return own(profile, a, b)
+
+
+def _radial(profile: Profile, a: Array, b: Array) -> Array:
     return profile(squared_distances(a, b))[0]
 
 
@@ -106,28 +112,26 @@ def _radial_backward(
     weight = cotangent * weight
     # Only differences count, and they lose the fewest digits near the origin.
     centre = a.mean(0)
-    a, b = a - centre, b - centre
-    along = matmul(weight, jnp.pad(b, ((0, 0), (0, 1)), constant_values=1))
+    a, b, xp = a - centre, b - centre, arrays.of(a)
+    along = xp.matmul(weight, xp.pad(b, ((0, 0), (0, 1)), constant_values=1))
     # On its side, because XLA takes twice as long for M^T times a few columns.
-    down = matmul(jnp.pad(a.T, ((0, 1), (0, 0)), constant_values=1), weight)
+    down = xp.matmul(xp.pad(a.T, ((0, 1), (0, 0)), constant_values=1), weight)
     by_b = (down[:-1] - down[-1:] * b.T).T
     return along[:, :-1] - along[:, -1:] * a, by_b
 
 
-radial.defvjp(_radial_forward, _radial_backward)
-
-
 def gaussian(squared: Array) -> tuple[Array, Array]:
     """exp(-s / 2): functions with all derivatives."""
-    value = jnp.exp(-0.5 * squared)
+    value = arrays.of(squared).exp(-0.5 * squared)
     return value, value
 
 
 def matern52(squared: Array) -> tuple[Array, Array]:
     r"""$(1 + \sqrt5 r + \tfrac53 r^2)\, e^{-\sqrt5 r}$ with r^2 = s: functions with two derivatives."""
     # The floor is for derivatives of derivatives: that of a root at 0 is infinite.
-    root = jnp.sqrt(5 * jnp.maximum(squared, jnp.finfo(squared.dtype).tiny))
-    decay = jnp.exp(-root)
+    xp = arrays.of(squared)
+    root = xp.sqrt(5 * xp.maximum(squared, np.finfo(squared.dtype).tiny))
+    decay = xp.exp(-root)
     return (1 + root + root**2 / 3) * decay, (5 / 3) * (1 + root) * decay
 
 
@@ -141,15 +145,26 @@ def _lengths(name: str) -> Callable[[int, GPSettings], tuple[Block, ...]]:
 
 
 def _scaled(phi: Array, x: Array, settings: GPSettings) -> Array:
-    return x * jnp.exp(-phi)
+    return x * arrays.of(phi).exp(-phi)
 
 
 def _circles(phi: Array, x: Array, settings: GPSettings) -> Array:
     r"""Each feature on a circle of radius 1 / l: $|u - u'| = 2 |\sin(\pi (x - x') / p)| / l$."""
-    lengths, periods = jnp.split(phi, 2)
-    angles = 2 * jnp.pi * x * jnp.exp(-periods)
-    circles = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
-    return circles * jnp.tile(jnp.exp(-lengths), 2)
+    xp = arrays.of(phi, x)
+    lengths, periods = xp.split(phi, 2)
+    angles = 2 * math.pi * x * xp.exp(-periods)
+    circles = xp.concatenate([xp.cos(angles), xp.sin(angles)], axis=1)
+    return circles * xp.tile(xp.exp(-lengths), 2)
+
+
+def _lines(phi: Array, x: Array, settings: GPSettings) -> Array:
+    xp = arrays.of(phi, x)
+    return xp.pad(x, ((0, 0), (0, 1)), constant_values=1) * xp.exp(phi)
+
+
+def _products(a: Array, b: Array) -> Array:
+    xp = arrays.of(a, b)
+    return xp.matmul(a, xp.transpose(b))
 
 
 KERNELS: dict[str, Kernel] = {
@@ -164,9 +179,9 @@ KERNELS: dict[str, Kernel] = {
     # sum_j s_j^2 x_j x'_j + s_0^2: ridge regression with a penalty of its own for each slope.
     "linear": Kernel(
         lambda features, s: (Block("kernel.linear", features + 1, math.log(0.1), 1.0),),
-        lambda phi, x, s: jnp.pad(x, ((0, 0), (0, 1)), constant_values=1) * jnp.exp(phi),
-        lambda a, b: matmul(a, transpose(b)),
-        lambda a: jnp.sum(a**2, axis=-1),
+        _lines,
+        _products,
+        lambda a: (a**2).sum(-1),
     ),
     # Matern 5/2 with one length for each feature: rougher functions than `ard`.
     "matern": Kernel(_lengths("kernel.matern"), _scaled, partial(radial, matern52)),
@@ -182,3 +197,4 @@ KERNELS: dict[str, Kernel] = {
         partial(radial, gaussian),
     ),
 }
+OURS = frozenset(KERNELS)  # which compute with NumPy's arrays, too

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
-
+from pacpfl import arrays
 from pacpfl.hyper import Block
-from pacpfl.priors.base import Exact, Inputs, LeftOut, Noise, Particle, Posterior, Prior, Scalar
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.base import Exact, LeftOut, Prior
 from pacpfl.types import Data, Mixture, flattened
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from pacpfl.priors.base import Inputs, Noise, Particle, Posterior, Scalar
+    from pacpfl.priors.gp import GPPrior
 
 
 class MixturePosterior(NamedTuple):
@@ -45,6 +46,10 @@ class MixturePrior(Prior):
         return self.members * self.base.components
 
     @property
+    def plain(self) -> bool:
+        return self.base.plain
+
+    @property
     def gaussian(self) -> GPPrior | None:
         return self.base.gaussian
 
@@ -60,21 +65,21 @@ class MixturePrior(Prior):
     def split(self, phi: Particle) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
         """ln pi and the members' own parameters."""
         logits, rest = phi[: self.members], phi[self.members :]
-        return jax.nn.log_softmax(logits), rest.reshape(self.members, self.base.size)
+        return arrays.of(phi).log_softmax(logits), rest.reshape(self.members, self.base.size)
 
     def parts(self, phi: Particle) -> tuple[Float[Array, " K"], Float[Array, "K base"]]:
         log_weights, members = self.split(phi)
-        return jnp.exp(log_weights), members
+        return arrays.of(phi).exp(log_weights), members
 
     def _each(self, function: Callable[..., Any], phi: Particle, *more: Any) -> Any:
         """What a function says of every member; `more` has a leading axis of K."""
-        return jax.vmap(function)(self.split(phi)[1], *more)
+        return arrays.of(phi).each(function)(self.split(phi)[1], *more)
 
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:
         each = self._each(lambda p: self.base.log_evidence(p, data, temperature), phi)
-        return logsumexp(self.split(phi)[0] + each)
+        return arrays.of(phi, each).logsumexp(self.split(phi)[0] + each)
 
     def posterior(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, key: Array | None = None
@@ -91,17 +96,21 @@ class MixturePrior(Prior):
         return MixturePosterior(base, self.split(phi)[0] + each)
 
     def log_evidence_of(self, phi: Particle, posterior: MixturePosterior) -> Float[Array, ""]:
-        return logsumexp(posterior.log_evidence)
+        return arrays.of(posterior.log_evidence).logsumexp(posterior.log_evidence)
 
     def responsibilities(
         self, phi: Particle, posterior: MixturePosterior
     ) -> Float[Array, " components"]:
         within = self._each(self.base.responsibilities, phi, posterior.base)
-        return (jax.nn.softmax(posterior.log_evidence)[:, None] * within).reshape(-1)
+        return (self._shares(posterior)[:, None] * within).reshape(-1)
+
+    def _shares(self, posterior: MixturePosterior) -> Array:
+        """How much of the posterior each member carries."""
+        return arrays.of(posterior.log_evidence).softmax(posterior.log_evidence)
 
     def predict(self, phi: Particle, posterior: MixturePosterior, x: Inputs) -> Mixture:
         each = self._each(lambda p, q: self.base.predict(p, q, x), phi, posterior.base)
-        weights = jax.nn.softmax(posterior.log_evidence)[:, None] * each.weights
+        weights = self._shares(posterior)[:, None] * each.weights
         return flattened(each._replace(weights=weights))
 
     def leave_one_out(self, phi: Particle, posterior: MixturePosterior) -> LeftOut:
@@ -109,6 +118,7 @@ class MixturePrior(Prior):
         each = self._each(self.base.leave_one_out, phi, posterior.base)  # [K, m]
         total = posterior.log_evidence[:, None]
         others = total - each.evidence
+        logsumexp = arrays.of(others).logsumexp
         rest = logsumexp(others, axis=0)
         return LeftOut(
             logsumexp(others + each.density, axis=0) - rest, logsumexp(total, axis=0) - rest
@@ -117,7 +127,7 @@ class MixturePrior(Prior):
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Members' fingerprints, each as strongly as the mixture uses it."""
         each = self._each(lambda p: self.base.fingerprint(p, x), phi)
-        return (jnp.exp(0.5 * self.split(phi)[0])[:, None] * each).reshape(-1)
+        return (arrays.of(phi).exp(0.5 * self.split(phi)[0])[:, None] * each).reshape(-1)
 
 
 def mixture(base: Exact, members: int) -> Exact:

@@ -10,24 +10,24 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
 
+from pacpfl import arrays
 from pacpfl.errors import InputError
 from pacpfl.settings import Settings, key
 
+if TYPE_CHECKING:
+    import equinox as eqx
+    from jaxtyping import Array, Float, PyTree
+
+    Parameters = Float[Array, " size"]
+    Inputs = Float[Array, "m inputs"]  # row by row
+    Outputs = Float[Array, "m outputs"]
+
 SIDE = 5  # of a convolution's patch
 ROWS = 512  # inputs at once where all there are may not fit into memory
-
-Parameters = Float[Array, " size"]
-Inputs = Float[Array, "m inputs"]  # row by row
-Outputs = Float[Array, "m outputs"]
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,10 @@ class Network(Protocol):
     def __call__(self, parameters: Parameters, x: Inputs) -> Outputs: ...
 
 
-@jax.custom_jvp
-def tanh(x: Array) -> Array:
-    """2 sigmoid(2 x) - 1, as accurate as XLA's own tanh (2e-7 in float32), which on a CPU takes up to
-    twice as long and compiles for five times as long: it is unrolled over all units of a layer."""
-    return 2 * jax.lax.logistic(2 * x) - 1
-
-
-@tanh.defjvp
-def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    value = tanh(*primals)
-    return value, (1 - value**2) * tangents[0]
-
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": tanh, "relu": jax.nn.relu}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": lambda x: arrays.of(x).quick_tanh(x),
+    "relu": lambda x: arrays.of(x).relu(x),
+}
 GAINS = {"tanh": 1.0, "relu": 2.0}  # variance of the weights times inputs: Glorot (LeCun), He
 
 
@@ -101,6 +91,9 @@ class Dense:
 
     def initial(self, key: Array) -> Parameters:
         """Weights N(0, gain / inputs), biases 0."""
+        import jax
+        import jax.numpy as jnp
+
         parts = []
         for index, (inputs, outputs) in enumerate(self.layers):
             draw = jax.random.normal(jax.random.fold_in(key, index), (inputs * outputs,))
@@ -129,7 +122,7 @@ class MLP(Dense):
         return sum(self.sizes)
 
     def __call__(self, parameters: Parameters, x: Inputs) -> Outputs:
-        first, *rest = jnp.split(parameters, np.cumsum(self.layer_sizes[:-1]))
+        first, *rest = arrays.of(parameters, x).split(parameters, np.cumsum(self.layer_sizes[:-1]))
         x = affine(first, x)
         for layer in rest:
             x = affine(layer, ACTIVATIONS[self.activation](x))
@@ -182,7 +175,7 @@ def affine(
     """
     inputs = x.shape[-1]
     outputs = parameters.size // (inputs + 1)
-    weight, bias = jnp.split(parameters, [inputs * outputs])
+    weight, bias = arrays.of(parameters).split(parameters, [inputs * outputs])
     return x @ weight.reshape(inputs, outputs) + bias
 
 
@@ -190,6 +183,8 @@ def by_rows(function: Callable[[Inputs], Outputs], x: Inputs) -> Outputs:
     """function(x), many inputs in parts: for results that need no gradient."""
     if x.shape[0] <= ROWS:
         return function(x)
+    import jax
+
     return jax.lax.map(lambda row: function(row[None])[0], x, batch_size=ROWS)
 
 
@@ -255,14 +250,14 @@ class CNN(Dense):
         return sum(h * w * sum(layer) for (h, w), layer in convolved) + sum(dense) + last[1]
 
     def __call__(self, parameters: Parameters, x: Inputs) -> Outputs:
-        body, head = jnp.split(parameters, [self.size - self.layer_sizes[-1]])
+        body, head = arrays.of(parameters).split(parameters, [self.size - self.layer_sizes[-1]])
         return affine(head, self.features(body, x))
 
     def features(self, body: Float[Array, " body"], x: Inputs) -> Float[Array, "m hidden"]:
-        first, second, dense = jnp.split(body, np.cumsum(self.layer_sizes[:2]))
+        first, second, dense = arrays.of(body).split(body, np.cumsum(self.layer_sizes[:2]))
         values = x.reshape(x.shape[0], self.height, self.width, 1)
         values = self._stage(second, self._stage(first, values))
-        return jax.nn.relu(affine(dense, values.reshape(x.shape[0], self.layers[2][0])))
+        return ACTIVATIONS["relu"](affine(dense, values.reshape(x.shape[0], self.layers[2][0])))
 
     def _stage(
         self, parameters: Float[Array, " p"], images: Float[Array, "m h w c"]
@@ -270,8 +265,8 @@ class CNN(Dense):
         """Convolution, maximum, rectifier: the last two may change places, and so fewer are rectified."""
         if self.padding == "same":
             edge = (SIDE // 2, SIDE // 2)
-            images = jnp.pad(images, ((0, 0), edge, edge, (0, 0)))
-        return jax.nn.relu(maximum_of_squares(affine(parameters, patches(images))))
+            images = arrays.of(images).pad(images, ((0, 0), edge, edge, (0, 0)))
+        return ACTIVATIONS["relu"](maximum_of_squares(affine(parameters, patches(images))))
 
 
 def patches(images: Float[Array, "m h w c"]) -> Float[Array, "m h1 w1 patch"]:
@@ -282,7 +277,7 @@ def patches(images: Float[Array, "m h w c"]) -> Float[Array, "m h1 w1 patch"]:
         for down in range(SIDE)
         for right in range(SIDE)
     ]
-    return jnp.concatenate(shifted, -1)
+    return arrays.of(images).concatenate(shifted, -1)
 
 
 def maximum_of_squares(images: Float[Array, "m h w c"]) -> Float[Array, "m h2 w2 c"]:
@@ -310,10 +305,15 @@ class WrappedNetwork:
 
     def _divided(self, key: Array) -> tuple[PyTree[Array], PyTree]:
         """The network's parameters, and all the rest of it."""
+        import equinox as eqx
+
         return eqx.partition(self.make(key), eqx.is_inexact_array)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
+        import equinox as eqx
+        import jax
+
         # Shapes only: no parameters are computed.
         shapes = eqx.filter_eval_shape(lambda key: self._divided(key)[0], jax.random.key(0))
         leaves = jax.tree_util.tree_leaves_with_path(shapes)
@@ -327,9 +327,15 @@ class WrappedNetwork:
         return sum(self.layer_sizes)
 
     def initial(self, key: Array) -> Parameters:
+        from jax.flatten_util import ravel_pytree
+
         return ravel_pytree(self._divided(key)[0])[0]
 
     def __call__(self, parameters: Parameters, x: Inputs) -> Outputs:
+        import equinox as eqx
+        import jax
+        from jax.flatten_util import ravel_pytree
+
         # Only the network's structure is used, so the compiler drops the values `make` computes.
         arrays, rest = self._divided(jax.random.key(0))
         network = eqx.combine(ravel_pytree(arrays)[1](parameters), rest)

@@ -17,7 +17,7 @@ A = W K_uf / s and B = I + A A^T.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,11 +25,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pacpfl.linalg import factorise
-from pacpfl.priors.base import Inputs, Particle
 from pacpfl.priors.gp import GPPrior
 from pacpfl.priors.kernels import squared_distances
 from pacpfl.tiles import matmul, transpose
 from pacpfl.types import Data, Prediction
+
+if TYPE_CHECKING:
+    from pacpfl.priors.base import Inputs, Particle
 
 # Added to the diagonal of K_uu, in units of k(x, x): neighbouring inducing inputs make it singular.
 # The bound stays a bound: it is that of inducing values observed with a little noise. In float32 less

@@ -12,25 +12,17 @@ of z taken back, and the most likely value, the median and the mean differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from pacpfl import warp
+from pacpfl import arrays, warp
 from pacpfl.hyper import Block
-from pacpfl.priors.base import (
-    Exact,
-    Inputs,
-    LeftOut,
-    Noise,
-    Particle,
-    Posterior,
-    Prior,
-    Scalar,
-    joined,
-)
+from pacpfl.priors.base import Exact, LeftOut, Prior, joined
 from pacpfl.types import Data, WarpedPrediction
+
+if TYPE_CHECKING:
+    from jaxtyping import Array, Float
+
+    from pacpfl.priors.base import Inputs, Noise, Particle, Posterior, Scalar
 
 # Targets are standardised: the warp bends within them, and is a line at the centre of the hyper-prior.
 BLOCKS = (
@@ -53,6 +45,10 @@ class WarpedPrior(Prior):
     base: Exact
 
     @property
+    def plain(self) -> bool:
+        return self.base.plain
+
+    @property
     def components(self) -> int:
         return self.base.components
 
@@ -63,7 +59,8 @@ class WarpedPrior(Prior):
     def split(self, phi: Particle) -> tuple[warp.Warp, Float[Array, " base"]]:
         """The warp, which has no scale of its own (the base's noise and kernel do), and the base's."""
         centre, skewness, tail = phi[: len(BLOCKS)]
-        bend = jnp.stack([centre, jnp.zeros_like(centre), skewness, tail])
+        xp = arrays.of(phi)
+        bend = xp.stack([centre, xp.zeros_like(centre), skewness, tail])
         return bend, phi[len(BLOCKS) :]
 
     def log_evidence(
@@ -83,7 +80,9 @@ class WarpedPrior(Prior):
     ) -> WarpedPosterior:
         bend, base = self.split(phi)
         posterior = self.base.posterior(base, warped(bend, data), temperature)
-        return WarpedPosterior(data, posterior, jnp.asarray(temperature, phi.dtype))
+        return WarpedPosterior(
+            data, posterior, arrays.of(phi, temperature).asarray(temperature, phi.dtype)
+        )
 
     def extend(self, phi: Particle, posterior: WarpedPosterior, more: Data) -> WarpedPosterior:
         bend, base = self.split(phi)
@@ -93,7 +92,7 @@ class WarpedPrior(Prior):
     def predict(self, phi: Particle, posterior: WarpedPosterior, x: Inputs) -> WarpedPrediction:
         bend, base = self.split(phi)
         each = self.base.predict(base, posterior.base, x)
-        warps = jnp.tile(bend, (self.components, 1))
+        warps = arrays.of(phi).tile(bend, (self.components, 1))
         return WarpedPrediction(each.weights, each.means, each.stds, warps)
 
     def leave_one_out(self, phi: Particle, posterior: WarpedPosterior) -> LeftOut:
@@ -111,16 +110,21 @@ class WarpedPrior(Prior):
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """The base's, and where the warp takes targets: a base alone is no statement about them."""
         bend, base = self.split(phi)
-        targets = jnp.linspace(-2, 2, 5, dtype=phi.dtype)
-        places = warp.forward(bend, targets) / jnp.sqrt(targets.size)
-        return jnp.concatenate([self.base.fingerprint(base, x), places])
+        xp = arrays.of(phi, x)
+        targets = xp.linspace(-2, 2, 5, dtype=phi.dtype)
+        places = warp.forward(bend, targets) / xp.sqrt(targets.size)
+        return xp.concatenate([self.base.fingerprint(base, x), places])
 
 
 def warped(bend: warp.Warp, data: Data) -> Data:
     """The samples with z for y. Padding may hold anything, which must not reach the gradient."""
-    return data._replace(y=warp.forward(bend, jnp.where(data.mask, data.y, 0)))
+    return data._replace(y=warp.forward(bend, _targets(data)))
 
 
 def log_slopes(bend: warp.Warp, data: Data) -> Float[Array, " m"]:
-    slopes = warp.log_slope(bend, jnp.where(data.mask, data.y, 0))
-    return jnp.where(data.mask, slopes, 0)
+    slopes = warp.log_slope(bend, _targets(data))
+    return arrays.of(slopes, data.mask).where(data.mask, slopes, 0)
+
+
+def _targets(data: Data) -> Array:
+    return arrays.of(*data).where(data.mask, data.y, 0)
