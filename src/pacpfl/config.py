@@ -104,7 +104,7 @@ def override(config: Config, settings: list[str]) -> Config:
             raise InputError(f"--set {setting}: write it as key=value, for instance particles=8.")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text
         config = _with(config, name.strip(), value, f"--set {setting}")
     check(config, "the configuration")

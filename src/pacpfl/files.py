@@ -218,8 +218,8 @@ def parse_toml(text: str, origin: str) -> Facts:
     """Return the table that TOML says; errors name `origin`, a file."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{origin} is not valid TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
+        raise InputError(f"{origin} is not valid TOML: {reason(error)}.") from error
 
 
 def finite(value: Any) -> Any:

@@ -85,7 +85,9 @@ def convert(owner: type, name: str, value: Any, origin: str) -> Any:
         items = tuple(inner(item) for item in value)
         return tuple(_checked(rules, item, f"{label} = {list(items)}: each") for item in items)
     if not _is(target, value):
-        raise InputError(f"{label} must be {KINDS[target]}, not {value!r}.")
+        raise InputError(f"{label} must be {KINDS[target]}, not {str(value)[:60]!r}.")
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise InputError(f"{label} has more digits than any number here may; make it smaller.")
     return _checked(rules, target(value), label)
 
 

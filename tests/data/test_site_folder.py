@@ -50,6 +50,9 @@ def test_a_store_is_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(read.existing[1].train.x, parts[1].x, rtol=1e-6)
 
 
+PLAIN: dict[str, Any] = {"x": np.zeros((3, 2)), "y": np.zeros(3)}
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
@@ -61,6 +64,21 @@ def test_a_store_is_read(tmp_path: Path) -> None:
         ({"x": np.array([["a", "b"]]), "y": np.zeros(1)}, "table of numbers"),
         ({"x": np.full((3, 2), np.nan), "y": np.zeros(3)}, "not finite"),
         ({"x": np.array([[None, 1]]), "y": np.zeros(1)}, "cannot be read"),
+        ({"x": np.zeros((2, 0)), "y": np.zeros(2)}, "table of numbers"),
+        ({"x": np.zeros((2, 1)), "y": np.array(["a", "b"])}, "table of numbers"),
+        ({"x": np.zeros((2, 1)), "y": np.zeros(2, complex)}, "table of numbers"),
+        (PLAIN | {"x_test": np.zeros((2, 3)), "y_test": np.zeros(2)}, "as many columns"),
+        (PLAIN | {"classes": np.array([3, 4])}, "classes must be one number"),
+        (PLAIN | {"classes": 1}, "classes must be one number"),
+        (PLAIN | {"classes": 2.5}, "classes must be whole"),
+        (PLAIN | {"classes": -3}, "classes must be whole"),
+        (PLAIN | {"shape": np.zeros(0, int)}, "shape must be whole"),
+        (PLAIN | {"shape": "28"}, "shape must be whole"),
+        (PLAIN | {"shape": np.array([2, 2])}, "no shape"),
+        *(
+            (PLAIN | {"y": np.array([0, label, 2.0]), "classes": 3}, "labels are 0 to 2")
+            for label in (7.0, -1.0, 1.5)
+        ),
     ],
 )
 def test_files_that_cannot_be_used_are_named(

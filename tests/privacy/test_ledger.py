@@ -104,6 +104,32 @@ def test_every_change_is_found(path: Path, damage: object) -> None:
         refused(partial(use, path), r"damaged \(line")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plan": None}, {"plan": {}}, {"plan": {"mode": "none"}}, {"plan": {"clients": 2}},
+        {"plan": {"multiplier": 0}}, {"plan": {"multiplier": "10"}}, {"plan": {"delta": -1}},
+        {"plan": {"sampling": "some"}}, {"plan": {"unit": 3}}, {"plan": {"extra": 1}},
+        {"private": 1}, {"started": 4}, {"first": 4}, {"last": "3"}, {"last": 10**12}, {"first": -1},
+        {"kind": "release", "first": 0, "last": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_ledger_chained_anew_that_makes_no_sense_is_refused(path: Path, change: dict) -> None:
+    """Whoever can write the file can chain it: what it says is checked as well."""
+    fill(path)
+    entries, chain = [json.loads(line) for line in path.read_bytes().splitlines()], ledgers.START
+    one = entries[1 if {"first", "last"} & change.keys() - {"kind"} and "kind" not in change else 0]
+    if isinstance(change.get("plan"), dict) and change["plan"]:
+        change = {"plan": one["plan"] | change["plan"]}
+    one |= change
+    for entry in entries:
+        content = {name: value for name, value in entry.items() if name != "chain"}
+        chain = entry["chain"] = ledgers._chain(chain, content)
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    refused(lambda: read_ledger(path), "cannot have been")
+
+
 def test_a_checkpoint_refuses_a_ledger_that_does_not_lead_to_it(path: Path) -> None:
     place = fill(path)
     lines = path.read_bytes().splitlines(keepends=True)

@@ -10,6 +10,7 @@ Tables (CSV, Parquet) are read by `data.tables`. Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,20 +79,50 @@ def _read(path: Path) -> tuple[Client, tuple[int, int | None, tuple[int, ...] | 
             if part == "train" or x is not y:
                 raise InputError(f"{path} must hold both 'x{suffix}' and 'y{suffix}'; save both.")
             continue
-        if x.ndim != 2 or y.shape != x.shape[:1] or not len(y) or x.dtype.kind not in "fiub":
+        plain = x.dtype.kind in "fiub" and y.dtype.kind in "fiub"
+        if x.ndim != 2 or y.shape != x.shape[:1] or not x.size or not plain:
             raise InputError(
                 f"{path}: x must be a table of numbers and y one number for each of its rows; they have "
-                f"shapes {x.shape} and {y.shape}."
+                f"shapes {x.shape} and {y.shape} and types {x.dtype} and {y.dtype}."
             )
         parts[part] = Samples(x.astype(float), y.astype(float))
         if not (np.isfinite(parts[part].x).all() and np.isfinite(parts[part].y).all()):
             raise InputError(
                 f"{path} holds numbers that are not finite; correct or leave out the rows."
             )
-    classes, shape = arrays.get("classes"), arrays.get("shape")
-    form = (
-        parts["train"].x.shape[1],
-        None if classes is None else int(classes.item()),
-        None if shape is None else tuple(int(side) for side in shape),
-    )
-    return Client(path.stem, **parts), form
+    return Client(path.stem, **parts), _form(path, arrays, parts)
+
+
+def _form(
+    path: Path, arrays: dict[str, np.ndarray], parts: dict[str, Samples]
+) -> tuple[int, int | None, tuple[int, ...] | None]:
+    """Return how many features, which classes and what shape the samples have, which must fit them."""
+    width = parts["train"].x.shape[1]
+    if any(part.x.shape[1] != width for part in parts.values()):
+        raise InputError(f"{path}: x, x_later and x_test must have as many columns; save them so.")
+    classes, shape = (_whole(path, name, arrays.get(name)) for name in ("classes", "shape"))
+    if classes and (len(classes) > 1 or classes[0] < 2):
+        raise InputError(f"{path}: classes must be one number, 2 or more; save how many there are.")
+    if shape and math.prod(shape) != width:
+        raise InputError(f"{path}: a row of {width} numbers has no shape {shape}; correct shape.")
+    for part in parts.values() if classes else ():
+        if wrong := set(part.y.tolist()) - set(range(classes[0])):
+            raise InputError(
+                f"{path}: with {classes[0]} classes the labels are 0 to {classes[0] - 1}, and "
+                f"{min(wrong):g} is among them; number the classes so."
+            )
+    return width, classes[0] if classes else None, shape or None
+
+
+def _whole(path: Path, name: str, value: np.ndarray | None) -> tuple[int, ...]:
+    """Return the whole numbers from 1 on that an array holds; () where there is none."""
+    if value is None:
+        return ()
+    each = value.ravel()
+    if (
+        value.dtype.kind not in "iu"
+        or not 0 < each.size < 9
+        or not (0 < each.min() <= each.max() < 1e9)
+    ):
+        raise InputError(f"{path}: {name} must be whole numbers above 0; save it so.")
+    return tuple(each.tolist())

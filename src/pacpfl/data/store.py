@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -129,6 +130,22 @@ def open_store(folder: Path) -> ClientStore:
         return ClientStore(x, y, offsets, longest)
 
 
+# What NumPy and zipfile raise for files that were cut, changed or made by something else.
+UNREADABLE = (
+    *(
+        OSError,
+        ValueError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+        KeyError,
+        TypeError,
+    ),
+    *(MemoryError, OverflowError, SyntaxError, struct.error),
+)
+
+
 def open_npz(path: Path, names: Collection[str], example: str) -> dict[str, np.ndarray]:
     """Return those of the named arrays that an .npz file holds, which `example` would save."""
     try:
@@ -137,8 +154,11 @@ def open_npz(path: Path, names: Collection[str], example: str) -> dict[str, np.n
             if isinstance(file, np.ndarray):
                 raise ValueError("it is a single array")
             with file:
-                return {name: file[name] for name in file.files if name in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                arrays = {name: file[name] for name in file.files if name in names}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError("it holds other things than arrays")
+        return arrays
+    except UNREADABLE as error:
         pickled = "allow_pickle" in str(error)  # NumPy's own words say how to load it all the same
         why = "it holds pickled objects, and those are never loaded" if pickled else reason(error)
         raise InputError(

@@ -15,14 +15,24 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts, append, append_line, damaged, read_lines, sync_folder
-from pacpfl.privacy.accounting import Plan, PrivacySettings, Spent, epsilon_spent, together
+from pacpfl.privacy.accounting import (
+    Plan,
+    PrivacySettings,
+    Sampling,
+    Spent,
+    Unit,
+    epsilon_spent,
+    together,
+)
+from pacpfl.privacy.mechanisms import ORDER
 
 FILE = "privacy.jsonl"
 REMEDY = (
@@ -202,7 +212,36 @@ def _entries(path: Path) -> list[Facts]:
         chain = _chain(chain, content)
         if entry.get("kind") not in ("run", "release", "fresh") or entry.get("chain") != chain:
             raise damaged(path, f"line {number} does not continue what stands before it", REMEDY)
+    try:
+        sound = all(map(_makes_sense, records(entries)))
+    except (KeyError, TypeError, ValueError, IndexError):
+        sound = False
+    if not sound:
+        raise damaged(path, "it tells of a run that cannot have been", REMEDY)
     return entries
+
+
+def _makes_sense(run: RunRecord) -> bool:
+    """Return whether a run has a plan that can be accounted for, and releases that can have been."""
+    plan = run.plan
+    whole = [plan.clients, plan.cohort, *([] if plan.rounds is None else [plan.rounds])]
+    numbers = [plan.multiplier, plan.delta, *([] if plan.epsilon is None else [plan.epsilon])]
+    ends = [end for pair in run.releases for end in pair]
+    return (
+        plan.mode in ORDER
+        and plan.sampling in get_args(Sampling)
+        and plan.unit in get_args(Unit)
+        and all(type(number) is int and 0 < number < 2**31 for number in whole)
+        and all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers)
+        and plan.cohort <= plan.clients
+        and 1e-3 <= plan.multiplier <= 1e12
+        and (0 < plan.delta < 1 or (plan.delta == 0 and plan.mode != "gaussian"))
+        and all(type(end) is int and 0 <= end < 10**7 for end in ends)
+        and all(first < last for first, last in run.releases)
+        and type(run.private) is bool
+        and isinstance(run.identity, str)
+        and isinstance(run.started, str)
+    )
 
 
 def _taken(file: BinaryIO, path: Path) -> Ledger:
