@@ -35,6 +35,17 @@ STUDIES = {
 }
 
 
+def robust(
+    out: Annotated[Path, typer.Option(help="Its folder.")] = Path("runs/reproduce-robust"),
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 2,
+    rounds: Annotated[int, typer.Option(min=20, help="Of each training.")] = 600,
+) -> None:
+    """Let clients of Polynomial lie to a server, by every attack and against every rule."""
+    from reproduction.robust import play
+
+    play(out, seeds, rounds)
+
+
 def reproduce(
     context: typer.Context,
     out: Annotated[
@@ -166,6 +177,7 @@ app.command()(tables)
 app.command()(peers)
 app.command()(audit)
 app.command()(search)
+app.command()(robust)
 
 
 def main() -> None:

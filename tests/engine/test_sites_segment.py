@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from local_sites import ALL, LENGTHS, RUN, SHARES, WITHOUT_B, Crash, World, assert_close
+from scipy import optimize, stats
 from toys import StatelessToy, Toy, make_store
 
 from pacpfl.data.store import ClientStore
@@ -367,6 +368,49 @@ def test_lengths_are_those_of_whole_updates() -> None:
     code = Code(np.full((1, 4), 127, np.int8), np.full((1, 1), 80.0))
     short = guard.scaled((code,), np.array([0.25]))[0]
     np.testing.assert_allclose(decode(short, np.dtype(np.float64)), np.full((1, 4), 20.0))
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+def test_one_update_stands_for_all_by_the_rule(rule: str) -> None:
+    rng = np.random.default_rng(3)
+    rows, weights = rng.normal(size=(9, 2, 3)), np.array([1.0] * 8 + [0.0])
+    updates = rows, np.arange(9.0)
+    after, single = guard.combined(updates, weights, rule, np.float64)
+    np.testing.assert_array_equal(after[8], rows[8])  # who is absent
+    np.testing.assert_array_equal(single, updates[1])
+    there, found = rows[:8].reshape(8, -1), after[0].ravel()
+    np.testing.assert_allclose(after[:8], np.broadcast_to(after[0], (8, 2, 3)))
+    if rule == "geometric-median":
+        apart = lambda point: np.linalg.norm(there - point, axis=1).sum()  # noqa: E731
+        best = optimize.minimize(apart, there.mean(0), method="BFGS")
+        assert apart(found) <= best.fun * (1 + 1e-6)
+    else:
+        np.testing.assert_allclose(
+            found, stats.trim_mean(there, 0.25 if rule == "trimmed" else 0.49)
+        )
+    assert guard.combined(updates, weights, "mean", np.float64) is updates
+
+
+def test_a_liar_does_not_move_a_server_that_asks_for_the_median(world: Make) -> None:
+    def lie(site: str, about: Any, reply: Any) -> Any:
+        if site != "b" or "round" not in about:
+            return reply
+        lies = {n: -1e3 * a if a.dtype.kind == "f" else a for n, a in reply.params.items()}
+        return reply._replace(params=lies)
+
+    here = world("gaussian", 3)
+    assert here.play(spoil=lie, aggregation="geometric-median", longest=0.0).finished
+    moved = here.final()[1].particles - here.simulated().particles
+    assert 0 < np.median(np.abs(moved)) < 0.02  # steps of 0.05 in the wrong direction make 0.3
+    norms = [line["norms"] for line in here.entries[1:]]
+    assert all(set(one) == set(SHARES) and min(one["b"]) > max(one["a"]) for one in norms)
+    summary = participation.summary(here.run)
+    assert summary["norms"]["b"] > summary["norms"]["a"] > 0
+
+
+def test_rules_are_for_servers_that_take_the_mean(world: Make) -> None:
+    outcome = world("stateful", 3).play(aggregation="median")
+    assert outcome.fatal and "aggregation = median is for methods" in outcome.reason
 
 
 def says(liars: str, **change: Any) -> Callable[..., Any]:

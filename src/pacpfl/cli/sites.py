@@ -108,6 +108,11 @@ def status(
                 f"{run['median_seconds']:.2f} s, {run['bytes_sent'] / 1e3:.0f} kB out and "
                 f"{run['bytes_received'] / 1e3:.0f} kB in per round."
             )
+        for site, norm in sorted(run["norms"].items()):
+            often = run["clipped"].get(site, 0)
+            print(
+                f"{method}, {site}: longest update {norm:.3g} in the median round, clipped {often} times."
+            )
 
 
 @server_app.command("start")

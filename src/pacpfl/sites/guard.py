@@ -1,4 +1,4 @@
-"""What a server that sees its sites' updates does about single ones: too long, ruinous, or too many.
+"""What a server that sees its sites' updates does about single ones: too long, wrong, or too many.
 
 An update's length is the norm of its arrays; single numbers beside them, which only progress bars show,
 do not count. The usual length is the median over sites of each site's median, so a site has one vote
@@ -19,6 +19,7 @@ from pacpfl.methods.transforms import Code, decoded
 
 VOTES = 3  # sites without which nobody can say what is usual
 SHARE = 0.25  # of the machine's memory, for one round's updates
+STEPS = 50  # of the geometric median, at most
 
 
 def is_finite(state: PyTree) -> bool:
@@ -57,6 +58,54 @@ def shorten(
         site: scaled(part, factors[site]) if site in factors else part
         for site, part in found.items()
     }, beyond
+
+
+def trimmed(rows: np.ndarray) -> np.ndarray:
+    """Return each number's mean without the quarter of clients that is highest, and the lowest."""
+    cut = len(rows) // 4
+    return np.sort(rows, axis=0)[cut : len(rows) - cut].mean(0)
+
+
+def median(rows: np.ndarray) -> np.ndarray:
+    return np.median(rows, axis=0)
+
+
+def geometric_median(rows: np.ndarray) -> np.ndarray:
+    """Return the point with the least sum of distances to the rows (Weiszfeld 1937)."""
+    point = median(rows)
+    for _ in range(STEPS):
+        apart = np.linalg.norm(rows - point, axis=1)
+        near = 1 / np.maximum(apart, 1e-6 * max(float(np.median(apart)), 1e-300))
+        before, point = point, (near / near.sum()) @ rows
+        if np.linalg.norm(point - before) <= 1e-5 * np.linalg.norm(point):
+            break
+    return point
+
+
+RULES = {  # beside "mean"
+    "trimmed": trimmed,
+    "median": median,
+    "geometric-median": geometric_median,
+}
+
+
+def combined(updates: PyTree, weights: np.ndarray, rule: str, dtype: type) -> PyTree:
+    """Give every client that takes part the one update that stands for all by the rule; "mean": its own.
+
+    Whoever takes the mean of these takes that one. Single numbers, for progress bars, stay.
+    """
+    if rule == "mean":
+        return updates
+    there, plain = weights > 0, decoded(updates, np.dtype(dtype))
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.array, plain))
+    single = all(leaf.ndim < 2 for leaf in leaves)
+    used = [leaf for leaf in leaves if leaf.ndim > 1 or single]
+    rows = [leaf[there].reshape(there.sum(), -1).astype(np.float64) for leaf in used]
+    centre, start = RULES[rule](np.concatenate(rows, axis=1)), 0
+    for leaf, row in zip(used, rows, strict=True):
+        leaf[there] = centre[start : start + row.shape[1]].reshape(leaf.shape[1:])
+        start += row.shape[1]
+    return jax.tree.unflatten(structure, leaves)
 
 
 def scaled(part: PyTree, factors: np.ndarray) -> PyTree:

@@ -118,7 +118,13 @@ def summary(folder: Path) -> Facts:
     def of_rounds(average: Callable[[list[float]], Any], name: str) -> float | None:
         return float(average([line[name] for line in rounds])) if rounds else None
 
+    norms: dict[str, list[float]] = {}
+    for line in rounds:
+        for site, each in line.get("norms", {}).items():
+            norms.setdefault(site, []).append(max(each))
     return {
+        "norms": {site: float(np.median(each)) for site, each in norms.items()},
+        "clipped": dict(Counter(site for line in rounds for site in line.get("clipped", ()))),
         "rounds": len(record.rounds),
         "segments": record.segments,
         "answered": dict(Counter(site for line in rounds for site in line["sites"])),

@@ -240,7 +240,12 @@ class AtSites:
         return whole, roster, live
 
     def _build(self, form: Form) -> Method:
-        made = self.recipe.build(form)
+        made, rule = self.recipe.build(form), self.terms.aggregation
+        if rule != "mean" and not made.averages:
+            raise InputError(
+                f"aggregation = {rule} is for methods whose server takes the mean of updates and adds no "
+                "noise, which this run's does not; set aggregation to mean in [run]."
+            )
         return summed(made) if self.terms.secure else compressed(made, self.terms.encoding)
 
     # Rounds.
@@ -279,6 +284,12 @@ class AtSites:
         if self.secure is None and self.recipe.privacy == "none":  # else clipped, or not seen
             found, beyond = guard.shorten(found, self.terms.longest, self.recipe.dtype)
         updates, weights = self._gather(found, numbers)
+        norms = {}
+        if self.secure is None:
+            norms = {
+                s: guard.lengths(part, self.recipe.dtype).tolist() for s, part in found.items()
+            }
+            updates = guard.combined(updates, weights, self.terms.aggregation, self.recipe.dtype)
         noise = None
         # In secure rounds the sites have added the noise, and the release is counted before it is seen.
         if self.training.secrecy is not None and self.secure is None:
@@ -298,6 +309,7 @@ class AtSites:
             missing=sorted(inquiry.missing),
             refused=self.ruinous | inquiry.refused,
             clipped={site: round(times, 3) for site, times in beyond.items()},
+            norms={site: [float(f"{n:.3g}") for n in each] for site, each in norms.items()},
             seconds=round(time.monotonic() - began, 4),
             sent=inquiry.sent,
             received=inquiry.received,

@@ -100,6 +100,9 @@ class Inquiry:
         return found
 
 
+AGGREGATIONS = ("mean", "trimmed", "median", "geometric-median")  # guard.RULES
+
+
 @dataclass(frozen=True)
 class Terms(Settings):
     """The terms of a run across sites; what it learns is in its configuration."""
@@ -118,6 +121,7 @@ class Terms(Settings):
         "times the usual norm, to which longer updates that it sees are clipped; 0: none",
         least=0,
     )
+    aggregation: str = key("mean", "of the updates that it sees", choices=AGGREGATIONS)
     bound: float = key(1e6, "norm of an update in secure rounds without a privacy mode", above=0)
 
     @property
@@ -142,6 +146,11 @@ def read_section(
 
 def read_terms(table: Any, origin: str) -> Facts:
     read = read_section(Terms, table, "run", origin, hidden=("run", "segment"))
+    if read.get("secure") and read.get("aggregation", "mean") != "mean":
+        raise InputError(
+            f"{origin}: a secure server sees sums only, so it cannot leave single updates out; set "
+            "aggregation to mean."
+        )
     if read.get("secure") and read.get("encoding", "exact") != "exact":
         raise InputError(
             f"{origin}: secure aggregation has its own encoding; leave encoding out of [run]."
