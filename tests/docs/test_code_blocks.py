@@ -36,8 +36,10 @@ NOT_RUN = {
     "tensorboard": "a server, and a package of an extra",
     "mlflow": "a server, and a package of an extra",
     "python -m reproduction": "minutes to hours; reproduction/tests runs each with few rounds",
+    "python -c": "looks for a GPU",
     "pacpfl sites": "machines of several sites",
     "pacpfl tune": "many trainings; tests/test_tune_cli.py runs it",
+    "pacpfl run pv": "two minutes; tests/data/test_pv.py makes its houses, and reproduction trains on them",
     "pacpfl run digits": "compiles long; tests/test_classification_cli.py runs it",
     "pacpfl run certify-": "trains for a minute; tests/certify/test_certify_document.py runs smaller ones",
     "pacpfl certify runs/certify-": "needs such a run",
@@ -45,6 +47,7 @@ NOT_RUN = {
 # Pages whose Python another test runs, because it checks more than that it runs.
 PYTHON_ELSEWHERE = {
     "CONTRIBUTING.md": "tests/recipes.py",
+    "docs/serving.md": "tests/docs/test_serving.py",
     "docs/secure-aggregation.md": "tests/secagg/test_secagg_round.py",
 }
 LANGUAGES = {"sh", "python", "toml", "json", "text", "indented", "inline"}

@@ -54,7 +54,7 @@ def test_it_opens_from_the_disk_without_an_error_or_a_request(page: Browser) -> 
 
 def test_every_figure_can_be_seen(page: Browser) -> None:
     drawings = page.all("figure svg")
-    assert len(drawings) == 9
+    assert len(drawings) == 10
     for drawing in drawings:
         assert drawing.is_displayed()
         assert drawing.size["width"] > 600

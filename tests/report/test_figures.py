@@ -17,6 +17,7 @@ from matplotlib.patches import PathPatch, Rectangle
 
 from pacpfl.report import figures, particles, style
 from pacpfl.report.folder import Run, read_run
+from pacpfl.report.judge import judge
 from pacpfl.report.measures import CE, NLL, RSMSE
 
 
@@ -46,6 +47,30 @@ def line(axes: Axes, colour: str, marker: str | None = None) -> np.ndarray:
     ]
     assert len(found) == 1
     return np.asarray(found[0].get_xydata())
+
+
+def test_gains_are_lines_from_alone_to_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = judge(run)
+    figure = made(figures.gains(run, judged))
+    look = style.looks(list(run.titles))
+    for axes, group in zip(figure.axes, ("existing", "new"), strict=True):
+        own, alone = (line(axes, look[m].colour, look[m].marker) for m in (run.main, run.alone))
+        rows = judged[judged["group"] == group].sort_values("gain", kind="stable")
+        np.testing.assert_allclose(own[:, 0], rows["own"])
+        np.testing.assert_allclose(alone[:, 0], rows["alone"])
+        (between,) = axes.collections
+        ends = np.array([segment[:, 0] for segment in between.get_segments()])
+        np.testing.assert_allclose(ends, rows[["alone", "own"]])
+        loses = np.array(
+            [to_rgb(colour[:3]) == to_rgb(style.INK) for colour in between.get_color()]
+        )
+        np.testing.assert_array_equal(loses, rows["gain"] < 0)
+        better = int((rows["gain"] > 0).sum())
+        assert axes.get_title("left").endswith(f"{better} of {len(rows)} gain")
+    monkeypatch.setattr(figures, "GAINS_DRAWN", 3)
+    few = figures.gains(run, judged)
+    assert few is not None and "Of each group 3 are drawn" in few.caption
+    assert figures.gains(run, judged.assign(gain=np.nan)) is None
 
 
 def test_boxes_are_the_quartiles_and_dots_the_clients(run: Run) -> None:

@@ -85,7 +85,8 @@ def test_the_table_of_clients_is_clients_csv(mixture: Path) -> None:
 
 def test_every_figure_is_explained_and_beside_the_page_as_files(polynomial_page: Path) -> None:
     names = [
-        "boxes", "calibration", "bands_existing", "bands_new", "training", "diversity", "weights"
+        "gains", "boxes", "calibration", "bands_existing", "bands_new", "training", "diversity",
+        "weights",
     ]  # fmt: skip
     figures = read_page(polynomial_page).all("figure")
     assert [figure.attributes["id"] for figure in figures] == [f"figure-{name}" for name in names]
@@ -148,7 +149,7 @@ def test_the_page_can_be_found_ones_way_in(polynomial_page: Path) -> None:
 def test_inline_figures_follow_the_text_and_theme(polynomial_page: Path) -> None:
     text = polynomial_page.read_text(encoding="utf-8")
     drawings = re.findall(r"<svg [^>]*viewBox.*?</svg>", text, flags=re.S)
-    assert len(drawings) == 7
+    assert len(drawings) == 8
     for drawing in drawings:
         assert "currentColor" in drawing
         assert INK not in drawing
@@ -215,7 +216,7 @@ def test_sections_without_material_are_left_out(tmp_path: Path) -> None:
     without = ("panels/", "weights/", "diversity/", "curve/")
     page = read_page(write_report(make_run(tmp_path / "run", clients=4, without=without)))
     sections = [section.attributes["id"] for section in page.all("section")]
-    assert sections == ["warnings", "results", "calibration", "clients", "details"]
+    assert sections == ["gains", "warnings", "results", "calibration", "clients", "details"]
     links = [link.attributes["href"] for link in page.one("nav").all("a")]
     assert links == [f"#{section}" for section in sections]
 

@@ -41,7 +41,7 @@ def run(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help="A shipped configuration: polynomial, polynomial-opposite, digits, femnist, "
+            help="A shipped configuration: polynomial, polynomial-opposite, pv, digits, femnist, "
             "femnist-all, emnist.",
             autocompletion=shipped_names,
         ),

@@ -84,6 +84,7 @@ class PACPFL(Method[State, Nothing, Update]):
     settings: TrainSettings = TrainSettings()
     mixture_weights: str = "uniform"
     references: int = 32
+    kernel: svgd.SteinKernel | None = None  # somebody's own, in place of train.svgd_kernel
 
     averages: ClassVar[bool] = True
 
@@ -185,9 +186,8 @@ class PACPFL(Method[State, Nothing, Update]):
         total = jnp.einsum("c,ckp->kp", weights * scale, gradients, precision="highest")
         scores = hyper.score(self.hyper_prior(particles.dtype), particles) + self.tau * total
         finite = jnp.isfinite(scores).all(1)
-        step = svgd.direction(
-            particles, scores, self.settings.svgd_kernel, self.fingerprint(state), finite
-        )
+        kernel = self.kernel or self.settings.svgd_kernel
+        step = svgd.direction(particles, scores, kernel, self.fingerprint(state), finite)
         change, optimizer = jax.vmap(self.optimizer.update)(-step, state.optimizer, particles)
 
         def keep(new: Array, old: Array) -> Array:

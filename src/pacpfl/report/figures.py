@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
@@ -38,6 +39,7 @@ from pacpfl.report.style import (
 )
 
 DOTS = 150  # clients drawn as dots per box; more would only blacken the figure
+GAINS_DRAWN = 60  # clients of a group as lines from alone to together
 DRAWN_CLIENTS = 4  # of a group: the best, the worst, and two between
 SAMPLES_IN_A_ROW = 100  # with several features: test samples against their index
 LEAST_IN_A_BIN = 20  # fewer samples say nothing about how often an answer is right
@@ -65,6 +67,50 @@ CONFIDENCE = (
     "cautious. All clients of a group are counted together. The larger a mark, the more answers it "
     f"stands for; marks for fewer than {LEAST_IN_A_BIN} are not drawn."
 )
+
+
+def gains(run: Run, judged: pd.DataFrame) -> Shown | None:
+    """Draw a line for each client from going alone to taking part, the largest gain on top."""
+    known = judged[np.isfinite(judged["gain"])]
+    if run.alone is None or known.empty:
+        return None
+    groups = [group for group in run.groups if (known["group"] == group).any()]
+    most = min(GAINS_DRAWN, int(known["group"].value_counts().max()))
+    figure, axes = panels(1, len(groups), 1.1 + max(0.8, 0.085 * most), sharex=True)
+    styles, lead = looks(run.titles), run.measures[0]
+    alone, main = styles[run.alone], styles[run.main]
+    told, handles = [], [key(f"{run.titles[run.alone]}, alone", alone, linestyle="none")]
+    for axis, group in zip(axes, groups, strict=True):
+        rows = known[known["group"] == group].sort_values("gain", kind="stable")
+        better, count = int((rows["gain"] > 0).sum()), len(rows)
+        told.append(f"{better} of {count} {group} clients gain")
+        drawn = rows.iloc[thinned(count, GAINS_DRAWN)]
+        height = np.arange(len(drawn))
+        ends = drawn["alone"].to_numpy(float), drawn["own"].to_numpy(float)
+        colours = np.where(drawn["gain"] >= 0, main.colour, INK)
+        axis.hlines(height, *ends, colors=list(colours), alpha=0.45, linewidth=1.2)
+        for values, look in zip(ends, (alone, main), strict=True):
+            axis.plot(values, height, linestyle="none", **_mark(look))
+        axis.set(title=f"{GROUP_TITLES[group]}: {better} of {count} gain", yticks=[])
+        axis.set_xlabel(f"{lead.title} ({lead.goal})")
+        grid(axis, "x")
+    values = [known[name].to_numpy(float) for name in ("alone", "own")]
+    _choose_scale(axes, lead, values)
+    legend(figure, [*handles, key(f"{run.titles[run.main]}, taking part", main, linestyle="none")])
+    caption = (
+        "Each line is one client, from its own model alone to the one it gets by taking part; the largest "
+        "gain is on top, and lines in the colour of the text are clients who do better alone."
+    )
+    if max(known["group"].value_counts()) > GAINS_DRAWN:
+        caption += (
+            f" Of each group {GAINS_DRAWN} are drawn, evenly from the largest gain to the least."
+        )
+    words = f"Going alone against taking part: {'; '.join(told)}."
+    return Shown("gains", "gains", "From alone to together", caption, words, figure)
+
+
+def _mark(look: Look) -> Style:
+    return {"marker": look.marker, "color": look.colour, "markersize": 4, "markeredgewidth": 0}
 
 
 def boxes(run: Run) -> Shown | None:

@@ -30,6 +30,7 @@ CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
 SCRIPTS = ("table", "draw", "figures", "panels")  # one after the other they are the page's script
 SECTIONS = {
+    "gains": "Who gains by taking part",
     "results": "Results",
     "calibration": "Calibration",
     "predictions": "Predictions",
@@ -60,6 +61,7 @@ def draw(run: Run) -> list[Drawn]:
     with drawing():
         group = figures.examples if run.classification else figures.bands
         shown = [
+            figures.gains(run, judge(run)),
             figures.boxes(run),
             figures.calibration(run),
             *(group(run, name) for name in run.groups),
