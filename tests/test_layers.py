@@ -27,7 +27,7 @@ def words(text: str) -> frozenset[str]:
 # From the bottom to the top. A module may import its own layer and those below it.
 PLAN = """
 errors files settings types version
-arrays bounds hyper likelihoods linalg metrics predictive priors privacy svgd tiles warp
+arrays bounds calibration hyper likelihoods linalg metrics predictive priors privacy svgd tiles warp
 data secagg
 methods personal
 engine

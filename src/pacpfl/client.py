@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pacpfl import arrays, predictive
+from pacpfl import arrays, calibration, predictive
 from pacpfl import config as configuration
 from pacpfl.config import Config
 from pacpfl.data.prepare import Scaler, fit_scaler
@@ -112,6 +112,10 @@ class Shared:
         None  # of the draws that all clients share, where posteriors are drawn
     )
 
+    # What clients have in common of the map of their probabilities (pacpfl.calibration.learn). None: it
+    # is not known, as after a private training, and each client's own rows decide.
+    recalibration: np.ndarray | None = None
+
     @cached_property
     def prior(self) -> Prior:
         """The family of priors that the configuration describes."""
@@ -157,6 +161,7 @@ class ClientModel:
     shared: Shared
     scaler: Scaler  # the units of this client: they stay those of its first rows
     samples: Samples = field(repr=False)  # in their own units, encoded by the schema; maybe none
+    window: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False)  # see `observe`
 
     @classmethod
     def condition(cls, shared: Shared, name: Name, x: np.ndarray, y: np.ndarray) -> ClientModel:
@@ -204,6 +209,52 @@ class ClientModel:
             key = shared.key(self.name)
             return _programs()[0](shared.prior, *given, rule, temperature, key)
 
+    @cached_property
+    def shares(self) -> np.ndarray | None:
+        """The client's map of probabilities (`pacpfl.calibration`); None where there is none."""
+        shares = self._shares_of_rows()
+        if not len(self.window):
+            return shares
+        start = calibration.WIDTHS if shares is None else shares
+        return calibration.own_shares(start, self.window, calibration.RECENT)
+
+    def _shares_of_rows(self) -> np.ndarray | None:
+        how, prior = self.shared.config.run.recalibration, self.shared.recalibration
+        if how == "never" or self.shared.schema.classes is not None or not len(self.samples):
+            return None
+        if prior is not None and (not len(prior) or calibration.is_pooled(prior)):
+            return prior / prior.sum() if len(prior) else None
+        pits = self.held_out()
+        return None if pits is None else calibration.shares_of(pits, prior, how)
+
+    def held_out(self) -> np.ndarray | None:
+        """Return where each of the client's rows lies in what the others say of it; None if unknown."""
+        with nullcontext() if self.is_plain else self.shared.precision(), np.errstate(all="ignore"):
+            program = PersonalModel.held_out if self.is_plain else _programs()[2]
+            pits = program(self.personal)
+        return None if pits is None else np.asarray(pits, float)[: len(self.samples)]
+
+    def observe(self, x: np.ndarray, y: np.ndarray) -> ClientModel:
+        """Return the model recalibrated by rows that came later, and otherwise unchanged.
+
+        It remembers where the last `calibration.WINDOW` of them lay in its predictions: after a change
+        of the seasons its intervals are right again within some tens of rows, without training.
+        """
+        kept = np.concatenate([self.window, self._below(x, y)])[-calibration.WINDOW :]
+        return replace(self, window=kept)
+
+    def cdf(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the probability of less than y at every row."""
+        below = self._below(x, y)
+        return below if self.shares is None else calibration.recalibrate(self.shares, below)
+
+    def _below(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the same before recalibration: the PITs of rows."""
+        samples = check_rows(self.shared.schema, x, y)
+        targets: Any = samples.y
+        with np.errstate(all="ignore"):
+            return np.asarray(predictive.cdf(mixture(self.ask(COMPONENTS, samples.x)), targets))
+
     def check(self) -> None:
         """Raise InputError unless some particle explains the rows in finite numbers."""
         weights = np.asarray(self.personal.weights)
@@ -217,9 +268,12 @@ class ClientModel:
         """Return the answer to a question at every row, in the owner's units; rows are last.
 
         Rows are answered in blocks of few sizes, so that models and tables share compiled programs.
-        Rows that do not fit the schema, and answers that are not finite, are an InputError.
+        Rows that do not fit the schema, and answers that are not finite, are an InputError. Quantiles
+        are recalibrated; the components of a mixture are the model's own.
         """
         check_features(self.shared.schema, x)
+        if question is QUANTILES and self.shares is not None:
+            arguments = (calibration.invert(self.shares, np.asarray(arguments[0])),)
         scaled = (x - self.scaler.x_mean) / self.scaler.x_std
         with np.errstate(all="ignore"):
             parts = list(
@@ -281,7 +335,7 @@ class ClientModel:
             raise InputError("One row tells nothing about calibration; give at least two.")
         whole = mixture(self.ask(COMPONENTS, samples.x))
         with np.errstate(all="ignore"):
-            row = measure(whole, samples.y)[0]
+            row = measure(whole, samples.y, self.shares)[0]
             error = samples.y - np.asarray(predictive.mean(whole), float)
         return {"rmse": float(np.sqrt(np.mean(error**2))), **row}
 
@@ -292,6 +346,17 @@ class ClientModel:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made from the rows, so that copies for other processes stay small."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
+
+
+def recalibrated(shared: Shared, models: Sequence[ClientModel]) -> Shared:
+    """Return what is shared, with what the held-out rows of clients who trained say of a map."""
+    how = shared.config.run.recalibration
+    if how == "never" or shared.schema.classes is not None:
+        return shared
+    known = models[calibration.chosen(len(models))]
+    pits = [replace(model).held_out() for model in known]  # copies: what they compute is not kept
+    told = [own for own in pits if own is not None]
+    return replace(shared, recalibration=calibration.learn(told, how == "always"))
 
 
 def no_rows(schema: Schema) -> Samples:
@@ -317,15 +382,15 @@ def mixture(components: np.ndarray) -> Mixture:
 
 
 @cache
-def _programs() -> tuple[Callable[..., PersonalModel], Callable[..., Any]]:
-    """Return what conditions, and what answers, in JAX."""
+def _programs() -> tuple[Callable[..., PersonalModel], Callable[..., Any], Callable[..., Any]]:
+    """Return what conditions, what answers, and what leaves rows out, in JAX."""
     import jax
 
     def answer(function: Callable[..., Any], model: PersonalModel, x: Any, *more: Any) -> Any:
         return function(model(x), *more)
 
     condition = jax.jit(personal_model, static_argnames=("prior", "rule"))
-    return condition, jax.jit(answer, static_argnums=0)
+    return condition, jax.jit(answer, static_argnums=0), jax.jit(PersonalModel.held_out)
 
 
 def _room(rows: int) -> int:
@@ -413,6 +478,11 @@ def save(
     }
     if shared.seed is not None:
         content["seed"] = shared.seed
+    if shared.recalibration is not None:
+        content["recalibration"] = shared.recalibration
+    if any(len(model.window) for model in models):
+        content["window"] = np.concatenate([model.window for model in models])
+        content["windows"] = np.array([len(model.window) for model in models], np.int64)
     words = {
         "config": configuration.dump(replace(shared.config, tables=tables)),
         "schema": shared.schema.to_json(),
@@ -434,7 +504,8 @@ def load(path: Path) -> Saved:
         moments = [arrays.pop(name) for name in ("x_mean", "x_std", "y_moments")]
         scalers = [Scaler(*of_x, *of_y.tolist()) for *of_x, of_y in zip(*moments, strict=True)]
         common = scalers.pop(0) if json.loads(about.pop("common_units")) else None
-        shared = Shared(config, schema, common, arrays.pop("particles"), arrays.pop("seed", None))
+        more = (arrays.pop(name, None) for name in ("seed", "recalibration"))
+        shared = Shared(config, schema, common, arrays.pop("particles"), *more)
         size, width = shared.prior.size, len(schema.features)
         if shared.particles.shape[1:] != (size,):
             raise ValueError(f"particles of shape {shared.particles.shape}, not (k, {size})")
@@ -444,8 +515,10 @@ def load(path: Path) -> Saved:
         if lengths.sum() != len(x):
             raise ValueError(f"{len(x)} rows instead of {lengths.sum()}")
         parts = (np.split(rows, np.cumsum(lengths))[:-1] for rows in (x, y))
-        each = zip(json.loads(about.pop("clients")), scalers, *parts, strict=True)
-        models = tuple(ClientModel(n, shared, units, Samples(*own)) for n, units, *own in each)
+        window, sizes = arrays.pop("window", np.zeros(0)), arrays.pop("windows", 0 * lengths)
+        windows = np.split(window, np.cumsum(sizes))[:-1]
+        each = zip(json.loads(about.pop("clients")), scalers, windows, *parts, strict=True)
+        models = tuple(ClientModel(n, shared, u, Samples(*own), w) for n, u, w, *own in each)
     return Saved(shared, models, about, arrays)
 
 

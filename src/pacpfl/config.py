@@ -34,6 +34,11 @@ from pacpfl.settings import Settings, convert, key, nearest, rules_of
 class RunSettings(Settings):
     methods: tuple[str, ...] = key(("pacpfl", "vanilla", "pooled"), "what to run, in this order")
     precision: str = key("float32", "of all arithmetic", choices=("float32", "float64"))
+    recalibration: str = key(
+        "auto",
+        "of pacpfl's predicted numbers by training rows: auto (where these say it helps), always, never",
+        choices=("auto", "always", "never"),
+    )
     checkpoint_rounds: int = key(500, "save at least every so many rounds", least=1)
     checkpoint_minutes: float = key(1.0, "and at least every so many minutes", above=0)
 

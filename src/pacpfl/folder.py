@@ -33,7 +33,8 @@ from pacpfl.types import Client, Federation
 from pacpfl.version import __version__
 
 COLUMNS = ("method", "group", "client", "kind", "samples", "later", "test")
-METRICS = ("rsmse", "ce", "nll", *(f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width")))
+COVERAGES = (f"{a}_{b}" for b in (50, 90, 95) for a in ("coverage", "width"))
+METRICS = ("rsmse", "ce", "nll", "crps", *COVERAGES)
 CLASS_METRICS = ("accuracy", "ce_own", "nll", "brier")
 RACE, UNITS = "race.json", "units.csv"  # of runs on tables,
 SHARED, MODELS = "prior.safetensors", "models.safetensors"  # and what becomes of them

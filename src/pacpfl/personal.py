@@ -69,6 +69,25 @@ class PersonalModel:
         xp = arrays.of(self.particles)
         return xp.each(self.prior.responsibilities)(self.particles, self.posteriors)
 
+    def held_out(self) -> Float[Array, " m"] | None:
+        """Where each sample lies in what the others say of it, as a probability (its PIT).
+
+        Particles are weighed without the sample, too, but for stacking. None where the family has no
+        closed form.
+        """
+        if self.prior.bayesian is not None:
+            return None
+        xp = arrays.of(self.particles)
+        left = xp.each(self.prior.leave_one_out)(self.particles, self.posteriors)
+        if left.below is None:
+            return None
+        weights = self.weights[:, None]
+        if self.rule == "evidence":
+            whole = xp.each(self.prior.log_evidence_of)(self.particles, self.posteriors)
+            without = xp.where(weights > 0, whole[:, None] - left.evidence, -xp.inf)
+            weights = xp.softmax(without, axis=0)
+        return xp.sum(xp.where(weights > 0, weights * left.below, 0), axis=0)
+
 
 def personal_model(
     prior: Prior,

@@ -79,7 +79,7 @@ def quantiles(prediction: Mixture, levels: Float[Array, " q"]) -> Float[Array, "
     """
     xp = arrays.of(*prediction, levels)
     # Levels come first, before the axes that the prediction may have for many clients.
-    levels = levels.reshape(-1, *[1] * (prediction.means.ndim - 1))
+    levels = levels.reshape(*levels.shape, *[1] * (prediction.means.ndim - levels.ndim))
     z = xp.ndtri(levels).astype(prediction.means.dtype)[..., None]
     own = prediction.means + prediction.stds * z
     if not isinstance(prediction, Prediction):

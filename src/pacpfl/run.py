@@ -136,6 +136,8 @@ def run_method(
         dtype=config.run.dtype,
         matrices_per_client=max(1, matrices),
         clients_at_once=found.clients_at_once(config, federation, config.run.dtype),
+        recalibration=config.run.recalibration if found.particles else "never",
+        pooled=config.privacy.mode == "none",
     )
     if config.privacy.sealed:
         del groups["existing"]  # measured on their own data, without noise

@@ -109,11 +109,12 @@ def grown(prior: Prior, phi: jax.Array, parts: list[Data], temperature: float) -
 def left_out(prior: Prior, phi: jax.Array, data: Data, temperature: float) -> Any:
     """What the family says of every sample, and what refits without it say."""
 
-    def refit(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def refit(row: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         rest = data._replace(mask=data.mask & (jnp.arange(data.mask.size) != row))
         prediction = prior.predict(phi, prior.posterior(phi, rest, temperature), data.x[row][None])
         density = predictive.log_density(prediction, data.y[row][None])[0]
-        return density, whole - prior.log_evidence(phi, rest, temperature)
+        below = predictive.cdf(prediction, data.y[row][None])[0]
+        return density, whole - prior.log_evidence(phi, rest, temperature), below
 
     whole = prior.log_evidence(phi, data, temperature)
     refits = jax.vmap(refit)(jnp.arange(data.mask.size))

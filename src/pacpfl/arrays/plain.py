@@ -53,7 +53,7 @@ def _at(tree: Any, place: int) -> Any:
 def _stacked(trees: list[Any]) -> Any:
     if isinstance(trees[0], tuple):
         return _like(trees[0], [_stacked(list(parts)) for parts in zip(*trees, strict=True)])
-    return np.stack(trees)
+    return None if trees[0] is None else np.stack(trees)
 
 
 def _like(example: tuple[Any, ...], parts: list[Any]) -> Any:

@@ -16,7 +16,7 @@ from pacpfl import run as study
 from pacpfl.build import raw_federation
 from pacpfl.cli.common import clear, console, print_table, say
 from pacpfl.cli.tables import Request
-from pacpfl.client import models_of, save, shared_of_run
+from pacpfl.client import models_of, recalibrated, save, shared_of_run
 from pacpfl.config import Config
 from pacpfl.data.prepare import fit_scalers
 from pacpfl.data.store import IN_MEMORY, from_clients
@@ -63,9 +63,11 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
 def _save_models(config: Config, folder: Path) -> None:
     """Write what new clients need, and every client's model: not of private runs, for it holds rows."""
     shared = shared_of_run(folder)
-    save(folder / SHARED, shared)
     federation = load_own(config.tables, config.seed).federation
     clients = [*federation.existing, *federation.new]
+    if config.privacy.mode == "none":
+        shared = recalibrated(shared, [*models_of(shared, federation.existing)])
+    save(folder / SHARED, shared)
     size = sum(client.personal.x.nbytes for client in clients)
     if config.privacy.mode == "none" and size <= IN_MEMORY:
         save(folder / MODELS, shared, [*models_of(shared, clients)])

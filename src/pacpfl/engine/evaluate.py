@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from pacpfl import calibration
 from pacpfl.data.store import ClientStore, from_samples
 from pacpfl.engine.keys import Keys
 from pacpfl.engine.measure import Evaluation, measure_classes, measure_numbers
@@ -30,8 +31,13 @@ def evaluate(
     dtype: type = np.float32,
     matrices_per_client: int = 1,
     clients_at_once: int | None = None,
+    recalibration: str = "never",
+    pooled: bool = True,
 ) -> dict[str, Evaluation]:
     """Measure every client's own model on its test samples: by group, "existing" and "new".
+
+    Where `recalibration` is not "never", models are recalibrated by their training rows, with what
+    the existing clients have in common, if it may be `pooled`.
 
     A group without clients is left out; new clients start like a client in the first round
     (`init_client`). Clients are personalised block by block: `clients_at_once`, or as many as their
@@ -45,7 +51,9 @@ def evaluate(
             )
     keys, roomy = Keys.of(seed).evaluation(), federation.classes is not None
     shared = shared_model(method, state, federation.existing, keys.seed, dtype)
-    answer, common, results = answering(method), (state, shared, Keys.of(seed)), {}
+    numbers = federation.classes is None
+    answer = answering(method, numbers and recalibration != "never")
+    common, results, prior = (state, shared, Keys.of(seed)), {}, None
     for name, clients in groups.items():
         samples = [client.test for client in clients if client.test is not None]
         tests = from_samples(samples, roomy)
@@ -60,9 +68,14 @@ def evaluate(
         if isinstance(predictions, Probabilities):
             measured = measure_classes(predictions, samples)
         else:
-            measured = measure_numbers(predictions, samples)
+            pits = _pits(details, owners)
+            if pooled and prior is None and pits:
+                known = pits[calibration.chosen(len(pits))]
+                prior = calibration.learn(known, recalibration == "always")
+            maps = [calibration.shares_of(own, prior, recalibration) for own in pits]
+            measured = measure_numbers(predictions, samples, maps)
         if details is not None:
-            weights, kinds = details
+            weights, kinds, _ = details
             several = kinds.shape[-1] > 1
             measured = measured._replace(
                 weights=weights, responsibilities=agree(kinds).mean(1) if several else None
@@ -89,12 +102,13 @@ def _personalize(method: Method) -> Callable[..., Predictor]:
 
 
 Common = tuple[PyTree, Predictor | None, Keys]  # the state, and the model that serves everyone
-# With what only models with particles have: their weights [k] and responsibilities [k, K].
-Answer = tuple[Mixture | Probabilities, tuple[PyTree, PyTree] | None]
+# With what only models with particles have: their weights [k], responsibilities [k, K], and the PITs [m]
+# of the client's own samples.
+Answer = tuple[Mixture | Probabilities, tuple[PyTree, PyTree, PyTree] | None]
 
 
 @compiled_once
-def answering(method: Method) -> Callable[..., Answer]:
+def answering(method: Method, held_out: bool = False) -> Callable[..., Answer]:
     """Return the program from a block's samples to models to answers; groups of one shape share it."""
 
     # What differs from seed to seed is an argument, or every seed would compile anew.
@@ -105,7 +119,8 @@ def answering(method: Method) -> Callable[..., Answer]:
         if model is None:
             model = method.personalize(state, client_state, data, keys.personal(client))
         if isinstance(model, PersonalModel):
-            return model(x), (model.weights, model.responsibilities())
+            pits = model.held_out() if held_out else None
+            return model(x), (model.weights, model.responsibilities(), pits)
         return model(x), None
 
     return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0, 0)))
@@ -130,6 +145,14 @@ def predict_all(
         x = jax.device_put(tests.gather(chosen, dtype).x)
         parts.append(answer(common, own, data, x, chosen))
     return jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
+
+
+def _pits(details: tuple[PyTree, PyTree, PyTree] | None, owners: ClientStore) -> list[np.ndarray]:
+    """Return every client's PITs without padding; none where models have none."""
+    if details is None or details[2] is None:
+        return []
+    sizes = np.diff(owners.offsets)
+    return [np.asarray(own[:size], float) for own, size in zip(details[2], sizes, strict=True)]
 
 
 def agree(responsibilities: np.ndarray) -> np.ndarray:

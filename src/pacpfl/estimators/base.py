@@ -23,7 +23,7 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pacpfl import client
-from pacpfl.client import ClientModel, Name, Question, Shared, fit_units, no_rows
+from pacpfl.client import ClientModel, Name, Question, Shared, fit_units, no_rows, recalibrated
 from pacpfl.config import SECTIONS, Config, differing, flat, updated
 from pacpfl.data.prepare import Scaler
 from pacpfl.data.store import from_samples
@@ -118,6 +118,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     race: bool = key(
         True, "whether candidates race for what is auto; where the rounds are given there is none"
     )
+    recalibration: str = "auto"
     precision: str = key("float32", "type of all numbers inside: float32 or float64")
     settings: dict[str, Any] | None = key(
         None, 'further keys of the configuration, such as {"train.svgd_kernel": "function"}'
@@ -181,6 +182,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         scalers = {name: untrained.scaler_for(own) for name, own in samples.items()}
         shared = self._train(untrained, [scalers[n](own) for n, own in samples.items()], form)
         models = [ClientModel(n, shared, scalers[n], own) for n, own in samples.items()]
+        shared = recalibrated(shared, models)
+        models = [replace(model, shared=shared) for model in models]
         self._set(shared, models, set(samples), units)
         return self
 

@@ -15,6 +15,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
 from pacpfl import metrics, predictive, warp
+from pacpfl.calibration import WIDTHS, log_slope
 from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES
 from pacpfl.errors import InputError
 from pacpfl.estimators.base import Curve, FederatedEstimator, documented
@@ -97,7 +98,7 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         return self._ask(QUANTILES, X, groups, levels).T
 
     def predict_distribution(self, X: ArrayLike, groups: ArrayLike | None = None) -> Mixture:
-        """Return the predicted mixture of Gaussians, row by row.
+        """Return the predicted mixture of Gaussians, row by row, as it is before recalibration.
 
         Parameters
         ----------
@@ -141,29 +142,51 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         """
         said = self.predict_distribution(X, groups)
         random = np.random.default_rng(self._seed(random_state))
-        steps = np.cumsum(np.asarray(said.weights), axis=1)
-        uniform = random.random((len(steps), n_samples)) * steps[:, -1:]
-        chosen = (uniform[:, :, None] >= steps[:, None, :]).sum(2)
-        means, stds = (
-            np.take_along_axis(np.asarray(p), chosen, 1) for p in (said.means, said.stds)
-        )
-        drawn = means + stds * random.standard_normal(chosen.shape)
-        if isinstance(said, Prediction):
-            return drawn
-        warps = np.take_along_axis(np.asarray(said.warps), chosen[:, :, None], 1)
-        with jax.enable_x64(True):
-            return np.asarray(warp.backward(jnp.asarray(warps), jnp.asarray(drawn)))
+        count = len(np.asarray(said.weights))
+        shares, drawn = np.tile(WIDTHS, (count, 1)), np.full((count, n_samples), np.nan)
+        for name, own in self._rows(groups, count).items():
+            known = self._model(name).shares
+            shares[own] = WIDTHS if known is None else known
+        most = np.log(shares / WIDTHS).max(1, keepdims=True)
+        while (
+            left := np.isnan(drawn)
+        ).any():  # what the model draws is kept as recalibration wants it
+            draws = _draws(said, n_samples, random)
+            accepted = log_slope(shares, _below(said, draws)) - most
+            drawn = np.where(left & (np.log(random.random(drawn.shape)) <= accepted), draws, drawn)
+        return drawn
 
     def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
         x, y = validate_data(self, X, y, reset=first, y_numeric=True, dtype=np.float64)
         return x, np.asarray(y, np.float64)
 
     def _calibration(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> Curve:
-        each = self.predict_distribution(X, groups)  # a mixture at one input for every row
-        each = each._replace(means=each.means[..., None], stds=each.stds[..., None])
-        with jax.enable_x64(True):
-            below = np.asarray(predictive.cdf(each, jnp.asarray(y, float)[:, None]))[:, 0]
+        x, targets = self._checked(X, y, first=False)
+        below = np.empty(len(x))
+        for name, own in self._rows(groups, len(x)).items():
+            below[own] = self._model(name).cdf(x[own], targets[own])
         levels = metrics.calibration_levels()
         observed = metrics.calibration_curve(below, levels)
         error = metrics.calibration_error(below, levels)
         return levels, observed, error, ("predicted quantile", "share of targets below")
+
+
+def _draws(said: Mixture, count: int, random: np.random.Generator) -> np.ndarray:
+    """Draw from every row's mixture, [rows, count]."""
+    steps = np.cumsum(np.asarray(said.weights), axis=1)
+    uniform = random.random((len(steps), count)) * steps[:, -1:]
+    chosen = (uniform[:, :, None] >= steps[:, None, :]).sum(2)
+    means, stds = (np.take_along_axis(np.asarray(p), chosen, 1) for p in (said.means, said.stds))
+    drawn = means + stds * random.standard_normal(chosen.shape)
+    if isinstance(said, Prediction):
+        return drawn
+    warps = np.take_along_axis(np.asarray(said.warps), chosen[:, :, None], 1)
+    with jax.enable_x64(True):
+        return np.asarray(warp.backward(jnp.asarray(warps), jnp.asarray(drawn)))
+
+
+def _below(said: Mixture, y: np.ndarray) -> np.ndarray:
+    """Return the model's probability of less than y, [rows, count]."""
+    each = said._replace(means=said.means[..., None], stds=said.stds[..., None])
+    with jax.enable_x64(True):
+        return np.asarray(predictive.cdf(each, jnp.asarray(y)))

@@ -33,6 +33,7 @@ class LeftOut(NamedTuple):
 
     density: Float[Array, " m"]  # ln p(y_j | S without j)
     evidence: Float[Array, " m"]  # ln Z(S) - ln Z(S without j): the same at temperature 1
+    below: Float[Array, " m"] | None = None  # P(y <= y_j | S without j), where it is closed form
 
 
 class Prior(Protocol):

@@ -372,14 +372,16 @@ class GPPrior(Prior):
         variance = 1 / xp.sum(posterior.inverse_factor**2, axis=0)
         error = posterior.alpha * variance
         noise = self.noise_variance(phi, data.x)
+        observed = variance + (1 - 1 / temperature) * noise
 
         def log_normal(variance: Array) -> Array:
             density = -0.5 * (xp.log(2 * math.pi * variance) + error**2 / variance)
             return xp.where(data.mask, density, 0)
 
         return LeftOut(
-            log_normal(variance + (1 - 1 / temperature) * noise),
+            log_normal(observed),
             log_normal(variance) + self._constants(noise, data.mask, temperature),
+            xp.where(data.mask, xp.ndtr(error / xp.sqrt(observed)), 0),
         )
 
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:

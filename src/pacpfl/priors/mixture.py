@@ -118,11 +118,11 @@ class MixturePrior(Prior):
         each = self._each(self.base.leave_one_out, phi, posterior.base)  # [K, m]
         total = posterior.log_evidence[:, None]
         others = total - each.evidence
-        logsumexp = arrays.of(others).logsumexp
-        rest = logsumexp(others, axis=0)
-        return LeftOut(
-            logsumexp(others + each.density, axis=0) - rest, logsumexp(total, axis=0) - rest
-        )
+        xp = arrays.of(others)
+        rest = xp.logsumexp(others, axis=0)
+        density = xp.logsumexp(others + each.density, axis=0) - rest
+        below = None if each.below is None else xp.sum(xp.exp(others - rest) * each.below, axis=0)
+        return LeftOut(density, xp.logsumexp(total, axis=0) - rest, below)
 
     def fingerprint(self, phi: Particle, x: Float[Array, "r d"]) -> Float[Array, " f"]:
         """Members' fingerprints, each as strongly as the mixture uses it."""

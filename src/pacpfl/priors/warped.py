@@ -97,9 +97,9 @@ class WarpedPrior(Prior):
 
     def leave_one_out(self, phi: Particle, posterior: WarpedPosterior) -> LeftOut:
         bend, base = self.split(phi)
-        density, evidence = self.base.leave_one_out(base, posterior.base)
+        density, evidence, below = self.base.leave_one_out(base, posterior.base)
         slopes = log_slopes(bend, posterior.data)
-        return LeftOut(density + slopes, evidence + posterior.temperature * slopes)
+        return LeftOut(density + slopes, evidence + posterior.temperature * slopes, below)
 
     def responsibilities(
         self, phi: Particle, posterior: WarpedPosterior

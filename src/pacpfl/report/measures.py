@@ -67,6 +67,11 @@ NLL = Measure(
     "nll", "NLL", "lower is better",
     "negative log likelihood per test point: it rewards being right and being honest about doubt",
 )  # fmt: skip
+CRPS = Measure(
+    "crps", "CRPS", "lower is better",
+    "continuous ranked probability score: the mean absolute error of a whole "
+    "distribution",
+)  # fmt: skip
 COVERAGE_90 = Measure(
     "coverage_90", "90% coverage", "0.9 is ideal",
     "share of test points inside the 90% band", ideal=0.9,
@@ -97,7 +102,7 @@ BRIER = Measure(
 )  # fmt: skip
 
 # Numbers as targets; classes as targets. The first of each is what methods are ranked by.
-RANKED = (RSMSE, CE, NLL, COVERAGE_90)
+RANKED = (RSMSE, CE, NLL, CRPS, COVERAGE_90)
 MEASURES = (*RANKED, WIDTH_90)
 BOXED = (RSMSE, CE, NLL)
 CLASS_MEASURES = (ACCURACY, CLASS_CE, NLL, BRIER)

@@ -183,6 +183,7 @@ def personalize_site(folder: Path, out: Path, run: str | None = None) -> dict[st
         dtype=recipe.dtype,
         matrices_per_client=max(1, entry(method).memory(config, own.form).matrices),
         clients_at_once=entry(method).clients_at_once(config, own, recipe.dtype),
+        recalibration=config.run.recalibration if entry(method).particles else "never",
     )
     groups = {name: group for name, group in groups.items() if group.rows}
     result = MethodResult({"title": entry(method).title, "rounds": about["rounds"]}, {}, groups)
