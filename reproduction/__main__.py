@@ -35,6 +35,20 @@ STUDIES = {
 }
 
 
+def fuzz(
+    inputs: Annotated[int, typer.Option(min=1, help="How many.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, help="From which all follow.")] = 0,
+    only: Annotated[str, typer.Option(help="Kinds whose names hold this.")] = "",
+    first: Annotated[int, typer.Option(min=0, help="The number of the first one.")] = 0,
+) -> None:
+    """Give damaged and hostile inputs to every format, message and command; exit with 1 at a fault."""
+    from reproduction.fuzz import fuzz as play
+
+    met = play(inputs, seed, only, first)
+    print(f"{inputs} inputs, seed {seed}: {sum(met.values())} faults in {len(met)} places.")
+    sys.exit(1 if met else 0)
+
+
 def robust(
     out: Annotated[Path, typer.Option(help="Its folder.")] = Path("runs/reproduce-robust"),
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 2,
@@ -178,6 +192,7 @@ app.command()(peers)
 app.command()(audit)
 app.command()(search)
 app.command()(robust)
+app.command()(fuzz)
 
 
 def main() -> None:

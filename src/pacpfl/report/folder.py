@@ -208,4 +208,7 @@ def _read_clients(path: Path) -> pd.DataFrame:
             raise InputError(
                 f"{path} has a cell in column {column!r} that is no number ({error}); {AGAIN}."
             ) from None
+    counts = table[["samples", "later", "test"]].fillna(0)
+    if not ((counts >= 0) & (counts < 2**53)).all(axis=None):
+        raise InputError(f"{path} has a number of samples that cannot be; {AGAIN}.")
     return table
