@@ -95,7 +95,7 @@ def mutated(rng: np.random.Generator, content: bytes) -> bytes:
             word = WORDS[rng.integers(len(WORDS))].encode("utf-8", "surrogatepass")
             content = content[:at] + word + content[at:]
         elif how == 4:
-            content = content[:at] + rng.bytes(rng.integers(1, 9)) + content[at:]
+            content = content[:at] + rng.bytes(int(rng.integers(1, 9))) + content[at:]
         elif content:
             changed = bytearray(content)
             changed[min(at, len(content) - 1)] ^= 1 << int(rng.integers(8))
@@ -301,13 +301,15 @@ class Fuzzer:
         Inquiry(Net(), RUN, 1.0).ask("hello", ["a"], wire.empty(), read)  # type: ignore[arg-type]
 
     def of_secure(self, rng: np.random.Generator) -> None:
-        kinds = [
+        kinds: list[Any] = [
             messages.Envelope,
             messages.Advertisement,
             messages.SealedShares,
             messages.Revealed,
         ]
-        start = [b"", rng.bytes(rng.integers(1, 300)), b"\0" * 64, b"\xff" * 64][rng.integers(4)]
+        start = [b"", rng.bytes(int(rng.integers(1, 300))), b"\0" * 64, b"\xff" * 64][
+            rng.integers(4)
+        ]
         kinds[rng.integers(4)].decode(mutated(rng, start + rng.bytes(32)))
 
     def of_command(self, rng: np.random.Generator) -> None:

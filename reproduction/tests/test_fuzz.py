@@ -26,6 +26,10 @@ def test_an_input_that_breaks_or_leaks_or_hangs_is_found(monkeypatch: pytest.Mon
     monkeypatch.setattr("pacpfl.sites.site.Site.answer", leaking)
     monkeypatch.setattr(fuzz, "load_checkpoint", hanging)
     monkeypatch.setattr(fuzz, "PATIENCE", 1)
-    for kind, words in {"config": "KeyError", "request": "left the site", "checkpoint": "no end"}.items():
+    for kind, words in {
+        "config": "KeyError",
+        "request": "left the site",
+        "checkpoint": "no end",
+    }.items():
         (fault,) = fuzz.play(1, only=kind)
         assert fault is not None and words in fault.what

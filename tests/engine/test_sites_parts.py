@@ -24,7 +24,7 @@ from pacpfl.run import Watcher
 from pacpfl.sites import participation, wire
 from pacpfl.sites.kits import EXECUTOR, shorten_log, write_job
 from pacpfl.sites.participation import Seat, Watch, read
-from pacpfl.sites.runs import _memories, train_at_sites
+from pacpfl.sites.runs import _memories, train_at_sites, without
 from pacpfl.sites.states import Memories
 from pacpfl.sites.supervisor import Care, Stopped, Supervisor
 from pacpfl.sites.terms import TERMS, Outcome, Unreachable, order, write_outcome
@@ -219,6 +219,24 @@ def test_small_updates_travel_as_they_are() -> None:
 
 
 # --- job and supervision
+
+
+def test_who_was_not_there_at_the_end_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "sites" / "fedavg" / participation.FILE
+    roster = [["a", 1], ["b", 1], ["c", 1], ["d", 1]]
+    begin = {"kind": "segment", "roster": roster, "refused": {"e": "it differs"}}
+    one = {"kind": "round", "clients": [0], "missing": [], "refused": {}}
+    for line in (
+        begin | {"segment": 1, "start": 0, "sites": ["a", "b", "c"]},
+        one | {"round": 0, "sites": ["a", "b"], "missing": ["c"]},
+        begin | {"segment": 2, "start": 1, "sites": ["a", "b", "c", "d"]},
+        one | {"round": 1, "sites": ["a", "c", "d"], "refused": {"b": "not as agreed"}},
+        one | {"round": 2, "sites": ["a", "b", "c"], "missing": ["d"]},
+    ):
+        append_line(log, line)
+    lost = {"d": "no answer to round 2", "e": "it differs", "f": "it was not connected"}
+    assert without(tmp_path, "abcdef") == lost
+    assert without(tmp_path, "abc") == {}
 
 
 def test_a_long_log_is_moved_and_its_writer_goes_on(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from pacpfl.engine import runtime
 from pacpfl.errors import InputError
 from pacpfl.methods.pacpfl import TrainSettings
 from pacpfl.privacy.accounting import PrivacySettings
-from pacpfl.sites import wire
+from pacpfl.sites import said, wire
 from pacpfl.sites.limits import FILE, read_site_file, write_site_file
 from pacpfl.sites.recipe import recipe_of
 from pacpfl.sites.segment import FORM, AtSites
@@ -185,6 +185,35 @@ def test_a_hostile_server_reads_nothing(sharing: str, site: Callable[..., Site])
     assert len(noted.splitlines()) == sum("refused" in answer for answer in told)
     if not sharing:
         assert "pacpfl site allow --data PATH" in noted
+
+
+def test_all_that_leaves_is_written_down_first(site: Callable[..., Site], monkeypatch: Any) -> None:
+    there = site()
+    assert list(said.sentences(there.folder)) == ["Nothing has left this site."]
+    talk = Conversation(there)
+    form = talk.hello(config_for())["data"]
+    talk.hello(config_for(replace(ASKED, target="name")))
+    talk.ask(task="begin", data=form, seats={"site0": 0}, encoding="exact")
+    talk.ask(task="x" * 10**5)
+    spoken = "\n".join(said.sentences(there.folder))
+    for words in (
+        f"Run {RUN}",
+        "2 clients, the target 'kWh'",
+        "load, panel=new",
+        "'tables', 1 times",
+    ):
+        assert words in spoken, spoken
+    assert not [secret for secret in SECRETS if secret in spoken] and len(spoken) < 2000
+    assert (there.folder / said.FILE).stat().st_mode & 0o077 == 0
+
+    def full(*_: object, **__: object) -> None:
+        raise InputError("no room")
+
+    monkeypatch.setattr(said, "note", full)
+    heard = talk.heard
+    with pytest.raises(InputError, match="no room"):
+        talk.hello(config_for())
+    assert talk.heard == heard
 
 
 def test_arrays_of_a_folder_say_no_more(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ sites_app, server_app, site_app = GROUPS = [
 Kits = Annotated[Path, typer.Option("--out", help="Where the kits lie, one folder each.")]
 Kit = Annotated[Path, typer.Option(help="The kit's folder.")]
 ADDED = "added.json"
+MISSING = 3  # the code with which a run ends that some of the project's sites had no part in
 WARN_DAYS = 30  # before a certificate ends
 
 
@@ -177,6 +178,17 @@ def allow(
     print(draft(data, target, client), end="")
 
 
+@site_app.command("says")
+def says(kit: Kit) -> None:
+    """Print what has left this site so far, in plain words, from a log that cannot be switched off."""
+    from pacpfl.sites.kits import read_kit
+    from pacpfl.sites.said import sentences
+
+    read_kit(kit, "site")
+    for words in sentences(kit / "pacpfl"):
+        print(words)
+
+
 @site_app.command("personalize")
 def personalize_here(
     kit: Kit,
@@ -220,11 +232,19 @@ def run_across(
     if kit is None:
         raise InputError("Across sites, name the administrator's kit with --kit.")
     about = _ready(kit, "admin")
-    from pacpfl.sites.runs import train_at_sites
+    from pacpfl.sites.runs import train_at_sites, without
     from pacpfl.sites.session import Console as Line
 
     line = Line(kit, about["name"])
-    return train_at_sites(config, folder, about, line, watcher, fresh, demonstration)
+    left = train_at_sites(config, folder, about, line, watcher, fresh, demonstration)
+    if lost := without(folder, about.get("sites", ())):
+        reasons = "; ".join(f"{site}: {why}" for site, why in lost.items())
+        say(
+            f"FINISHED WITHOUT {len(lost)} of {len(about['sites'])} sites ({reasons}). {folder} is trained."
+        )
+        if left is None:
+            raise typer.Exit(MISSING)
+    return left
 
 
 def _ready(kit: Path, role: str) -> Facts:

@@ -208,6 +208,8 @@ def _read_clients(path: Path) -> pd.DataFrame:
             raise InputError(
                 f"{path} has a cell in column {column!r} that is no number ({error}); {AGAIN}."
             ) from None
+    if unknown := set(table["group"]) - set(GROUPS):
+        raise InputError(f"{path} names the group {min(unknown)!r}, which there is not; {AGAIN}.")
     counts = table[["samples", "later", "test"]].fillna(0)
     if not ((counts >= 0) & (counts < 2**53)).all(axis=None):
         raise InputError(f"{path} has a number of samples that cannot be; {AGAIN}.")

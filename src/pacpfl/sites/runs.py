@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,6 +121,24 @@ def summaries(folder: Path) -> dict[str, Facts]:
     if not runs:
         raise InputError(f"{folder} holds no run across sites; name the run folder with --run.")
     return runs
+
+
+def without(folder: Path, sites: Collection[str]) -> dict[str, str]:
+    """Return the sites of the project that were not there at the end of a method's training, and why."""
+    lost: dict[str, str] = {}
+    for place in sorted((folder / "sites").glob("*")):
+        there: set[str] = set()
+        why: dict[str, str] = {}
+        for line in participation.entries(place / participation.FILE):
+            if line["kind"] == "segment":
+                there, why = set(line.get("sites", ())), dict(line.get("refused", {}))
+            for site in line.get("missing", ()):
+                why[site] = f"no answer to round {line['round']}"
+            why |= line.get("refused", {})
+            there = (there | set(line.get("sites", ()))) - set(line.get("missing", ()))
+            there -= set(line.get("refused", {}))
+        lost |= {s: why.get(s, "it was not connected") for s in sites if s not in there}
+    return lost
 
 
 def load_trained(folder: Path, config: Config, method: str) -> tuple[Method, Form, Checkpoint]:

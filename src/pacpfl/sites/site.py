@@ -31,7 +31,7 @@ from pacpfl.files import Facts
 from pacpfl.methods.base import Method
 from pacpfl.methods.transforms import ENCODINGS, compressed, summed
 from pacpfl.secagg.certified import Passport
-from pacpfl.sites import wire
+from pacpfl.sites import said, wire
 from pacpfl.sites.limits import Limits, Tally, note_refusal
 from pacpfl.sites.recipe import Recipe, Shapes, example, shapes_of
 from pacpfl.sites.secure import contract_of, size_of, to_rows
@@ -139,9 +139,13 @@ class Site:
         try:
             about = wire.from_text(text)
             logged = ("task", "run", "round", "step", "method")
-            asked = {k: about[k] for k in logged if k in about}
+            asked = {
+                k: v if isinstance(v := about[k], int) else str(v)[:80]
+                for k in logged
+                if k in about
+            }
             arrays, message = self._answer(params, about)
-            return arrays, wire.to_text({**message, "site": self.name, "run": about["run"]})
+            return self._say(asked, arrays, {**message, "site": self.name, "run": about["run"]})
         except (Refused, InputError, SecureAggregationError) as error:
             usual = CODES.get(str(asked.get("task")), "request")
             code, reason = getattr(error, "code", "") or usual, str(error)
@@ -151,8 +155,16 @@ class Site:
         except Exception as error:  # whatever it is, what it says may quote the data
             code, reason = "failed", f"{type(error).__name__}: {error}"
         note_refusal(self.folder, reason, asked)
-        said = {"refused": code, "site": self.name, "version": __version__}
-        return wire.empty(), wire.to_text(said)
+        refusal = {"refused": code, "site": self.name, "version": __version__}
+        return self._say(asked, wire.empty(), refusal)
+
+    def _say(
+        self, asked: Facts, arrays: dict[str, np.ndarray], message: Facts
+    ) -> tuple[dict[str, np.ndarray], str]:
+        """Write an answer down, and only then let it leave."""
+        text = wire.to_text(message)
+        said.note(self.folder, asked, arrays, message)
+        return arrays, text
 
     def _answer(self, params: object, about: Facts) -> Answer:
         task = about.get("task")
@@ -224,23 +236,23 @@ class Site:
     def _train(self, params: object, about: Facts) -> Answer:
         if self._secure is not None:
             raise Refused("this run's updates leave the site in secure rounds only")
-        updates, said = self._updates(params, about)
-        return wire.to_wire(updates), said
+        updates, told = self._updates(params, about)
+        return wire.to_wire(updates), told
 
     def _step(self, params: object, about: Facts) -> Answer:
         """Take one step of a secure round; the first one computes the updates, which stay here."""
         if self._secure is None:
             raise Refused("a secure round was asked for in a run without them")
-        said: Facts = {"round": about["round"]}
+        told: Facts = {"round": about["round"]}
         if about["step"] == "advertise":
-            updates, said = self._updates(params, about)
+            updates, told = self._updates(params, about)
             if len(jax.tree.leaves(updates)[0]) != self._begun().store.clients:
                 raise Refused("a secure round takes all clients of a site")
             assert isinstance(params, Mapping)
             message = self._secure.advertise(about, params, to_rows(updates))
         else:
             message = self._secure.step(params, about)
-        return wire.from_messages({MESSAGE: message}), said | {"step": about["step"]}
+        return wire.from_messages({MESSAGE: message}), told | {"step": about["step"]}
 
     def _updates(self, params: object, about: Facts) -> tuple[PyTree, Facts]:
         work = self._begun()
