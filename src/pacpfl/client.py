@@ -48,7 +48,7 @@ ENTRIES = 1 << 25  # of the matrix between training rows and those, over all par
 PLAIN = (
     1 << 23
 )  # entries of a client's factors up to which NumPy is done before a compiler has begun
-LARGEST_FACTOR = 8 * 2**30  # bytes of a client's factors: beyond, exact inference is no option
+LARGEST_FACTOR = 8 * 2**30  # bytes of what exact inference holds: beyond, it is no option
 
 
 class Question(NamedTuple):
@@ -194,20 +194,22 @@ class ClientModel:
             with np.errstate(all="ignore"):  # answers are looked at, once for all
                 particles: Any = shared.particles.astype(float)
                 return personal_model(shared.prior, particles, data, rule, temperature)
-        data = _padded(scaled, shared.dtype)
+        data, most = _padded(scaled, shared.dtype), shared.config.personal.exact
         rows, matrices = data.mask.size, len(shared.particles) * shared.prior.matrices
-        if matrices * rows**2 * np.dtype(shared.dtype).itemsize > LARGEST_FACTOR:
+        held = (matrices + 3) * rows**2 * np.dtype(shared.dtype).itemsize
+        if matrices and len(scaled) <= most and held > LARGEST_FACTOR:
             raise InputError(
                 f"Client {self.name!r} has {rows} rows, too many for exact Gaussian processes with "
-                f"{len(shared.particles)} particles; divide it into several clients, give it fewer "
-                "rows, or lower particles."
+                f"{len(shared.particles)} particles; lower personal.exact, or particles."
             )
         with shared.precision():
             import jax
 
+            from pacpfl.priors.sparse import suited
+
             given = jax.device_put((shared.particles, data))
-            key = shared.key(self.name)
-            return _programs()[0](shared.prior, *given, rule, temperature, key)
+            prior = suited(shared.prior, given[0], data, temperature, most)
+            return _programs()[0](prior, *given, rule, temperature, shared.key(self.name))
 
     @cached_property
     def shares(self) -> np.ndarray | None:
@@ -301,7 +303,9 @@ class ClientModel:
         self, question: Question, x: np.ndarray, arguments: Sequence[ArrayLike]
     ) -> Iterator[np.ndarray]:
         dtype, personal = self.shared.dtype, self.personal
-        size = _block(len(x), len(personal.weights) * _room(len(self.samples)))
+        # Beyond, there are at most so many inducing inputs.
+        entries = _room(min(len(self.samples), self.shared.config.personal.exact))
+        size = _block(len(x), len(personal.weights) * entries)
         with self.shared.precision():
             more: list[Any] = [np.asarray(argument, dtype) for argument in arguments]
             for start in range(0, len(x), size):

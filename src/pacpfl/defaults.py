@@ -18,7 +18,6 @@ MANY_CLIENTS = 10  # from which networks in the prior have something to learn fr
 # Training rows for each feature, of all clients, from which the mean is a network, too.
 PLENTY = 100
 COUNTED = 360  # rows, of all clients together, that the evidence counts for
-LARGEST = 2000  # training rows of a client that `pacpfl init` keeps: what tables.most says
 FULL = 400  # training rows above which a round sees a part of them
 BATCH = 256
 # Share of the target's variance between clients from which each is scaled alone: a unit from few rows is
@@ -81,7 +80,7 @@ def _numbers(form: Form) -> dict[str, object]:
         return common | dict(zip(DECIDED, FEW_CLIENTS, strict=True))
     if len(form.features) == 1:
         return common | dict(zip(DECIDED, ONE_FEATURE, strict=True))
-    rows = sum(min(size, LARGEST) for size in form.sizes)
+    rows = sum(form.sizes)
     mean = {"prior.mean": "linear+mlp"} if rows >= PLENTY * len(form.features) else {}
     several = dict(zip(DECIDED, SEVERAL_FEATURES, strict=True))
     return common | several | mean | {"train.tau": tau_for(rows)}

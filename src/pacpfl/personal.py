@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pacpfl.priors.base import Posterior, Scalar
 
+EXACT = 2048  # rows up to which a client's Gaussian process is exact
 WEIGHTS = ("uniform", "evidence", "stacking")
 
 
@@ -36,6 +37,11 @@ class PersonalSettings(Settings):
         "uniform",
         "weights of the particles at a client: uniform, evidence (paper), stacking",
         choices=WEIGHTS,
+    )
+    exact: int = key(
+        EXACT,
+        "rows up to which a client's Gaussian process is exact; beyond, inducing inputs stand for them",
+        least=1,
     )
 
 
@@ -107,7 +113,10 @@ def personal_model(
         import jax
 
         keys = jax.random.split(key, particles.shape[0])
-    posteriors = xp.each(lambda phi, key: prior.posterior(phi, data, temperature, key))(
+
+    # The matrices of many rows fill a processor, and of several particles the memory.
+    each = xp.one_by_one if len(data.mask) > EXACT else xp.each
+    posteriors = each(lambda phi, key: prior.posterior(phi, data, temperature, key))(
         particles, keys
     )
     weights = particle_weights(prior, particles, posteriors, rule)

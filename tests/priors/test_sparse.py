@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,11 @@ from compiling import compiled
 from scipy import stats
 from small_data import make_particle, make_samples, padded, small
 
+from pacpfl.hyper import hyper_prior
 from pacpfl.priors import sparse
-from pacpfl.priors.gp import GPPrior
+from pacpfl.priors.gp import GPPrior, GPSettings
+from pacpfl.priors.mixture import mixture
+from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Data
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -200,3 +204,100 @@ def test_few_samples_are_their_own_inducing_inputs() -> None:
     assert found.shape == (COUNT + 2, x.shape[1])
     distances = np.linalg.norm(found[:, None] - x, axis=2)
     assert distances.min(0).max() < 1e-12 and distances.min(1).max() < 1e-12
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+@every_kind
+def test_the_sparse_family_is_the_dense_model_of_its_inducing_inputs(
+    kind: str, temperature: float, oracle: SimpleNamespace
+) -> None:
+    """Bound, leave-one-out and predictions with n x n matrices, also of samples that came later; with as
+    many inducing inputs as samples everything is what exact inference says."""
+    prior, exact = sparse.sparse_family(KINDS[kind], INDUCING), KINDS[kind]
+    phi, (x, y) = jnp.asarray(make_particle(prior)), make_samples(prior.features, COUNT)
+    at, cut = make_samples(prior.features, TEST, seed=4)[0], 8
+    first = prior.posterior(phi, padded(x[:cut], y[:cut], 9), temperature)
+    posterior = prior.extend(phi, first, padded(x[cut:], y[cut:], 5))
+    mask, z = np.asarray(posterior.data.mask), np.asarray(posterior.inducing)
+    assert {tuple(row) for row in z} <= {tuple(row) for row in x[:cut]}
+
+    def bound(keep: np.ndarray) -> float:
+        scale = oracle.noise(exact, phi, x[keep]) ** 2
+        c = 0.5 * (1 - temperature) * np.log(2 * np.pi * scale) - 0.5 * np.log(temperature)
+        tempered = SimpleNamespace(**vars(oracle))
+        tempered.noise = lambda *a: oracle.noise(*a) / np.sqrt(temperature)
+        return dense_bound(tempered, exact, phi, z, x[keep], y[keep]) + c.sum()
+
+    every = np.arange(COUNT)
+    assert float(prior.log_evidence_of(phi, posterior)) == pytest.approx(bound(every), rel=1e-8)
+    left = prior.leave_one_out(phi, posterior)
+    assert np.all(np.asarray(left.density)[~mask] == 0)
+    for j, (density, evidence, below) in enumerate(
+        zip(*(np.asarray(p)[mask] for p in left), strict=True)
+    ):
+        rest = np.delete(every, j)
+        assert evidence == pytest.approx(bound(every) - bound(rest), rel=1e-6, abs=1e-8)
+        others = sparse.condition(exact, phi, z, padded(x[rest], y[rest], SLOTS), temperature)
+        said = sparse.predict(exact, phi, others, x[[j]])
+        expected = stats.norm.logpdf(y[j], said.means[0, 0], said.stds[0, 0])
+        assert density == pytest.approx(expected, rel=1e-6, abs=1e-8)
+        share = stats.norm.cdf(y[j], said.means[0, 0], said.stds[0, 0])
+        assert below == pytest.approx(share, rel=1e-6, abs=1e-8)
+
+    whole = sparse.sparse_family(exact, COUNT)
+    everything = padded(x, y, SLOTS)
+    ours, theirs = whole.posterior(phi, everything, temperature), exact.posterior(
+        phi, everything, temperature
+    )  # fmt: skip
+    for one, other in zip(
+        (whole.predict(phi, ours, at), *whole.leave_one_out(phi, ours)),
+        (exact.predict(phi, theirs, at), *exact.leave_one_out(phi, theirs)),
+        strict=True,
+    ):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7), one, other)
+
+
+def test_bounds_of_fewer_inducing_inputs_and_of_parts_of_the_rows(monkeypatch: Any) -> None:
+    prior = KINDS["linear-ard-scaled"]
+    phi, (x, y) = make_particle(prior), make_samples(prior.features, COUNT)
+    data = padded(x, y, SLOTS)
+    many = sparse.bounds(prior, phi, x[:6], data)
+    each = [sparse.bound(prior, phi, x[: m + 1], data) for m in range(6)]
+    np.testing.assert_allclose(many, each, rtol=1e-8)
+    assert np.all(np.diff(many) > 0)
+    monkeypatch.setattr(sparse, "ROWS", 4)
+    np.testing.assert_allclose(sparse.bounds(prior, phi, x[:6], data), many, rtol=1e-10)
+
+
+def test_a_large_inverse_factor_against_lapack() -> None:
+    root = np.random.default_rng(1).normal(size=(150, 150))
+    a = root @ root.T + np.eye(150)
+    expected = np.linalg.inv(np.linalg.cholesky(a))
+    np.testing.assert_allclose(sparse.inverse_factor(a), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", [lambda inner: inner, WarpedPrior, partial(mixture, members=2)])
+def test_inducing_inputs_are_as_many_as_the_bound_gains_by(family: Any, monkeypatch: Any) -> None:
+    """A wiggly function takes more of them than a smooth one, and then predicts as exact inference does."""
+    monkeypatch.setattr(sparse, "COUNTS", (8, 64))
+    monkeypatch.setattr(sparse, "LEAST", 4)
+    monkeypatch.setattr(sparse, "DRAWN", 2)
+    prior = family(GPPrior(1, GPSettings(mean="zero", kernel="ard", noise=0.1)))
+    x = np.linspace(-2, 2, 80)[:, None]
+    data = Data(x, np.sin(4 * x[:, 0]), np.ones(80, bool))
+    counts = []
+    for frequency in (0.5, 12.0):
+        phi = np.array(hyper_prior(prior.blocks, 1.0, np.float64).means)
+        shorter = [np.full(b.size, "kernel.ard" in b.name) for b in prior.blocks]
+        phi = jnp.asarray(phi - np.log(frequency) * np.concatenate(shorter))
+        found = sparse.suited(prior, phi[None], data, 1.0, exact=50)
+        counts.append(plain(found).inducing)
+        said, exact = (f.predict(phi, f.posterior(phi, data), x[::7]) for f in (found, prior))
+        np.testing.assert_allclose(said.means, exact.means, atol=0.02)
+        np.testing.assert_allclose(said.stds, exact.stds, rtol=0.08)
+        assert sparse.suited(prior, phi[None], data, 1.0, exact=80) is prior
+    assert counts[0] < counts[1]
+
+
+def plain(prior: Any) -> Any:
+    return plain(prior.base) if hasattr(prior, "base") else prior

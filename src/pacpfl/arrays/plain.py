@@ -44,6 +44,9 @@ def each(function: Callable[..., Any]) -> Callable[..., Any]:
     return mapped
 
 
+one_by_one = each
+
+
 def _at(tree: Any, place: int) -> Any:
     if isinstance(tree, tuple):
         return _like(tree, [_at(part, place) for part in tree])

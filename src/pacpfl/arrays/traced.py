@@ -27,6 +27,11 @@ each = jax.vmap
 Block = Callable[[slice, slice], Array]
 
 
+def one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Map a function as `each` does, in the memory that one call takes."""
+    return lambda *trees: jax.lax.map(lambda parts: function(*parts), trees)
+
+
 def __getattr__(name: str) -> Any:
     return getattr(jnp, name)
 

@@ -208,15 +208,14 @@ def _tell(everyone: list[Rows]) -> None:
 
 
 def _made(shared: Shared, rows: Rows) -> ClientModel:
-    """Make a client's model from all rows, or from a draw where the training kept no more either."""
-    import numpy as np
-
+    """Make a client's model from all rows, or from a part where the training kept no more either."""
     from pacpfl.client import ClientModel
+    from pacpfl.data.store import evenly
 
     most = shared.config.tables.most
     if most and len(rows.x) > most:
         say(f"{most} of {len(rows.x)} rows of {rows.client} are used (tables.most).")
-        rows = rows.only(np.sort(np.random.default_rng(0).permutation(len(rows.x))[:most]))
+        rows = rows.only(evenly(len(rows.x), most))
     assert rows.y is not None
     model = ClientModel.condition(shared, rows.client, rows.x, rows.y)
     replace(model).check()  # a copy: what it computes is not kept

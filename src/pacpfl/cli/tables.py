@@ -22,7 +22,7 @@ from pacpfl.config import Config
 from pacpfl.data.settings import TableSettings
 from pacpfl.data.tables.guess import guess
 from pacpfl.data.tables.read import load_own
-from pacpfl.defaults import LARGEST, LEVELS_APART, defaults, expected_seconds, scaling
+from pacpfl.defaults import LEVELS_APART, defaults, expected_seconds, scaling
 from pacpfl.engine.runtime import usable_cores
 from pacpfl.errors import InputError
 from pacpfl.methods.registry import check_method
@@ -100,8 +100,7 @@ def propose(source: Path, target: str | None = None, client: str | None = None) 
     """
     with console.status(f"reading {source}") as status:
         guessed = guess(source, target, client, partial(_asked, status))
-        most = LARGEST if guessed.settings.task == "regression" else 0
-        config, form, share = suited(replace(guessed.settings, most=most), Config().seed)
+        config, form, share = suited(guessed.settings, Config().seed)
     why = "Features are scaled by the training rows of all clients together."
     if form.classes is None:
         how = "all are scaled together"
@@ -152,7 +151,7 @@ def commented(proposal: Proposal) -> str:
 def reasons(config: Config, form: Form) -> Iterator[str]:
     """Say what was chosen for whom, and how long it will take."""
     assert form.sizes
-    train, prior, most = config.train, config.prior, config.tables.most
+    train, prior, exact = config.train, config.prior, config.personal.exact
     rows, middle = sum(form.sizes), median(form.sizes)
     if form.classes is not None:
         widths = " and ".join(map(str, config.network.widths))
@@ -162,8 +161,11 @@ def reasons(config: Config, form: Form) -> Iterator[str]:
             "classes)."
         )
     else:
-        if max(form.sizes) == most:
-            yield f"A Gaussian process keeps at most {most} rows: tables.most = {most}."
+        if max(form.sizes) > exact:
+            yield (
+                f"A round sees {train.batch} rows of a client, its own model all of them: beyond {exact} "
+                "by inducing inputs."
+            )
         if "vanilla" not in config.run.methods:
             yield (
                 "A Gaussian process for each client alone would take longer than all the rest: left out "
@@ -236,7 +238,3 @@ def _warnings(federation: Federation, rows: list[int]) -> Iterator[str]:
     few = [c.name for c, count in zip(federation.existing, rows, strict=True) if count < FEW]
     if few:
         yield f"Fewer than {FEW} training rows: {len(few)} clients, such as {few[0]}."
-    if federation.classes is None and max(rows) > LARGEST:
-        yield (
-            f"A client has {max(rows)} training rows: a Gaussian process takes long; set tables.most."
-        )

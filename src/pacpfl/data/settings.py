@@ -100,7 +100,9 @@ class TableSettings(Settings):
     split_by: str = key("", "column of the times, or of the words train, later, test")
     held_out: float = key(0.2, "share of each client's rows that only measure", above=0, most=0.9)
     for_later: float = key(0.0, "share that is kept until personalisation", least=0, most=0.9)
-    most: int = key(0, "training rows of a client at most; 0: all", least=0)
+    most: int = key(
+        0, "training rows of a client at most, evenly spread over them; 0: all", least=0
+    )
     small: str = key(
         "error", "clients with too few rows: an error, or leave out", choices=("error", "leave")
     )

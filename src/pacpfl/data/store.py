@@ -184,6 +184,11 @@ def empty_samples(rows: int, width: int, dtype: type, in_memory: int = IN_MEMORY
     return Samples(*arrays)
 
 
+def evenly(count: int, most: int) -> np.ndarray:
+    """Return the places of at most so many rows, spread over all of them."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int)
+
+
 def row_blocks(count: int, rows: int = ROWS) -> Iterator[slice]:
     for start in range(0, count, rows):
         yield slice(start, min(start + rows, count))

@@ -41,9 +41,10 @@ def evaluate(
 
     A group without clients is left out; new clients start like a client in the first round
     (`init_client`). Clients are personalised block by block: `clients_at_once`, or as many as their
-    kernel matrices allow.
+    kernel matrices allow; who has more rows than the method is exact for, alone.
     """
     groups = {name: clients for name, clients in federation.groups().items() if clients}
+    item = np.dtype(dtype).itemsize
     for client in chain(*groups.values()):
         if client.test is None or len(client.test) < 2:
             raise InputError(
@@ -51,37 +52,57 @@ def evaluate(
             )
     keys, roomy = Keys.of(seed).evaluation(), federation.classes is not None
     shared = shared_model(method, state, federation.existing, keys.seed, dtype)
-    numbers = federation.classes is None
-    answer = answering(method, numbers and recalibration != "never")
+    held_out = federation.classes is None and recalibration != "never"
     common, results, prior = (state, shared, Keys.of(seed)), {}, None
     for name, clients in groups.items():
         samples = [client.test for client in clients if client.test is not None]
-        tests = from_samples(samples, roomy)
-        owners = from_samples([client.personal for client in clients], roomy)
-        longest = max(owners.longest, tests.longest)
-        layout = divide(len(clients), longest, matrices_per_client, np.dtype(dtype).itemsize)
         own_states = client_states if name == "existing" else ()
         if jax.tree.leaves(client_states) and name == "new":
-            own_states = initial_client_states(method, state, owners, keys, dtype)
-        block = min(clients_at_once or layout.block, len(clients))
-        predictions, details = predict_all(answer, common, own_states, owners, tests, dtype, block)
+            all_ = from_samples([client.personal for client in clients], roomy)
+            own_states = initial_client_states(method, state, all_, keys, dtype)
+        apart, found = _by_size(clients, method), dict[int, Answer]()
+        tests = from_samples(samples, roomy or len(apart) > 1)
+        for which in apart:
+            large = len(clients[which[0]].personal) > method.exact
+            owners = from_samples([clients[i].personal for i in which], roomy or large)
+            serving = method.serving(state, first_client(owners, dtype)) if large else method
+            longest = max(owners.longest, tests.longest)
+            layout = divide(len(which), longest, matrices_per_client, item)
+            block = min(clients_at_once or layout.block, len(which))
+            answers = predict_all(
+                answering(serving, held_out),
+                *(common, own_states, owners, tests, dtype, block, which),
+            )
+            found |= dict(zip(which.tolist(), answers, strict=True))
+        said = [found[number] for number in range(len(clients))]
+        pits = _pits([own for _, own in said], clients)
+        predictions, details = jax.tree.map(
+            lambda *each: np.stack(each), *((answer, own and own[:2]) for answer, own in said)
+        )
         if isinstance(predictions, Probabilities):
             measured = measure_classes(predictions, samples)
         else:
-            pits = _pits(details, owners)
             if pooled and prior is None and pits:
                 known = pits[calibration.chosen(len(pits))]
                 prior = calibration.learn(known, recalibration == "always")
             maps = [calibration.shares_of(own, prior, recalibration) for own in pits]
             measured = measure_numbers(predictions, samples, maps)
         if details is not None:
-            weights, kinds, _ = details
+            weights, kinds = details
             several = kinds.shape[-1] > 1
             measured = measured._replace(
                 weights=weights, responsibilities=agree(kinds).mean(1) if several else None
             )
         results[name] = measured
     return results
+
+
+def _by_size(clients: Sequence[Client], method: Method) -> list[np.ndarray]:
+    """Return who goes together, by number: all but large ones, who have a program for each size."""
+    large = np.array([len(client.personal) > method.exact for client in clients])
+    if method.central or not large.any():
+        return [np.arange(len(clients))]
+    return [part for part in (np.flatnonzero(~large), *np.flatnonzero(large)[:, None]) if len(part)]
 
 
 def shared_model(
@@ -134,25 +155,30 @@ def predict_all(
     tests: ClientStore,
     dtype: type,
     block: int,
-) -> Answer:
-    """Return predictions at all test inputs, leading axis clients."""
-    n = tests.clients
-    parts = []
-    for start in range(0, n, block):
-        chosen = np.minimum(np.arange(start, start + block), n - 1)  # the last block may repeat
+    numbers: np.ndarray,
+) -> list[Answer]:
+    """Return what the models of the clients with these numbers, the owners, say of their test inputs."""
+    answers: list[Answer] = []
+    for start in range(0, len(numbers), block):
+        places = np.minimum(np.arange(start, start + block), len(numbers) - 1)
+        chosen = numbers[places]  # the last block may repeat
         own = jax.tree.map(lambda a, rows=chosen: a[rows], client_states)
-        data = jax.device_put(owners.gather(chosen, dtype))
+        data = jax.device_put(owners.gather(places, dtype))
         x = jax.device_put(tests.gather(chosen, dtype).x)
-        parts.append(answer(common, own, data, x, chosen))
-    return jax.tree.map(lambda *a: np.concatenate([np.asarray(b) for b in a])[:n], *parts)
+        whole = jax.tree.map(np.asarray, answer(common, own, data, x, chosen))
+        answers += [jax.tree.map(lambda a, row=row: a[row], whole) for row in range(block)]
+    return answers[: len(numbers)]
 
 
-def _pits(details: tuple[PyTree, PyTree, PyTree] | None, owners: ClientStore) -> list[np.ndarray]:
+def _pits(
+    details: Sequence[tuple[PyTree, PyTree, PyTree] | None], clients: Sequence[Client]
+) -> list[np.ndarray]:
     """Return every client's PITs without padding; none where models have none."""
-    if details is None or details[2] is None:
-        return []
-    sizes = np.diff(owners.offsets)
-    return [np.asarray(own[:size], float) for own, size in zip(details[2], sizes, strict=True)]
+    return [
+        np.asarray(own[2][: len(client.personal)], float)
+        for own, client in zip(details, clients, strict=True)
+        if own is not None and own[2] is not None
+    ]
 
 
 def agree(responsibilities: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from jaxtyping import Array, Float
 
+from pacpfl.personal import EXACT
 from pacpfl.priors.base import random_rows
 from pacpfl.types import Data, Mixture, Probabilities
 
@@ -37,6 +38,11 @@ class Method(Protocol[State, ClientState, Update]):
     central: ClassVar[bool] = False
     # True: the server reads no more of its updates than their weighted mean and the sum of weights.
     averages: ClassVar[bool] = False
+
+    @property
+    def exact(self) -> int:
+        """Rows of a client beyond which it is personalised by the method of `serving`."""
+        return EXACT
 
     def init(self, key: Array, example: Data) -> State:
         """State of the server before the first round."""
@@ -70,6 +76,10 @@ class Method(Protocol[State, ClientState, Update]):
     ) -> Predictor:
         """At the client, existing or new: its own model from the server's state and its data."""
         ...
+
+    def serving(self, state: State, data: Data) -> Method:
+        """What personalises a client of very many rows, whose number is known: not within a program."""
+        return self
 
     def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         """What a round is watched by."""

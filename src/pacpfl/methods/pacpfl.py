@@ -25,7 +25,7 @@ Where this departs from the printed algorithm, and why:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -37,8 +37,9 @@ from jaxtyping import Array, Float, Int, UInt32
 from pacpfl import hyper, svgd
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
 from pacpfl.methods.settings import DEFAULT_TAU, TrainSettings
-from pacpfl.personal import PersonalModel, personal_model
+from pacpfl.personal import EXACT, PersonalModel, personal_model
 from pacpfl.priors.base import Prior
+from pacpfl.priors.sparse import suited
 from pacpfl.types import Data
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class PACPFL(Method[State, Nothing, Update]):
     mixture_weights: str = "uniform"
     references: int = 32
     kernel: svgd.SteinKernel | None = None  # somebody's own, in place of train.svgd_kernel
+    exact: int = EXACT
 
     averages: ClassVar[bool] = True
 
@@ -210,6 +212,11 @@ class PACPFL(Method[State, Nothing, Update]):
         return personal_model(
             self.prior, state.particles, data, self.mixture_weights, temperature, drawn
         )
+
+    def serving(self, state: State, data: Data) -> PACPFL:
+        """With inducing inputs in the rows' place, where they are too many for exact inference."""
+        particles, temperature = state.particles, self.settings.temperature
+        return replace(self, prior=suited(self.prior, particles, data, temperature, self.exact))
 
     def diagnostics(self, state: State, updates: Update, weights: Weights) -> Curves:
         log_evidence = jnp.where(weights > 0, updates.log_evidence, 0) @ weights / weights.sum()

@@ -317,8 +317,9 @@ def build_pacpfl(config: Sections, form: Form) -> PACPFL:
     from pacpfl.methods.pacpfl import PACPFL, build_optimizer
 
     train = replace(config.train, tau=temperatures(config, form)["tau"], lambda_=None)
-    optimizer, weights = build_optimizer(config.train), config.personal.weights
-    return PACPFL(build_prior(config, form), form.clients, optimizer, train, weights)
+    optimizer, own = build_optimizer(config.train), config.personal
+    prior = build_prior(config, form)
+    return PACPFL(prior, form.clients, optimizer, train, own.weights, exact=own.exact)
 
 
 def _pacpfl_memory(config: Sections, form: Form) -> Memory:

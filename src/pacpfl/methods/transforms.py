@@ -200,6 +200,13 @@ class Private(Method[PrivateState, Nothing, PrivateUpdate]):
     ) -> PersonalModel:
         return self.method.personalize(self.released(state), (), data, key)
 
+    @property
+    def exact(self) -> int:
+        return self.method.exact
+
+    def serving(self, state: PrivateState, data: Data) -> Private:
+        return replace(self, method=self.method.serving(self.released(state), data))
+
     def diagnostics(self, state: PrivateState, updates: PrivateUpdate, weights: Weights) -> Curves:
         """From the noisy state alone; the number of refused updates only where not `strict`."""
         inner = state.inner
@@ -309,6 +316,13 @@ class Compressed(Method[PyTree, Carried, Sent]):
         self, state: PyTree, client_state: Carried, data: Data, key: Array
     ) -> Predictor:
         return self.method.personalize(state, client_state.own, data, key)
+
+    @property
+    def exact(self) -> int:
+        return self.method.exact
+
+    def serving(self, state: PyTree, data: Data) -> Compressed:
+        return replace(self, method=self.method.serving(state, data))
 
     def diagnostics(self, state: PyTree, updates: Sent, weights: Weights) -> Curves:
         return self.method.diagnostics(state, decoded(updates, weights.dtype), weights)

@@ -63,6 +63,10 @@ class WarpedPrior(Prior):
         bend = xp.stack([centre, xp.zeros_like(centre), skewness, tail])
         return bend, phi[len(BLOCKS) :]
 
+    def parts(self, phi: Particle) -> tuple[Float[Array, " 1"], Float[Array, "1 base"]]:
+        """One part, the base: of a target that is warped."""
+        return arrays.of(phi).ones(1, phi.dtype), self.split(phi)[1][None]
+
     def log_evidence(
         self, phi: Particle, data: Data, temperature: Scalar = 1.0, noise: Noise = ()
     ) -> Float[Array, ""]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pacpfl.data.settings import TableSettings
+from pacpfl.data.store import evenly
 from pacpfl.data.tables.columns import Evidence
 from pacpfl.data.tables.files import listed
 from pacpfl.errors import InputError
@@ -63,7 +64,7 @@ def split_rows(settings: TableSettings, scan: Scan, seed: int) -> Split:
             parts[ranked] = np.repeat([TRAIN, LATER, TEST], [len(rows) - test - later, later, test])
         training = rows[parts[rows] == TRAIN]
         if settings.most and len(training) > settings.most:
-            parts[random.permutation(training)[settings.most :]] = UNUSED
+            parts[np.delete(training, evenly(len(training), settings.most))] = UNUSED
         small[client] = min(int((parts[rows] == part).sum()) for part in (TRAIN, TEST)) < LEAST
     if not small.any():
         return Split(parts, is_new, ())
