@@ -12,10 +12,11 @@ from scipy.special import ndtr
 
 from pacpfl import metrics
 from pacpfl.build import raw_federation
-from pacpfl.data.polynomial import true_predictive
+from pacpfl.data.polynomial import AMPLITUDE, covariance, kind_mean
 from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
 from pacpfl.report.measures import Measure
+from pacpfl.types import Client
 from reproduction.study import Study, cell_config
 from reproduction.table import Entry, Table, measure
 
@@ -259,6 +260,24 @@ def setting(houses: PVSettings, weather: Weather) -> str:
         f"{'E' if east >= 0 else 'W'} in "
         f"{kind.get(houses.weather) or f'the weather of {Path(houses.weather).name}'}."
     )
+
+
+def true_predictive(
+    client: Client, noise: float = 0.15, opposite: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of a client's test targets for who knows the process it is drawn
+    from and its training samples: no method can expect smaller errors."""
+    if client.kind is None or client.test is None:
+        raise ValueError(f"client {client.name!r} has no kind or no test samples")
+    kind, x, new = client.kind, client.train.x[:, 0], client.test.x[:, 0]
+    own = covariance(kind, x, x) + noise**2 * np.eye(len(x))
+    cross = covariance(kind, new, x)
+    weights = np.linalg.solve(own, cross.T).T
+    mean = kind_mean(kind, new, opposite) + weights @ (
+        client.train.y - kind_mean(kind, x, opposite)
+    )
+    variance = AMPLITUDE**2 - np.sum(weights * cross, axis=1) + noise**2
+    return mean, np.sqrt(variance)
 
 
 def floor(study: Study, seeds: Sequence[int]) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pacpfl.data.pvgis import as_csv
+from pacpfl.data.pvgis import COLUMNS, TIME_FORMAT
 from pacpfl.data.weather import Weather
 from pacpfl.errors import InputError
 
@@ -103,6 +103,18 @@ def two_years(first: Path, second: Path) -> Weather:
         temperature=rows[:, TEMPERATURE],
         wind=rows[:, WIND],
     )
+
+
+def as_csv(weather: Weather) -> str:
+    """Write the weather in PVGIS's own CSV format; `read_pvgis_csv` gives the same numbers back."""
+    head = (
+        f"Latitude (decimal degrees):\t{weather.latitude!r}\n"
+        f"Longitude (decimal degrees):\t{weather.longitude!r}\n"
+        f"Elevation (m):\t{weather.altitude!r}\nSlope: 0 deg.\n"
+    )
+    values = {theirs: getattr(weather, ours) for theirs, ours in COLUMNS.items()}
+    table = pd.DataFrame({"time": weather.times.strftime(TIME_FORMAT), **values})
+    return head + table.to_csv(index=False, lineterminator="\n")
 
 
 def main(arguments: list[str] | None = None) -> None:

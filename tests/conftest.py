@@ -46,26 +46,24 @@ gc.set_threshold(50_000, 20, 50)
 
 # Where training is long, or where the engine promises the same bits: with LLVM's passes. Sites that a
 # test plays in one process train for a few rounds: what they send is compared, not how fast.
-OPTIMISED = {"engine", "sites", "test_polynomial_study.py", "test_polynomial_opposite.py"}
+OPTIMISED = {"engine", "sites", "test_polynomial_promises.py"}
 
 # The files that take longest, longest first.
 LONG = (
+    "test_own_cli.py",
     "test_code_blocks.py",
     "test_resume.py",
-    "test_own_cli.py",
     "test_cli.py",
     "test_devices.py",
+    "test_race.py",
     "test_sites_secure.py",
     "test_tune_cli.py",
     "test_sites_segment.py",
     "test_certify_networks.py",
-    "test_common.py",
     "test_gp.py",
-    "test_polynomial_study.py",
     "test_page.py",
     "test_notebooks.py",
     "test_regressor.py",
-    "test_polynomial_opposite.py",
     "test_panel_browser.py",
     "test_site.py",
 )

@@ -15,7 +15,7 @@ from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import MEANS, GPPrior, GPSettings
 from pacpfl.priors.kernels import OURS
-from pacpfl.priors.mixture import mixture
+from pacpfl.priors.mixture import MixturePrior
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Data
 
@@ -38,8 +38,8 @@ FAMILIES: dict[str, Prior] = {
 } | {
     "sums, learned scales": of_gp(mean="linear+mlp", kernel="ard+linear", output_scale="learned"),
     "warped": WarpedPrior(of_gp(kernel="ard+matern")),
-    "mixture": mixture(of_gp(mean="constant", noise_model="linear"), 3),
-    "mixture of warped": mixture(WarpedPrior(of_gp(mean="linear", kernel="periodic")), 2),
+    "mixture": MixturePrior(of_gp(mean="constant", noise_model="linear"), 3),
+    "mixture of warped": MixturePrior(WarpedPrior(of_gp(mean="linear", kernel="periodic")), 2),
 }
 
 

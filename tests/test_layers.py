@@ -64,7 +64,7 @@ REACHES_OUTSIDE = words(
     "sites tune methods.registry"  # the last one loads entry points, which are code
 )
 BEGINNINGS = {"__main__"}  # what `python -m` runs, and nobody imports
-MODULES_OF_A_RUN = 84
+MODULES_OF_A_RUN = 80
 PRINTS = words("cli report")
 # Where files are written: all others call `files`. Logs stay open and are appended to, samples and
 # downloads may be larger than memory.

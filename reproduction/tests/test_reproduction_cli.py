@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from pacpfl import cli
-from pacpfl.data.pvgis import as_csv
 from pacpfl.data.weather import synthetic_weather
 from reproduction import study
 from reproduction.__main__ import STUDIES, main, without_folders
 from reproduction.study import Cell, Outcome
+from scripts.reference_years import as_csv
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 240  # seconds after which a process counts as hanging

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pacpfl.data.polynomial import polynomial, true_predictive
+from pacpfl.data.polynomial import polynomial
 from pacpfl.data.settings import PVSettings
 from pacpfl.data.weather import Weather
 from pacpfl.metrics import LEVELS
@@ -212,7 +212,7 @@ def test_the_floor_of_polynomial_is_what_the_process_itself_would_have() -> None
         errors, gaps = [], []
         for seed in (0, 3):
             for client in getattr(polynomial(24, 24, 10, 100, 0.15, seed=seed), group):
-                mean, std = true_predictive(client, 0.15)
+                mean, std = sentences.true_predictive(client, 0.15)
                 shares = stats.norm.cdf(client.test.y, mean, std)
                 errors.append(np.sqrt(np.mean((client.test.y - mean) ** 2)) / np.std(client.test.y))
                 levels = np.linspace(0, 1, LEVELS)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -37,9 +38,11 @@ from pacpfl.methods.registry import (
     entry,
     temperatures,
 )
-from pacpfl.methods.transforms import Private
 from pacpfl.privacy.ledger import FILE, RunRecord, facts, read_ledger
 from pacpfl.types import Federation, Form
+
+if TYPE_CHECKING:
+    from pacpfl.methods.transforms import Private
 
 COLLAPSED = 0.02  # predictions this close, in units of the (standardised) target, count as equal
 

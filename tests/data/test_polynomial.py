@@ -14,9 +14,9 @@ from pacpfl.data.polynomial import (
     LENGTHS,
     kind_mean,
     polynomial,
-    true_predictive,
 )
 from pacpfl.types import Client
+from reproduction.sentences import true_predictive
 
 NOISE = 0.15
 Draws = tuple[np.ndarray, np.ndarray]

@@ -18,8 +18,9 @@ import pytest
 from refusals import refused
 from serving import serving
 
-from pacpfl.data.pvgis import as_csv, fetch_pvgis, read_pvgis_csv
+from pacpfl.data.pvgis import fetch_pvgis, read_pvgis_csv
 from pacpfl.data.weather import Weather
+from scripts.reference_years import as_csv
 
 BERN = Path(__file__).parents[3] / "shared" / "data" / "pvgis_bern_2018_2019.csv"
 HEAD = (

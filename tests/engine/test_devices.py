@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from patience import patience
 
 SCRIPT = """
@@ -81,28 +80,17 @@ def run(devices: int, *working_sets: int | str) -> tuple[list[dict], list]:
     return settings, toys
 
 
-@pytest.fixture(scope="module")
-def on_one() -> tuple[dict, list]:
-    (found,), toys = run(1, f"{WHOLE}+each")
-    return found, toys
-
-
-@pytest.mark.parametrize(
-    ("devices", "settings"),
-    [
-        (1, [f"{IN_BLOCKS}+each", WHOLE, IN_BLOCKS]),
-        (2, [f"{WHOLE}+each", f"{WHOLE}+sums", WHOLE]),
-        (3, [f"{IN_BLOCKS}+each", IN_BLOCKS]),
-    ],
-)
-def test_devices_and_blocks_change_nothing_but_rounding(on_one, devices, settings):
+def test_devices_and_blocks_change_nothing_but_rounding() -> None:
     """Also where each device computes its clients' mean update at once, and where devices exchange
-    sums of updates, as they do for networks."""
-    expected_run, expected_toys = on_one
-    found, toys = run(devices, *settings)
+    sums of updates, as they do for networks. Three devices have 7, 3, 5 and 2 clients."""
+    alone = [f"{WHOLE}+each", f"{IN_BLOCKS}+each", WHOLE, IN_BLOCKS]
+    dealt = [f"{WHOLE}+each", f"{IN_BLOCKS}+each", f"{WHOLE}+sums", WHOLE, IN_BLOCKS]
+    (expected_run, *one), expected_toys = run(1, *alone)
+    three, toys = run(3, *dealt)
     for values, expected in zip(toys, expected_toys, strict=True):
         np.testing.assert_allclose(values, expected, rtol=1e-9)
-    for setting, other in zip(settings, found, strict=True):
+    cases = [(1, *case) for case in zip(alone[1:], one, strict=True)]
+    for devices, setting, other in [*cases, *((3, *c) for c in zip(dealt, three, strict=True))]:
         assert other["averaged"] == (devices > 1 and "each" not in str(setting))
         for clients, expected in expected_run["particles"].items():
             np.testing.assert_allclose(

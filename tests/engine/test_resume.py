@@ -71,14 +71,14 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Folders of a run left alone, and of one killed twice and stopped by Ctrl-C, at seeded rounds."""
+    """Folders of a run left alone, and of one killed and stopped by Ctrl-C, at seeded rounds."""
     folder = tmp_path_factory.mktemp("resume")
     whole, out, programs = folder / "undisturbed", folder / "disturbed", folder / "programs"
     assert finish(start(whole, programs))[0] == 0
     random = np.random.default_rng(4)
-    moments = np.sort(random.integers(1, 18, 3)) * 10
+    moments = np.sort(random.integers(1, 18, 2)) * 10
     saved = [0]
-    for moment, sent in zip(moments, [signal.SIGKILL, signal.SIGKILL, signal.SIGINT], strict=True):
+    for moment, sent in zip(moments, [signal.SIGKILL, signal.SIGINT], strict=True):
         process = start(out, programs)
         wait_for_round(process, out, int(moment))
         process.send_signal(sent)
@@ -86,15 +86,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         saved.append(saved_round(out))
         if sent == signal.SIGKILL:
             assert code == -signal.SIGKILL
-    assert 0 < saved[1] <= saved[2] <= saved[3] < ROUNDS, "it struck in the middle"
+    assert 0 < saved[1] <= saved[2] < ROUNDS, "it struck in the middle"
     assert code == 130 and output == ""
     assert "same command goes on" in errors and "Traceback" not in errors
-    assert f"round {saved[3]} of {ROUNDS}" in errors
+    assert f"round {saved[2]} of {ROUNDS}" in errors
     left = {path.name for path in out.iterdir()}
     kept = {"config.toml", "checkpoint.safetensors", "checkpoint.before.safetensors", ".lock"}
     assert left == kept, "no results before the end"
     code, _, errors = finish(start(out, programs))
-    assert (code, errors) == (0, "")
+    assert code == 0 and all(": training: " in line for line in errors.splitlines()), errors
     return whole, out
 
 

@@ -21,7 +21,7 @@ from pacpfl.personal import PersonalModel
 from pacpfl.priors import sparse
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.priors.mixture import mixture
+from pacpfl.priors.mixture import MixturePrior
 from pacpfl.priors.sparse import SparseModel
 from pacpfl.priors.warped import WarpedPrior
 from pacpfl.types import Data, Prediction
@@ -110,7 +110,9 @@ def test_order_and_padding_change_nothing(fitted: tuple[Prediction, SparseModel]
     )
 
 
-@pytest.mark.parametrize("prior", [mixture(PRIOR, 2), WarpedPrior(PRIOR)], ids=["two", "warped"])
+@pytest.mark.parametrize(
+    "prior", [MixturePrior(PRIOR, 2), WarpedPrior(PRIOR)], ids=["two", "warped"]
+)
 def test_inducing_inputs_need_a_single_process_of_the_plain_target(prior: Prior) -> None:
     method = Pooled(prior, exact_limit=4)
     with pytest.raises(InputError, match="members = 1"):

@@ -14,7 +14,7 @@ from scipy.special import logsumexp, softmax
 from small_data import padded
 
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.priors.mixture import MixturePrior, mixture
+from pacpfl.priors.mixture import MixturePrior
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -69,11 +69,6 @@ def test_predictions_are_the_exact_mixture(everything: Everything, oracle: Simpl
             expected = logsumexp(both) - logsumexp(log_joint(oracle, x, y))
             found_log = np.log(found["weights"] @ each)
             np.testing.assert_allclose(found_log, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_one_member_is_the_base() -> None:
-    assert mixture(BASE, 1) is BASE
-    assert mixture(BASE, 3) == PRIOR
 
 
 def test_fingerprint_weighs_members_by_use(oracle: SimpleNamespace) -> None:

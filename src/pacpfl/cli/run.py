@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,15 +114,17 @@ def run(
         from pacpfl.engine import runtime
         from pacpfl.report.page import write_report
         from pacpfl.report.terminal import print_results, watching
-        from pacpfl.report.track import tracked
+
+        if track:
+            from pacpfl.report.track import tracked
 
     runtime.configure(chosen.run.precision)
     with (
         locked(folder),
         watching(console) as watcher,
-        tracked(track or [], folder, chosen, watcher) as tracking,
+        tracked(track, folder, chosen, watcher) if track else nullcontext() as tracking,
     ):
-        watcher = tracking.watcher
+        watcher = tracking.watcher if tracking else watcher
         if fresh:
             clear(folder)
         if engine == "flare":
@@ -131,7 +134,8 @@ def run(
                 return
             chosen = left
         results = study.run(chosen, folder, watcher)
-        tracking.finish(results)
+        if tracking:
+            tracking.finish(results)
         watcher.stage("drawing the report")
         page = write_report(folder)
     print_results(results)

@@ -48,7 +48,7 @@ def polynomial(
     def client(name: str, kind: int, seed: np.random.SeedSequence) -> Client:
         rng = np.random.default_rng(seed)
         x = rng.uniform(-HALF_WIDTH, HALF_WIDTH, samples + test_samples)
-        factor = np.linalg.cholesky(_covariance(kind, x, x) + 1e-8 * np.eye(len(x)))
+        factor = np.linalg.cholesky(covariance(kind, x, x) + 1e-8 * np.eye(len(x)))
         h = kind_mean(kind, x, opposite) + factor @ rng.normal(size=len(x))
         y = h + noise * rng.normal(size=len(x))
         rows = x[:, None]
@@ -66,24 +66,7 @@ def polynomial(
     )
 
 
-def true_predictive(
-    client: Client, noise: float = 0.15, opposite: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of a client's test targets for who knows the process it is drawn
-    from and its training samples: no method can expect smaller errors."""
-    if client.kind is None or client.test is None:
-        raise ValueError(f"client {client.name!r} has no kind or no test samples")
-    kind, x, new = client.kind, client.train.x[:, 0], client.test.x[:, 0]
-    own = _covariance(kind, x, x) + noise**2 * np.eye(len(x))
-    cross = _covariance(kind, new, x)
-    weights = np.linalg.solve(own, cross.T).T
-    mean = kind_mean(kind, new, opposite) + weights @ (
-        client.train.y - kind_mean(kind, x, opposite)
-    )
-    variance = AMPLITUDE**2 - np.sum(weights * cross, axis=1) + noise**2
-    return mean, np.sqrt(variance)
-
-
-def _covariance(kind: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def covariance(kind: int, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """s^2 k_j between inputs."""
     distance = (left[:, None] - right[None, :]) / LENGTHS[kind]
     return np.asarray(AMPLITUDE**2 * np.exp(-0.5 * distance**2))

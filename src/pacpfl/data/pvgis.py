@@ -129,15 +129,3 @@ def fetch_pvgis(
             path.unlink()
             raise
     return weather
-
-
-def as_csv(weather: Weather) -> str:
-    """Write the weather in PVGIS's own CSV format; `read_pvgis_csv` gives the same numbers back."""
-    head = (
-        f"Latitude (decimal degrees):\t{weather.latitude!r}\n"
-        f"Longitude (decimal degrees):\t{weather.longitude!r}\n"
-        f"Elevation (m):\t{weather.altitude!r}\nSlope: 0 deg.\n"
-    )
-    values = {theirs: getattr(weather, ours) for theirs, ours in COLUMNS.items()}
-    table = pd.DataFrame({"time": weather.times.strftime(TIME_FORMAT), **values})
-    return head + table.to_csv(index=False, lineterminator="\n")

@@ -38,12 +38,10 @@ from pacpfl.methods.settings import (
     TrainSettings,
 )
 from pacpfl.personal import PersonalSettings
-from pacpfl.priors.base import Prior
+from pacpfl.priors.base import Exact, Prior
 from pacpfl.priors.gp import GPPrior, GPSettings
-from pacpfl.priors.mixture import mixture
 from pacpfl.priors.networks import CNN, MLP, ROWS, NetworkSettings
 from pacpfl.priors.settings import BNNSettings, Inference
-from pacpfl.priors.warped import WarpedPrior
 from pacpfl.privacy.accounting import PrivacySettings
 from pacpfl.settings import nearest
 from pacpfl.types import Federation, Form
@@ -92,10 +90,16 @@ def build_prior(config: Sections, form: Form) -> Prior:
 
         model = build_model(config, form)
         return BNNPrior(model.network, model.likelihood, config.bnn, config.posterior)
-    plain = GPPrior(len(form.features), config.prior)
-    return mixture(
-        plain if config.prior.warp == "none" else WarpedPrior(plain), config.prior.members
-    )
+    prior: Exact = GPPrior(len(form.features), config.prior)
+    if config.prior.warp != "none":
+        from pacpfl.priors.warped import WarpedPrior
+
+        prior = WarpedPrior(prior)
+    if config.prior.members > 1:
+        from pacpfl.priors.mixture import MixturePrior
+
+        prior = MixturePrior(prior, config.prior.members)
+    return prior
 
 
 def build_network(config: Sections, form: Form, outputs: int) -> MLP | CNN:

@@ -84,7 +84,7 @@ class GPSettings(Settings):
     )
     kernel: str = key(
         "deep",
-        "kernel: deep, ard, linear, matern, periodic, or a sum such as deep+linear",
+        f"kernel: {', '.join(KERNELS)}, or a sum such as deep+linear",
         parts=KERNELS,
     )
     kernel_widths: tuple[int, ...] = key(
