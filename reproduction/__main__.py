@@ -13,6 +13,7 @@ import typer
 from pacpfl.cli.common import console
 from pacpfl.errors import InputError
 from reproduction.battery.command import peers, tables
+from reproduction.certificates import certificates
 from reproduction.cli_audit import audit
 from reproduction.search import search
 
@@ -190,6 +191,7 @@ for name, words in STUDIES.items():
 app.command()(tables)
 app.command()(peers)
 app.command()(audit)
+app.command()(certificates)
 app.command()(search)
 app.command()(robust)
 app.command()(fuzz)

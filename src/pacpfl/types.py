@@ -41,6 +41,9 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def rows(self, which: slice | np.ndarray) -> Samples:
+        return Samples(self.x[which], self.y[which])
+
     def __add__(self, other: Samples) -> Samples:
         return Samples(np.concatenate([self.x, other.x]), np.concatenate([self.y, other.y]))
 

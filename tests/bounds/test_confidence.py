@@ -73,6 +73,8 @@ def test_clopper_pearson_enumerated_and_against_scipy(delta: float) -> None:
         p = float(found[2]) + 1e-9
         assert stats.binom.pmf(np.arange(rows + 1), rows, p) @ (found < p) > 0.0499
         assert found[2] == pytest.approx(0.385, abs=1e-3)
+    assert bounds.rows_needed(0.1, 0.2, 0.05) == 50  # 5 errors in 50 rows: 0.1988
+    assert bounds.clopper_pearson(5, 49, 0.05) > 0.2
 
 
 def test_the_inverse_of_kl() -> None:

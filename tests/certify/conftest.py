@@ -56,6 +56,7 @@ def certified_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     for row in rows:
         assert row["bound"] == pytest.approx(sum(row["terms"].values()))
         assert sum(row["delta_split"].values()) == pytest.approx(0.05)
+        assert row["verdict"] in ("proved", "assumed", "no statement")
         vacuous = row["bound"] >= document["loss"]["b"]
         assert row["vacuous"] == vacuous == (row["verdict"] == "no statement")
     return rows

@@ -12,13 +12,21 @@ from pacpfl.certify.clients import ClientCertificate
 def assert_bounds_hold(
     found: Sequence[ClientCertificate], clients: int, delta: float, certain: float
 ) -> list[ClientCertificate]:
-    """Check that bounds of new clients fail less often than delta (Clopper-Pearson); return these."""
+    """Check that new clients' bounds do not fail above delta (Clopper-Pearson); return these clients."""
     new = [c for c in found if c.group == "new"]
     assert len(new) == clients
-    failed = sum(c.certificate.bound < (c.test_risk or 0.0) for c in new)
-    failed_in_use = sum(c.in_use.bound < (c.in_use_test_risk or 0.0) for c in new)
-    for count in (failed, failed_in_use):
-        assert stats.beta.ppf(certain, count + 1, clients - count) <= delta
+    pairs = [
+        [
+            (c.averaged, c.test_risk),
+            (c.drawn, c.drawn_test_risk),
+            (c.posterior, c.posterior_test_risk),
+        ]
+        for c in new
+    ]
+    for kind in zip(*pairs, strict=True):
+        failed = sum(certificate.bound < (risk or 0.0) for certificate, risk in kind)
+        assert failed == 0 or stats.beta.ppf(1 - certain, failed, clients + 1 - failed) <= delta
     # The risk on the own samples alone would not do.
-    assert sum(c.certificate.empirical_risk < (c.test_risk or 0.0) for c in new) > clients / 2
+    own = [(c.posterior.empirical_risk, c.posterior_test_risk or 0.0) for c in new]
+    assert sum(risk < test for risk, test in own) > clients / 2
     return new

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from folders import make_run
 
-from pacpfl.report import write_report
 from pacpfl.report.folder import Run, read_run
+from pacpfl.report.page import write_report
 
 
 @pytest.fixture(scope="session")

@@ -271,10 +271,10 @@ def certified_client(name: str, group: str, bound: float, test: float | None) ->
     margin = 0.4 if bound < 1.5 else -0.2
     return {
         "client": name, "group": group, "subject": name, "samples": 40, "later": 2,
-        "empirical_risk": 0.1 + 0.1 * new, "bound": bound, "test_risk": test, "kl": 7.25,
-        "beta": 33.0, "vacuous": bound >= 2, "proved": new,
+        "empirical_risk": 0.1 + 0.1 * new, "bound": bound, "test_risk": test, "judged": 21,
+        "vacuous": bound >= 2, "proved": new,
         "verdict": "no statement" if bound >= 2 else "proved" if new else "assumed",
-        "in_use": {"bound": bound + 0.125},
+        "drawn": {"bound": bound + 0.125},
         "conditions": [
             condition("bounded loss", "holds", "within [-1, 2]"),
             condition("prior independent", "holds", "new") if new
@@ -301,11 +301,11 @@ def make_document() -> dict[str, Any]:
         "finished": FINISHED, "delta": 0.05, "loss": {"name": "clipped", "a": -1.0, "b": 2.0},
         "groups": {
             "existing": {"clients": 3, "below": 2, "proved": 0, "empirical_risk": 0.1,
-                         "bound": 1.4, "bound_in_use": 1.525, "test_risk": 0.25, "tested": 3,
-                         "covered": 3, "helped": 2, "tolerated_epsilon": 17.25},
+                         "bound": 1.4, "bound_drawn": 1.525, "test_risk": 0.25, "tested": 3,
+                         "covered": 3, "helped": 2, "contradicted": 0, "refuted": 0, "against": []},
             "new": {"clients": 2, "below": 2, "proved": 2, "empirical_risk": 0.2, "bound": 0.8,
-                    "bound_in_use": 0.925, "test_risk": 0.25, "tested": 2, "covered": 1,
-                    "helped": 2, "tolerated_epsilon": 30.0},
+                    "bound_drawn": 0.925, "test_risk": 0.25, "tested": 2, "covered": 1,
+                    "helped": 2, "contradicted": 1, "refuted": 1, "against": []},
         },
         "federation": average,
         "newcomers": average | {"bound": 2.5, "vacuous": True},

@@ -14,7 +14,7 @@ from browsing import ROWS, Browser
 from folders import make_document
 from selenium.webdriver.common.keys import Keys
 
-from pacpfl.report import write_report
+from pacpfl.report.page import write_report
 
 
 @pytest.fixture(scope="module")

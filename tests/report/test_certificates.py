@@ -12,8 +12,8 @@ from reading import read_page
 from rich.console import Console
 
 from pacpfl.errors import InputError
-from pacpfl.report import write_report
 from pacpfl.report.figures import certificates as figure
+from pacpfl.report.page import write_report
 from pacpfl.report.sentences import certificates
 from pacpfl.report.style import drawing
 from pacpfl.report.terminal import print_certificates

@@ -18,8 +18,8 @@ from matplotlib.colors import to_rgb
 from reading import read_page
 
 from pacpfl.report import page as pages
-from pacpfl.report import write_report
 from pacpfl.report.folder import read_run
+from pacpfl.report.page import write_report
 from pacpfl.report.style import COLOURS, DARK_COLOURS, INK
 
 NASTY = (

@@ -22,6 +22,7 @@ from pacpfl.bounds.conditions import non_vacuous_privacy as non_vacuous_privacy
 from pacpfl.bounds.confidence import betting_bound as betting_bound
 from pacpfl.bounds.confidence import clopper_pearson as clopper_pearson
 from pacpfl.bounds.confidence import kl_inverse as kl_inverse
+from pacpfl.bounds.confidence import rows_needed as rows_needed
 from pacpfl.bounds.divergences import Bracket as Bracket
 from pacpfl.bounds.divergences import diagonal_gaussian_kl as diagonal_gaussian_kl
 from pacpfl.bounds.divergences import gaussian_kl as gaussian_kl

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from pacpfl.errors import InputError
 
-Status = Literal["holds", "does not hold", "assumed"]
+Status = Literal["holds", "does not hold", "assumed", "contradicted"]
 Kind = Literal["premise", "world", "use"]
 # Sums of float64 risks may leave [a, b] by rounding; anything beyond this is a mistake.
 ROUNDING = 1e-9

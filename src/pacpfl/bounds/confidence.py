@@ -45,6 +45,13 @@ def clopper_pearson(errors: int, rows: int, delta: float) -> float:
     return 1.0 if errors == rows else float(betaincinv(errors + 1, rows - errors, level))
 
 
+def rows_needed(error: float, limit: float, delta: float) -> int:
+    """Return how many rows must judge so that a share of errors of `error` is certified below `limit`."""
+    return next(
+        n for n in range(1, 10**6) if clopper_pearson(math.ceil(error * n), n, delta) <= limit
+    )
+
+
 def betting_bound(values: ArrayLike, a: float, b: float, delta: float) -> float:
     r"""Return an upper bound on E[X] from independent X in [a, b], in an order chosen without them.
 

@@ -1,7 +1,7 @@
-"""Certificates for averages: the federation's clients, and clients yet to come.
+"""The certificate of the federation's average.
 
-Both theorems hold for every hyper-posterior at once, however it was found, so SVGD's particles need no
-privacy here. But bare particles are infinitely far from the hyper-prior. The statements are therefore
+The theorem holds for every hyper-posterior at once, however it was found, so SVGD's particles need no
+privacy here. But bare particles are infinitely far from the hyper-prior. The statement is therefore
 about the particles WITH NOISE, Q = (1/k) sum_j N(phi_j, (c sigma)^2) with sigma the hyper-prior's stds:
 its divergence is bounded by convexity, and c may be chosen after the fact. What is expected under Q
 is drawn: pairs of a prior from Q and a client, with the price of the draws in the probability.
@@ -14,8 +14,7 @@ over networks, the risk of drawn ones stands for L^, whose expectation it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,24 +24,21 @@ from pacpfl.certify.clients import Family, beta_grid, scaling_condition
 
 BANDWIDTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 PILOT_DRAWS = 24
-# Each lambda is the best one for that many nats of divergence and confidence together.
-NEWCOMER_NATS = (10.0, 100.0, 1000.0, 10000.0)
 
 
 @dataclass(frozen=True)
-class AverageCertificates:
-    """The two certificates, and how the numbers in them were found."""
+class AverageCertificate:
+    """The certificate of the federation's average, and how the numbers in it were found."""
 
     federation: Certificate
-    newcomers: Certificate
     bandwidth: float
     kl: float
     mean: float
     standard_error: float
 
 
-def certify_average(family: Family, delta: float) -> AverageCertificates:
-    """Return server-level and new-client bounds for the particles with noise."""
+def certify_average(family: Family, delta: float) -> AverageCertificate:
+    """Return the server-level bound for the particles with noise."""
     trained, loss = family.trained, family.loss
     clients, upsilon = trained.federation.existing, trained.config.train.upsilon
     n, sizes = len(clients), [len(client.train) for client in clients]
@@ -75,33 +71,27 @@ def certify_average(family: Family, delta: float) -> AverageCertificates:
         f"hyper-prior's std added, not the bare particles; KL at most {kl:.4g} by convexity",
     )
 
-    def tightest(lambdas: Sequence[float], newcomers: bool) -> tuple[Certificate, int]:
-        """Return the best of bounds that each fail with an equal part of delta, and its beta's place."""
-        share = for_bounds / (len(betas) * len(lambdas))
-        failures = {"draws": for_draws, "choice of beta": for_bounds - share}
-        options = []
-        for place, beta in enumerate(map(float, betas)):
-            logs, risk = np.full(n, -beta * uppers[place]), float(risks[:, place].mean())
-            for lambda_ in lambdas:
-                given = ServerPremises(
-                    [beta] * n, sizes, loss.a, loss.b, share, later, lambda_, upsilon
-                )
-                found = certify_federation(
-                    loss, logs, kl, risk, given, cloud, newcomers=newcomers, other_failures=failures
-                )
-                options.append((found, place))
-        return min(options, key=lambda option: option[0].bound)
-
-    federation, best = tightest([math.inf], newcomers=False)
-    weight = (trained.federation.form.later + upsilon) / loss.width
-    lambdas = [weight * math.sqrt(8 * n * nats) for nats in NEWCOMER_NATS]
-    newcomers, _ = tightest(lambdas, newcomers=True)
-    split = {"bound": for_bounds, "draws": for_draws}
-    # What is said of clients yet to come, too, rests on the existing ones' samples.
+    # The best of bounds that each fail with an equal part of delta.
+    share = for_bounds / len(betas)
+    failures = {"draws": for_draws, "choice of beta": for_bounds - share}
+    options = []
+    for beta, upper, risk in zip(map(float, betas), uppers, risks.mean(0), strict=True):
+        given = ServerPremises([beta] * n, sizes, loss.a, loss.b, share, later, math.inf, upsilon)
+        options.append(
+            certify_federation(
+                loss,
+                np.full(n, -beta * upper),
+                kl,
+                float(risk),
+                given,
+                cloud,
+                other_failures=failures,
+            )
+        )
+    best = int(np.argmin([option.bound for option in options]))
     scaling = scaling_condition(trained.config, "existing")
-    return AverageCertificates(
-        federation=federation.under(scaling),
-        newcomers=replace(newcomers, delta_split=split).under(scaling),
+    return AverageCertificate(
+        federation=options[best].under(scaling),
         bandwidth=bandwidth,
         kl=kl,
         mean=float(values[:, best].mean()),

@@ -12,8 +12,8 @@ from pacpfl import files
 from pacpfl.bounds.client import Unit
 from pacpfl.bounds.conditions import not_negative, probability
 from pacpfl.certify import gaussian_processes, networks
-from pacpfl.certify.average import AverageCertificates, certify_average
-from pacpfl.certify.certificate import Certificate
+from pacpfl.certify.average import AverageCertificate, certify_average
+from pacpfl.certify.certificate import REFUTABLE, Certificate
 from pacpfl.certify.clients import ClientCertificate, Family, certify_clients
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
@@ -21,9 +21,8 @@ from pacpfl.run import Trained, load_run
 
 FILE = "certificates.json"
 # What of the records is written as it is.
-IN_USE = "empirical_risk bound beta vacuous verdict"
-CERTIFICATE = f"subject posterior delta proved {IN_USE}"
-CLIENT = "client group samples later temperature kl test_risk networks_test_risk tolerated_epsilon"
+CERTIFICATE = "subject posterior delta proved empirical_risk bound vacuous verdict"
+CLIENT = "client group samples later fitted judged test_risk temperature kl"
 
 
 def certify(
@@ -48,9 +47,9 @@ def certify(
         raise InputError(f"--unit is {unit!r}, but it is client or sample.")
     trained = load_run(folder)
     family = family_of(trained, loss, limit)
-    clients = certify_clients(family, delta, epsilon, unit, progress)
-    progress("the averages")
-    document = describe(trained, clients, certify_average(family, delta))
+    clients, newcomers = certify_clients(family, delta, epsilon, unit, progress)
+    progress("the average")
+    document = describe(trained, clients, certify_average(family, delta), newcomers)
     files.write_json(folder / FILE, document)
     return document
 
@@ -66,7 +65,10 @@ def family_of(trained: Trained, loss: str | None, limit: float | None) -> Family
 
 
 def describe(
-    trained: Trained, clients: list[ClientCertificate], averages: AverageCertificates
+    trained: Trained,
+    clients: list[ClientCertificate],
+    averages: AverageCertificate,
+    newcomers: Certificate | None,
 ) -> Facts:
     """Return everything as plain values; `finished` names the run these certificates belong to."""
     return {
@@ -80,7 +82,7 @@ def describe(
             if members
         },
         "federation": _plain(averages.federation),
-        "newcomers": _plain(averages.newcomers),
+        "newcomers": newcomers and _plain(newcomers),
         "estimators": {
             "kl": {"value": averages.kl, "error_at_most": math.log(len(trained.particles))},
             "log_evidence": {"value": averages.mean, "standard_error": averages.standard_error},
@@ -92,22 +94,24 @@ def describe(
 
 def summarise(clients: list[ClientCertificate]) -> Facts:
     """Return the counts and medians of a group of clients."""
-    certificates = [client.certificate for client in clients]
+    certificates = [client.averaged for client in clients]
     risks = [client.test_risk for client in clients]
     tested = [(c, risk) for c, risk in zip(certificates, risks, strict=True) if risk is not None]
+    refuted = [c for one in certificates for c in one.conditions if c.status == "contradicted"]
     return {
         "clients": len(clients),
         "below": sum(not certificate.vacuous for certificate in certificates),
         "proved": sum(certificate.proved for certificate in certificates),
+        "contradicted": sum(certificate.contradicted for certificate in certificates),
+        "refuted": sum(condition.name == REFUTABLE for condition in refuted),
+        "against": sorted({c.reason for c in refuted if c.name != REFUTABLE}),
         "empirical_risk": median(certificate.empirical_risk for certificate in certificates),
         "bound": median(certificate.bound for certificate in certificates),
-        "bound_in_use": median(client.in_use.bound for client in clients),
+        "bound_drawn": median(client.drawn.bound for client in clients),
         "test_risk": _median(risks),
-        "networks_test_risk": _median([client.networks_test_risk for client in clients]),
         "tested": len(tested),
         "covered": sum(certificate.bound >= risk for certificate, risk in tested),
         "helped": sum(client.margin >= 0 for client in clients),
-        "tolerated_epsilon": median(client.tolerated_epsilon for client in clients),
     }
 
 
@@ -117,13 +121,13 @@ def _median(values: list[float | None]) -> float | None:
 
 
 def _client(client: ClientCertificate) -> Facts:
-    used = {"kl": client.in_use_kl, "test_risk": client.in_use_test_risk}
     margin = {"margin": client.margin, "standard_error": client.margin_error}
     return {
         **_values(client, CLIENT),
         "privacy": asdict(client.privacy),
-        **_plain(client.certificate),
-        "in_use": _values(client.in_use, IN_USE) | used,
+        **_plain(client.averaged),
+        "drawn": _plain(client.drawn) | {"test_risk": client.drawn_test_risk},
+        "pac_bayes": _plain(client.posterior),
         "participation": margin | asdict(client.participation),
     }
 

@@ -23,6 +23,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import norm
 
 from pacpfl import hyper
 from pacpfl.bounds.losses import (
@@ -33,14 +35,15 @@ from pacpfl.bounds.losses import (
     expected_clipped_squared_error,
 )
 from pacpfl.certify.clients import (
-    Choice,
     ClientBounds,
     Family,
     Models,
     Posteriors,
     gather,
+    roomy,
     stores,
 )
+from pacpfl.certify.held_out import RowLosses
 from pacpfl.data.store import ClientStore, from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
@@ -48,7 +51,7 @@ from pacpfl.personal import personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.priors.gp import GPPrior
 from pacpfl.run import Trained
-from pacpfl.types import Data
+from pacpfl.types import Data, Samples
 
 TEMPERATURES = tuple(2.0**power for power in range(-7, 2))
 MOST_DRAWS = 600  # of pairs for the averages
@@ -72,6 +75,15 @@ class Loss:
             return expected_clipped_squared_error(mean, variance, y, self.range.b)
         a, b = self.range.a, self.range.b
         return expected_clipped_gaussian_nll(mean, variance, y, noise_std, a, b)
+
+    def averaged(
+        self, weights: np.ndarray, mean: np.ndarray, std: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        """Return the loss of the mixture that a client predicts with, row by row; std includes noise."""
+        if self.kind == "clipped-squared":
+            return np.minimum((weights @ mean - y) ** 2, self.range.b)
+        each = norm.logpdf(y, mean, std)
+        return np.clip(-logsumexp(each, 0, b=weights[:, None]), self.range.a, self.range.b)
 
     def training_width(self, noise_std: np.ndarray) -> float:
         """Return how far the loss spreads on the scale of the training's, the negative log-likelihood.
@@ -244,24 +256,34 @@ def family(trained: Trained, loss: Loss) -> Family:
     powers = (*TEMPERATURES, run)
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
-        """Judge one client's models; that in use has the run's temperature and weights."""
         (place,), (one,) = places, bounds
         client, y, data = one.client, one.client.personal.y, single(personal, place, trained.dtype)
-        in_use = weights_in_use(prior, method.mixture_weights, particles, data, run)
-        used = np.asarray(in_use, np.float64)
         spectrum, own = posteriors(loss, prior, particles, data, y, powers)
         _, others = posteriors(loss, prior, alone, data, y, TEMPERATURES)
-
-        def test_risk(choice: Choice) -> float | None:
-            if client.test is None:
-                return None
+        best, test_risk = one.best(own), None
+        if client.test:
             _, inputs = inputs_of(prior, particles, data, single(tests, place, trained.dtype))
-            moments = at_inputs(spectrum, inputs, [powers[choice.row]])
+            moments = at_inputs(spectrum, inputs, [powers[best.row]])
             each = loss.expected(*moments, client.test.y, inputs.noise_std)[0].mean(-1)
-            return float(choice.weights @ each)
+            test_risk = float(best.weights @ each)
+        return [Models(own, others, best, own.risk_of(best), test_risk)]
 
-        choice = Choice(-1, used / used.sum())
-        return [Models(own, others, own.tightest(one.betas), choice, own.risk_of, test_risk)]
+    def rows(
+        places: np.ndarray, fits: Sequence[Samples], asked: Sequence[Samples]
+    ) -> list[RowLosses]:
+        """Judge the models as they are in use: at the run's temperature, with the run's weights."""
+        (fit,), (ask,) = fits, asked
+        data, others = (single(roomy([part]), 0, trained.dtype) for part in (fit, ask))
+        _, own = inputs_of(prior, particles, data)
+        spectrum = decompose(own.cross, own.mean, fit.y, own.noise_std)
+        _, inputs = inputs_of(prior, particles, data, others)
+        in_use = weights_in_use(prior, method.mixture_weights, particles, data, run)
+        weights = np.asarray(in_use, np.float64)
+        weights = weights / weights.sum()
+        (mean,), (variance,) = at_inputs(spectrum, inputs, [run])
+        drawn = weights @ loss.expected(mean, variance, ask.y, inputs.noise_std)
+        std = np.sqrt(variance + inputs.noise_std**2)
+        return [RowLosses(loss.averaged(weights, mean, std, ask.y), drawn)]
 
     def judge_pair(
         phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
@@ -279,10 +301,11 @@ def family(trained: Trained, loss: Loss) -> Family:
         trained,
         loss.range,
         (loss.training_width(least_noise(prior, particles)), "the bounded loss"),
-        ("tempered posterior", "model in use"),
+        "function drawn from a tempered posterior, fitted to all rows",
         powers,
         list(np.arange(personal.clients)[:, None]),
         judge,
+        rows,
         judge_pair,
         loss.range.b,
         int(np.clip(5e9 / shared.longest**3, 64, MOST_DRAWS)),

@@ -29,7 +29,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pacpfl import hyper
-from pacpfl.bounds import Condition
 from pacpfl.bounds.divergences import diagonal_gaussian_kl
 from pacpfl.bounds.losses import BRIER, ZERO_ONE, LossRange, clipped_nll_range
 from pacpfl.certify.clients import (
@@ -39,8 +38,10 @@ from pacpfl.certify.clients import (
     Models,
     Posteriors,
     gather,
+    roomy,
     stores,
 )
+from pacpfl.certify.held_out import RowLosses
 from pacpfl.data.store import from_clients
 from pacpfl.engine.keys import Keys
 from pacpfl.errors import InputError
@@ -49,7 +50,7 @@ from pacpfl.priors.bnn import BNNPrior
 from pacpfl.priors.networks import Headed, affine, body_size, by_rows
 from pacpfl.priors.settings import Inference
 from pacpfl.run import Trained
-from pacpfl.types import Data
+from pacpfl.types import Data, Probabilities, Samples
 
 # Of the outputs of networks, and of the labels as vectors with a single one; before the clip.
 CLASS_LOSSES: dict[str, Callable[[Array, Array], Array]] = {
@@ -73,6 +74,7 @@ PAIR_TEMPERATURES = (0.0, 0.25, 1.0)
 NETWORKS_PER_PAIR = 16
 MOST_NETWORK_PAIRS = 200
 LARGEST_SHARE = 0.5
+LOWEST_LOG = -1e4  # of a class's probability, so that none is infinite
 
 
 @dataclass(frozen=True)
@@ -234,19 +236,12 @@ def search(
     data: Data,
     temperatures: tuple[float, ...],
     keys: tuple[jax.Array, jax.Array],
-    more: Gaussian | None = None,
 ) -> Found:
-    """Find each prior's posteriors at all temperatures, with cost and risk.
-
-    `more`, [clients, k, p], are given: a last row of theirs.
-    """
+    """Find each prior's posteriors at all temperatures, with cost and risk."""
     powers = jnp.asarray(temperatures, particles.dtype)
     posteriors, kls, risks = [], [], []
     for j, phi in enumerate(particles):
         fitted = fit(family, phi, data, powers, jax.random.fold_in(keys[0], j))
-        if more is not None:
-            last = (part[None, :, j] for part in more)
-            fitted = Gaussian(*map(jnp.concatenate, zip(fitted, last, strict=True)))
         draws = jax.random.split(jax.random.fold_in(keys[1], j), PILOT_DRAWS)
         (risk,) = drawn_risks(family, loss, phi, fitted, (data,), draws)
         posteriors.append(fitted)
@@ -255,45 +250,36 @@ def search(
     return Found(posteriors, np.stack(kls, 1), np.stack(risks, 1))
 
 
-class InUse(NamedTuple):
-    """The run's own models: weights of the particles, and the networks' or the Gaussians' part."""
-
-    weights: Float[Array, "clients k"]
-    gaussian: Gaussian | None  # [clients, k, p], where the run's inference is variational
-    test_risk: Float[Array, " clients"]  # of one of its networks, drawn with the model's weights
-
-
 @partial(jax.jit, static_argnums=(0, 1))
 def in_use(
-    method: PACPFL, loss: ClassLoss, state: object, data: Data, tests: Data, keys: Array
-) -> InUse:
-    """Return what the run's clients predict with, as `engine.evaluate` personalises them."""
+    method: PACPFL, loss: ClassLoss, state: object, data: Data, asked: Data, keys: Array
+) -> tuple[Float[Array, "clients t"], Float[Array, "clients t"]]:
+    """Return losses of the models in use, as `engine.evaluate` personalises them: averaged, and drawn."""
     prior = method.prior.bayesian
     assert prior is not None
 
-    def one(data: Data, test: Data, key: Array) -> InUse:
+    def one(data: Data, asked: Data, key: Array) -> tuple[Array, Array]:
         model = method.personalize(state, (), data, key)  # type: ignore[arg-type]
-        own = model.posteriors
 
-        def risk(network: tuple[Array, Array]) -> Array:
+        def losses(network: tuple[Array, Array]) -> Array:
             whole = jnp.concatenate(network)
-            outputs = by_rows(lambda rows: prior.network(whole, rows), test.x)
-            return masked_mean(loss(outputs, test.y), test.mask)
+            return loss(by_rows(lambda rows: prior.network(whole, rows), asked.x), asked.y)
 
-        networks = own.body, own.head  # [k, networks, parameters]
-        each = jax.lax.map(lambda particle: jax.lax.map(risk, particle).mean(), networks)
-        gaussian = Gaussian(*own.reached) if prior.inference.inference == "variational" else None
-        return InUse(model.weights, gaussian, model.weights @ each)
+        networks = model.posteriors.body, model.posteriors.head  # [k, networks, parameters]
+        each = jax.lax.map(lambda particle: jax.lax.map(losses, particle).mean(0), networks)
+        averaged = model(asked.x)
+        assert isinstance(averaged, Probabilities)
+        logs = jnp.maximum(averaged.log_probabilities, LOWEST_LOG)
+        return loss(logs, asked.y), model.weights @ each
 
-    return jax.vmap(one)(data, tests, keys)
+    return jax.vmap(one)(data, asked, keys)
 
 
 def family(trained: Trained, loss: ClassLoss) -> Family:
     """Return what a run of Bayesian networks says: certified is a Gaussian posterior of them."""
     prior, particles = trained.method.prior.bayesian, trained.particles
     assert prior is not None
-    fitted, kind, train = variational(prior), prior.inference.inference, loss.training_range
-    same = kind == "variational"
+    fitted, train = variational(prior), loss.training_range
     powers = (*TEMPERATURES, prior.inference.temperature * trained.method.settings.temperature)
     fits, pilots, draws, others = jax.random.split(Keys.of(trained.config.seed).certificates(), 4)
     alone = hyper.sample(others, trained.method.hyper_prior(trained.dtype), DRAWS_ALONE)
@@ -303,34 +289,35 @@ def family(trained: Trained, loss: ClassLoss) -> Family:
 
     def judge(places: np.ndarray, bounds: Sequence[ClientBounds]) -> list[Models]:
         parts = gather(personal, places, trained.dtype), gather(tests, places, trained.dtype)
-        # Evaluation's keys: by a client's place within its group.
+        here = search(fitted, loss, particles, parts[0], powers, (fits, pilots))
+        there = search(fitted, loss, alone, parts[0], powers, (fits, pilots))
+        best = [one.best(here.of(i)) for i, one in enumerate(bounds)]
+        risks, on_tests = _draw(fitted, loss, particles, here, best, parts, draws)
+        return [
+            Models(
+                here.of(i),
+                there.of(i),
+                best[i],
+                risks[:, i],
+                float(on_tests[i]) if one.tests else None,
+            )
+            for i, one in enumerate(bounds)
+        ]
+
+    def rows(
+        places: np.ndarray, fits: Sequence[Samples], asked: Sequence[Samples]
+    ) -> list[RowLosses]:
+        """Judge the models in use, with evaluation's keys: by a client's place within its group."""
         within = jnp.asarray(np.where(places < existing, places, places - existing))
         keys = jax.vmap(Keys.of(trained.config.seed).personal)(within)
-        used = in_use(trained.method, loss, trained.state, *parts, keys)
-        rows = powers if used.gaussian is None else TEMPERATURES
-        here = search(fitted, loss, particles, parts[0], rows, (fits, pilots), used.gaussian)
-        there = search(fitted, loss, alone, parts[0], rows, (fits, pilots))
-        found = [here.of(i) for i in range(len(places))]
-        best = [
-            one.smallest(each.tightest(one.betas)) for one, each in zip(bounds, found, strict=True)
+        inside = np.arange(len(places))
+        parts = (gather(roomy(part), inside, trained.dtype) for part in (fits, asked))
+        found = map(np.asarray, in_use(trained.method, loss, trained.state, *parts, keys))
+        sides = (np.clip(side.astype(np.float64), loss.range.a, loss.range.b) for side in found)
+        return [
+            RowLosses(averaged[: len(ask)], drawn[: len(ask)])
+            for averaged, drawn, ask in zip(*sides, asked, strict=True)
         ]
-        weights = np.asarray(used.weights, np.float64)
-        last = [Choice(-1, row / row.sum()) for row in weights]
-        risks, on_tests = _draw(fitted, loss, particles, here, (best, last), parts, draws)
-
-        def models(i: int, one: ClientBounds) -> Models:
-            tested = one.client.test is not None and len(one.client.test) > 0
-            return Models(
-                found[i],
-                there.of(i),
-                [best[i]] * len(one.betas),
-                last[i],
-                lambda choice: risks[:, int(choice.row < 0), i],
-                lambda choice: float(on_tests[int(choice.row < 0), i]) if tested else None,
-                float(used.test_risk[i]) if tested and not same else None,
-            )
-
-        return [models(i, one) for i, one in enumerate(bounds)]
 
     def judge_pair(
         phi: np.ndarray, place: int, betas: np.ndarray, rng: np.random.Generator
@@ -352,28 +339,19 @@ def family(trained: Trained, loss: ClassLoss) -> Family:
         risk = np.clip(judged[best], loss.range.a, loss.range.b)
         return risk + cost[np.arange(len(betas)), best], risk
 
-    own_title = "model in use" if same else "variational posterior at the run's temperature"
-    # It is not needed for a certificate to be valid, but to be known.
-    other = Condition(
-        "the certified model is the one in use",
-        "does not hold",
-        f"the run predicts with networks from its {kind} inference, whose divergence from the prior "
-        "is not known; certified is the Gaussian variational posterior of the same priors, which "
-        "certify computes",
-        "use",
-    )
     return Family(
         trained,
         loss.range,
         (train.width, f"the {train.name}"),
-        ("variational posterior", own_title),
+        "network drawn from a variational posterior, fitted to all rows",
         powers,
         _blocks(personal.clients, prior),
         judge,
+        rows,
         judge_pair,
         loss.range.b + dearest,
         MOST_NETWORK_PAIRS,
-        None if same else other,
+        loss.kind == "zero-one",
     )
 
 
@@ -391,21 +369,21 @@ def _draw(
     loss: ClassLoss,
     particles: jax.Array,
     found: Found,
-    choices: tuple[Sequence[Choice], Sequence[Choice]],
+    choices: Sequence[Choice],
     parts: tuple[Data, Data],
     key: jax.Array,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw risks of two posteriors of each client: [draws, 2, clients] on the clients' own samples,
-    [2, clients] on test samples. A draw is one network of each particle, weighed."""
-    rows = np.array([[choice.row for choice in line] for line in choices]) % len(found.kl)
-    weights = np.stack([[choice.weights for choice in line] for line in choices])  # [2, clients, k]
-    clients = np.arange(rows.shape[1])
-    own, test = np.zeros((DRAWS, *rows.shape)), np.zeros(rows.shape)
+    """Draw risks of a posterior of each client: [draws, clients] on the clients' own samples, [clients] on
+    test samples. A draw is one network of each particle, weighed."""
+    rows = np.array([choice.row for choice in choices])[None]
+    weights = np.stack([choice.weights for choice in choices])  # [clients, k]
+    clients = np.arange(len(choices))
+    own, test = np.zeros((DRAWS, len(choices))), np.zeros(len(choices))
     for j, phi in enumerate(particles):
         posteriors = Gaussian(*(part[rows, clients] for part in found.posteriors[j]))
         draws = jax.random.split(jax.random.fold_in(key, j), DRAWS)
         each = drawn_risks(prior, loss, phi, posteriors, parts, draws)
-        on_own, on_test = (np.asarray(values, np.float64) for values in each)
-        own += weights[:, :, j] * on_own
-        test += weights[:, :, j] * on_test.mean(0)
+        on_own, on_test = (np.asarray(values, np.float64)[:, 0] for values in each)
+        own += weights[:, j] * on_own
+        test += weights[:, j] * on_test.mean(0)
     return np.clip(own, loss.range.a, loss.range.b), test

@@ -552,57 +552,55 @@ def client_warnings(run: Run, client: Any) -> list[str]:
 
 
 def certificates(document: Facts) -> list[str]:
-    """Say what is guaranteed to whom."""
-    largest, found = document["loss"]["b"], []
+    """Say what is guaranteed to whom; what the data contradict is said first."""
+    largest, delta, found, against = document["loss"]["b"], document["delta"], [], []
     for group, facts in document["groups"].items():
+        tests = (
+            f"{facts['covered']} of {facts['tested']} average losses on test samples are within it"
+        )
+        if facts["contradicted"]:
+            told = [f"{facts['refuted']} of {facts['tested']} clients' test rows"] * bool(
+                facts["refuted"]
+            )
+            against.append(
+                f"Certificates of {facts['contradicted']} of {facts['clients']} {group} clients are "
+                f"CONTRADICTED by {'; by '.join([*told, *facts['against']])}."
+            )
         text = (
-            f"{facts['below']} of {facts['clients']} {group} clients have a bound below {largest:g}, "
-            f"the largest value of the loss; the median bound is {number(facts['bound'])}. "
+            f"{facts['below']} of {facts['clients']} {group} clients have a bound below {largest:g}, the "
+            "largest value of the loss, for the averaged model they predict with, fitted to the rows that "
+            f"do not judge it; the median is {number(facts['bound'])}, and for a drawn function "
+            f"{number(facts['bound_drawn'])}. "
         )
         if facts["proved"] == facts["clients"]:
             text += "Every premise of these certificates that can be checked holds."
-        elif facts["proved"] == 0:
-            text += (
-                "They rest on a premise that is not proved. They would stay below "
-                f"{largest:g} for any training that is epsilon-DP towards a whole client with epsilon "
-                f"up to {facts['tolerated_epsilon']:.3g} (median)."
-            )
+        elif facts["proved"] == 0 and not facts["contradicted"]:
+            text += "They rest on a premise that is not proved."
         else:
             text += f"{facts['proved']} of these certificates are proved."
-        if facts["tested"]:
-            text += (
-                f" On test samples, {facts['covered']} of {facts['tested']} bounds hold; at least "
-                f"{100 * (1 - document['delta']):g}% of them should."
-            )
-        if facts.get("networks_test_risk") is not None:
-            text += (
-                " The certificates cover the Gaussian approximation, not the networks in use: drawn "
-                "from a client's mixture, a network has a median test risk of "
-                f"{number(facts['networks_test_risk'])}."
-            )
-        found.append(text)
-    averages = (document["federation"], False), (document["newcomers"], True)
-    return [*found, *(_verdict(row, document["loss"], new) for row, new in averages)]
+        found.append(text + (f" {tests}." if facts["tested"] else ""))
+    rows = document["federation"], document["newcomers"]
+    said = [_average(row, document["loss"], bool(place)) for place, row in enumerate(rows) if row]
+    return [*against, f"Each certificate fails with probability {delta:g} at most.", *found, *said]
 
 
-def _verdict(row: Facts, loss: Facts, newcomers: bool) -> str:
+def _average(row: Facts, loss: Facts, newcomers: bool) -> str:
     """Return what the certificate of an average says and rests on."""
     who = (
-        "the average client yet to come"
+        "the average client yet to come, with the averaged model in use,"
         if newcomers
         else "the clients' average, weighted by beta, over models from their Gibbs posteriors"
     )
     if row["vacuous"]:
-        text = (
+        return (
             f"No statement: the bound {row['bound']:.4g} for {who} is not below {loss['b']:g}, "
-            f"the largest value of the loss ({loss['name']})"
+            f"the largest value of the loss ({loss['name']})."
         )
-        return text + ("; a given newcomer has its own." if newcomers else ".")
     text = (
         f"With probability at least {1 - row['delta']:.6g}, {who} has an expected loss "
-        f"({loss['name']}) of at most {row['bound']:.4g}"
+        f"({loss['name']}) of at most {row['bound']:.4g}; on the samples it is "
+        f"{row['empirical_risk']:.4g}."
     )
-    text += "." if newcomers else f"; on the samples it is {row['empirical_risk']:.4g}."
     broken, assumed = (
         "; ".join(
             f"{c['name']} ({c['reason']})"
@@ -613,9 +611,9 @@ def _verdict(row: Facts, loss: Facts, newcomers: bool) -> str:
     )
     if broken:
         return f"NOT VALID, because a premise does not hold: {broken}. {text}"
-    if assumed and not newcomers:
+    if assumed:
         return f"{text} This rests on what is assumed, not proved: {assumed}."
-    return text if newcomers else f"{text} Every premise that can be checked holds."
+    return f"{text} Every premise that can be checked holds."
 
 
 def conditions(document: Facts) -> list[dict[str, str]]:
@@ -624,7 +622,8 @@ def conditions(document: Facts) -> list[dict[str, str]]:
     Where reasons differ from client to client, that of the first client is given.
     """
     rows = [(GROUP_TITLES[row["group"]], row) for row in document["clients"]]
-    rows += [("Federation", document["federation"]), ("Future clients", document["newcomers"])]
+    rows += [("Federation", document["federation"])]
+    rows += [("Future clients", document["newcomers"])] if document["newcomers"] else []
     columns = ["who", "name", "status", "reason", "subject"]
     table = pd.DataFrame(
         [

@@ -140,7 +140,7 @@ def print_certificates(document: Facts, console: Console) -> None:
 def _clients(document: Facts) -> Table:
     loss = document["loss"]
     title = f"{loss['name']}, largest value {loss['b']:g}, delta {document['delta']:g}"
-    numbers = ("rows", "own\nrisk", "KL", "bound", "in use", "test\nrisk", "beta")
+    numbers = ("rows", "judge", "own\nrisk", "bound", "test\nrisk", "drawn")
     table = plain_table(title, ("client",), numbers)
     table.add_column("standing")
     table.add_column("shared\nprior")
@@ -150,12 +150,11 @@ def _clients(document: Facts) -> Table:
             table.add_row(
                 Text(row["client"]),
                 str(row["samples"] + row["later"]),
+                str(row["judged"]),
                 number(row["empirical_risk"]),
-                number(row["kl"], 1),
                 number(row["bound"]),
-                number(row["in_use"]["bound"]),
                 number(row["test_risk"]),
-                number(row["beta"], 0),
+                number(row["drawn"]["bound"]),
                 row["verdict"],
                 "helps" if row["participation"]["margin"] >= 0 else "costs",
             )
