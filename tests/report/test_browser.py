@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("selenium", reason="The page is tried with the Python package selenium.")
 from browsing import ROWS, Browser
-from folders import make_document
+from folders import make_document, make_run
+from patience import patience
 from selenium.webdriver.common.keys import Keys
 
+from pacpfl.report import page as pages
+from pacpfl.report.folder import read_run
 from pacpfl.report.page import write_report
 
 
@@ -94,10 +99,8 @@ def test_the_keyboard_sorts_as_well(page: Browser, key: str) -> None:
 
 def test_names_sort_as_people_count_and_unknown_stays_last(page: Browser) -> None:
     _, button, place = column(page, "Client")
-    name = "rows[number].cells[0].dataset.value = name"
-    page.execute_script(
-        f"const rows = {ROWS}; ['client 10', 'client 9', ''].forEach((name, number) => {{ {name}; }})"
-    )
+    change = "['client 10', 'client 9', ''].forEach((name, number) => { columns[0].values[number] = name;"
+    page.execute_script(f"{change} rowOf(number).cells[0].dataset.value = name; }})")
     button.click()
     rising = values(page, place)
     button.click()
@@ -141,3 +144,51 @@ def test_a_dark_page_prints_in_dark_ink(page: Browser) -> None:
     })  # fmt: skip
     ink = page.js("getComputedStyle(document.body).color")
     assert ink == "rgb(32, 38, 46)"
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of 5,000 clients with every figure, no two of whom have the same curves."""
+    folder = tmp_path_factory.mktemp("many")
+    run = read_run(make_run(folder / "run", clients=10, copies=250, test=100, kept=100))
+    random = np.random.default_rng(0)
+    arrays = {
+        key: values + random.normal(0, 0.1, values.shape) if "offsets" not in key else values
+        for key, values in run.arrays.items()
+        if key.startswith("panels/")
+    }
+    run = replace(run, arrays=run.arrays | arrays)
+    written = folder / "many.html"
+    written.write_text(pages.render(run, pages.draw(run)), encoding="utf-8")
+    return written
+
+
+def test_five_thousand_clients_open_sort_and_turn_quickly(browser: Browser, many: Path) -> None:
+    assert many.stat().st_size < 4_000_000
+    browser.load(many.as_uri())
+    opening = "performance.getEntriesByType('navigation')[0]"
+    assert browser.js(f"{opening}.loadEventEnd - {opening}.startTime") < patience(2) * 1000
+    assert len(browser.all("table.sortable tbody tr")) == 50
+    _, button, place = column(browser, "NLL")
+    took = browser.execute_script(
+        "const before = performance.now(); arguments[0].click(); document.body.offsetHeight;"
+        "return performance.now() - before", button
+    )  # fmt: skip
+    assert took < patience(0.3) * 1000
+    every = sorted(browser.js("columns[arguments[0]].values", place), key=float)
+    shown = [float(value) for value in values(browser, place)]
+    assert shown == pytest.approx([float(value) for value in every[:50]], rel=1e-6)
+    browser.one("#pager-on").click()
+    assert browser.one("#pager-place").text == "51 to 100 of 5000"
+    shown = [float(value) for value in values(browser, place)]
+    assert shown == pytest.approx([float(value) for value in every[50:100]], rel=1e-6)
+    name = browser.names[7]
+    browser.choose(name)
+    assert len(browser.all("#panel svg")) >= 3
+    browser.one("#panel-next").click()
+    browser.wait(lambda: browser.opened == browser.names[8])
+    browser.close_panel()
+    browser.one("#filter-text").send_keys("copy 77")
+    assert 0 < len(browser.names) <= 50 and all("copy 77" in found for found in browser.names)
+    print(many.stat().st_size, took, browser.js(f"{opening}.loadEventEnd - {opening}.startTime"))
+    assert browser.get_log("browser") == []

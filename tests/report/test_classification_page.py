@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from folders import CLASS_TITLES, make_class_run
 
-from pacpfl.report import figures, write_report
+from pacpfl.report import figures
 from pacpfl.report.folder import Run, read_run
 from pacpfl.report.judge import compare, judge, promised_and_kept
+from pacpfl.report.page import write_report
 from pacpfl.report.sentences import calibration, cautions
 from pacpfl.report.style import drawing
 

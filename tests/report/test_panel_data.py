@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from folders import make_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as any_array
+from reading import read_page
 
 from pacpfl.errors import InputError
 from pacpfl.report import page as pages
@@ -151,5 +154,8 @@ def test_a_thousand_clients_fit_in_five_megabytes(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", clients=10, copies=50, test=100, kept=100))
     assert len(judge(run)) == 1000
     page = pages.render(run, [])
-    assert page.count("<tr data-group=") == 1000
+    (data,) = read_page(page).all("script", type="application/json")
+    blocks = json.loads(data.children[0])["blocks"]
+    found = [c for b in blocks for c in json.loads(zlib.decompress(base64.b64decode(b)))]
+    assert [client["name"] for client in found] == list(judge(run)["name"])
     assert len(page.encode()) < 4_000_000

@@ -1,6 +1,5 @@
 // The figures of one client, and the panel they make together.
 
-const report = JSON.parse(document.getElementById("panel-data").textContent);
 const main = report.methods[report.main];
 const alone = report.alone === null ? null : report.methods[report.alone];
 const className = (place) => report.classes[place] ?? String(place);

@@ -16,7 +16,7 @@ from pacpfl.report import figures, particles, sentences
 from pacpfl.report.folder import GROUPS, Facts, Run, read_run
 from pacpfl.report.judge import judge
 from pacpfl.report.measures import number
-from pacpfl.report.panels import embedded, panel_data
+from pacpfl.report.panels import embedded, in_blocks, panel_data
 from pacpfl.report.sentences import GROUP_TITLES
 from pacpfl.report.style import COLOURS, DARK_COLOURS, Drawn, as_png, as_svg, drawing
 from pacpfl.report.tables import (
@@ -24,9 +24,11 @@ from pacpfl.report.tables import (
     client_table,
     method_table,
     shown_measures,
+    table_data,
 )
 
-CLIENTS_SHOWN = 5000  # a page with more rows than this is slow to open and read by nobody
+CLIENTS_SHOWN = 5000  # a page with more clients than this is read by nobody
+PAGE_ROWS = 50  # of the table at a time
 LISTED = 40  # entries of a list in the details; an image has hundreds of features
 SCRIPTS = ("table", "draw", "figures", "panels")  # one after the other they are the page's script
 SECTIONS = {
@@ -80,6 +82,7 @@ def render(run: Run, drawn: list[Drawn]) -> str:
     judged = judge(run)
     listed = judged[:CLIENTS_SHOWN]
     columns = client_table(run, listed)
+    table = {"page": PAGE_ROWS, **table_data(listed, columns)}
     present = {figure.section for figure in drawn} | {"results"}
     template = environment().get_template("template.html.j2")
     return template.render(
@@ -101,9 +104,13 @@ def render(run: Run, drawn: list[Drawn]) -> str:
         guaranteed=sentences.certificates,
         conditions=sentences.conditions,
         columns=list(columns),
-        rows=list(zip(listed.itertuples(), zip(*columns.values(), strict=True), strict=True)),
+        rows=list(zip(listed.itertuples(), zip(*columns.values(), strict=True), strict=True))[
+            :PAGE_ROWS
+        ],
+        further=len(listed) > PAGE_ROWS,
+        page_rows=PAGE_ROWS,
         left_out=len(judged) - len(listed),
-        panels=Markup(embedded(panel_data(run, listed))),
+        panels=Markup(embedded(in_blocks(panel_data(run, listed)) | {"table": table})),
         details=_details(run),
         colours=COLOURS,
         dark_colours=DARK_COLOURS,

@@ -1,7 +1,7 @@
 // The panel of a client: opened by its link or by the page's address, left with Escape, and kept on
 // the page on request, so that it is printed.
 
-const places = new Map(report.clients.map((client, place) => [client.link, place]));
+const places = new Map(links.map((link, place) => [link, place]));
 const dialog = document.getElementById("panel");
 const panelBody = document.getElementById("panel-body");
 const panelTitle = document.getElementById("panel-title");
@@ -10,12 +10,30 @@ const keep = document.getElementById("panel-keep");
 
 let opened = -1;
 const kept = new Map();
+const known = new Map(); // what panels are drawn from, of clients that were opened
+const blocks = new Map();
 
-function show(place) {
-  const client = report.clients[place];
+// Of many clients panels travel in compressed blocks, which are opened when one of theirs is.
+async function inflated(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+async function facts(place) {
+  if (report.clients) return report.clients[place];
+  const block = Math.floor(place / report.block);
+  if (!blocks.has(block)) blocks.set(block, await inflated(report.blocks[block]));
+  return blocks.get(block)[place % report.block];
+}
+
+async function show(place) {
+  opened = place;
+  const client = await facts(place);
+  if (opened !== place) return; // another one was asked for in the meantime
+  known.set(place, client);
   // Whoever pressed a button of the bar stays on it; everybody else begins at the name.
   const stays = dialog.open && document.querySelector(".bar").contains(document.activeElement);
-  opened = place;
   panelBody.replaceChildren(panelOf(client, panelTitle));
   nameKeep();
   if (!dialog.open) dialog.showModal();
@@ -23,19 +41,15 @@ function show(place) {
   if (!stays) panelTitle.focus();
 }
 
-const rowOf = (place) => all[place];
-const numbers = new Map(all.map((row, place) => [row, place]));
-
 // The address follows what is open, so that it can be sent to somebody.
 function goTo(place) {
-  history.replaceState(null, "", report.clients[place].link);
+  history.replaceState(null, "", links[place]);
   show(place);
 }
 
 function step(by) {
-  const order = shown().map((row) => numbers.get(row));
-  const here = order.indexOf(opened);
-  const next = order[(here + by + order.length) % order.length];
+  const here = visible.indexOf(opened);
+  const next = visible[(here + by + visible.length) % visible.length];
   if (next !== undefined) goTo(next);
 }
 
@@ -49,8 +63,8 @@ function asked() {
   } catch {
     return -1;
   }
-  const found = report.clients.findIndex((c) => `${c.group}/${c.name}` === name);
-  return found >= 0 ? found : report.clients.findIndex((c) => c.name === name);
+  const found = everybody.findIndex((c) => `${c.group}/${c.name}` === name);
+  return found >= 0 ? found : everybody.findIndex((c) => c.name === name);
 }
 
 function follow() {
@@ -66,7 +80,8 @@ dialog.addEventListener("close", () => {
   if (location.hash.startsWith("#client=")) {
     history.replaceState(null, "", location.pathname + location.search);
   }
-  if (opened >= 0 && !rowOf(opened).hidden) linkOf(rowOf(opened)).focus();
+  const row = opened < 0 ? null : turnTo(opened);
+  if (row) linkOf(row).focus();
   opened = -1;
 });
 dialog.addEventListener("keydown", (event) => {
@@ -85,9 +100,9 @@ document.getElementById("panel-next").addEventListener("click", () => step(1));
 document.getElementById("panel-close").addEventListener("click", () => dialog.close());
 
 function keptPanel(place) {
-  const article = panelOf(report.clients[place], html("h4"));
+  const article = panelOf(known.get(place), html("h4"));
   const remove = html("button", { type: "button", class: "remove" }, "Remove");
-  remove.setAttribute("aria-label", `Remove ${report.clients[place].name} from the page`);
+  remove.setAttribute("aria-label", `Remove ${everybody[place].name} from the page`);
   remove.addEventListener("click", () => toggleKept(place));
   article.append(remove);
   return article;

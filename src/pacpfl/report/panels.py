@@ -7,13 +7,16 @@ than any screen shows; the last code of all stands for what is not finite.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import zlib
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pacpfl.folder import thinned
 from pacpfl.report.figures import class_name
 from pacpfl.report.folder import Run
 from pacpfl.report.measures import CLIENT_CLASS_MEASURES, RANKED, number
@@ -27,6 +30,9 @@ BINS = 5  # of confidence, for one client: its few answers would leave twenty ne
 FAR = 1.5  # predictions further from the samples than this, in ranges of the samples, are cut off
 Packed = dict[str, Any]  # becomes JSON
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+BLOCK = 100  # clients whose panels travel together
+MANY = 500  # clients from which on they do, and their curves have few points
+FEW_POINTS = 16
 MISSING = 64 * 64 - 1
 STEPS = MISSING - 1
 LETTERS = np.frombuffer(ALPHABET.encode(), np.uint8)
@@ -40,6 +46,7 @@ def panel_data(run: Run, judged: pd.DataFrame) -> Packed:
     scores = dict(zip(table.index, table.to_numpy().tolist(), strict=True))
     kept = {group: (run.predictions(group), wrong_answers(run, group)) for group in run.groups}
     record = run.record.get("clients", {})
+    drawn = fewer if len(judged) > MANY else (lambda found: found)
     shapes = {key: list(values.shape[1:]) for key, values in run.arrays.items()}
     classes = next((shape[0] for key, shape in shapes.items() if key.startswith("classes/")), 0)
     clients = []
@@ -55,7 +62,7 @@ def panel_data(run: Run, judged: pd.DataFrame) -> Packed:
             | (
                 {"errors": errors.get(client.name, [])}
                 if run.classification
-                else {"bands": bands(predictions[client.name], client.test, run.alone)}
+                else {"bands": bands(drawn(predictions[client.name]), client.test, run.alone)}
             )
         )
     return {
@@ -76,6 +83,23 @@ def panel_data(run: Run, judged: pd.DataFrame) -> Packed:
         "target": str(record.get("target", "target")),
         "clients": clients,
     }
+
+
+def fewer(kept: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Thin what was kept of a client, evenly: of each length by itself."""
+    return {key: values[..., thinned(values.shape[-1], FEW_POINTS)] for key, values in kept.items()}
+
+
+def in_blocks(data: Packed) -> Packed:
+    """Compress the clients of a large page in blocks, each opened when one of its clients is."""
+    clients = data["clients"]
+    if len(clients) <= MANY:
+        return data
+    starts = range(0, len(clients), BLOCK)
+    texts = (embedded(clients[start : start + BLOCK]).encode() for start in starts)
+    blocks = [base64.b64encode(zlib.compress(text, 9)).decode() for text in texts]
+    rest = {key: value for key, value in data.items() if key != "clients"}
+    return rest | {"block": BLOCK, "blocks": blocks}
 
 
 def _client(run: Run, client: Any) -> Packed:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 
 from pacpfl.report import sentences
@@ -81,6 +82,34 @@ def client_table(run: Run, judged: pd.DataFrame) -> dict[Column, list[Cell]]:
     if any(notes):
         found[Column("Notes", False)] = [Cell("", ", ".join(words), words) for words in notes]
     return found
+
+
+def table_data(judged: pd.DataFrame, columns: dict[Column, list[Cell]]) -> dict[str, Any]:
+    """Return what the page's script sorts, filters and makes rows of: a list for each column."""
+    noted = [bool(cells[-1].notes) for cells in zip(*columns.values(), strict=True)]
+    return {
+        "noted": np.flatnonzero(noted).tolist(),
+        "loses": np.flatnonzero(judged["gain"] < 0).tolist(),
+        "columns": [_packed(column, cells) for column, cells in columns.items()],
+    }
+
+
+def _packed(column: Column, cells: list[Cell]) -> dict[str, Any]:
+    """Return a column's texts, what it is sorted by where that is something else, and its notes."""
+    texts = [cell.text for cell in cells]
+    values = [_brief(cell.value) if column.numeric else cell.value for cell in cells]
+    packed = {"title": column.title, "numeric": column.numeric, "texts": texts}
+    notes = [cell.notes for cell in cells]
+    return (
+        packed
+        | ({"values": values} if values != texts else {})
+        | ({"notes": notes} if any(notes) else {})
+    )
+
+
+def _brief(value: str) -> str:
+    """Return a number with as many digits as it is sorted by."""
+    return value and f"{float(value):.7g}"
 
 
 def client_link(client: Any) -> str:
