@@ -13,6 +13,7 @@ import pytest
 from compiling import compiled
 from jax import lax
 
+from pacpfl.arrays.traced import quick_tanh as tanh
 from pacpfl.errors import InputError
 from pacpfl.priors.networks import (
     CNN,
@@ -23,7 +24,6 @@ from pacpfl.priors.networks import (
     body_size,
     by_rows,
     layer_sizes,
-    tanh,
 )
 
 pytestmark = pytest.mark.usefixtures("x64")

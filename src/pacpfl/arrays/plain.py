@@ -39,12 +39,16 @@ def each(function: Callable[..., Any]) -> Callable[..., Any]:
     """Map a function over the leading axes of its arguments, as `jax.vmap` does."""
 
     def mapped(*trees: Any) -> Any:
-        return _stacked([function(*(_at(t, i) for t in trees)) for i in range(len(trees[0]))])
+        return _stacked([function(*(_at(t, i) for t in trees)) for i in range(_count(trees))])
 
     return mapped
 
 
 one_by_one = each
+
+
+def _count(tree: Any) -> int:
+    return _count(tree[0]) if isinstance(tree, tuple) else len(tree)
 
 
 def _at(tree: Any, place: int) -> Any:

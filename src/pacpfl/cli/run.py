@@ -112,7 +112,6 @@ def run(
     with starting():
         from pacpfl import run as study
         from pacpfl.engine import runtime
-        from pacpfl.report.page import write_report
         from pacpfl.report.terminal import print_results, watching
 
         if track:
@@ -136,10 +135,11 @@ def run(
         results = study.run(chosen, folder, watcher)
         if tracking:
             tracking.finish(results)
-        watcher.stage("drawing the report")
-        page = write_report(folder)
     print_results(results)
-    print(f"Report: {page}")
+    with console.status("drawing the page"):
+        from pacpfl.report.page import write_report  # figures take a second to import
+
+        print(f"Report: {write_report(folder)}")
 
 
 def configuration(

@@ -25,7 +25,6 @@ from pacpfl.engine import runtime
 from pacpfl.errors import Interrupted
 from pacpfl.files import Facts
 from pacpfl.folder import MODELS, RACE, SHARED, UNITS, MethodResult
-from pacpfl.report import page as pages
 from pacpfl.report import sentences
 from pacpfl.report.measures import RSMSE, number, percent
 from pacpfl.report.terminal import print_results, watching
@@ -50,14 +49,16 @@ def train(request: Request, folder: Path, fresh: bool) -> None:
         if units is not None:
             text = units.assign(target=config.tables.target).to_csv(index=False)
             files.write(folder / UNITS, text.encode())
-        page = pages.write_report(folder)
     if words := sentences.race(about.get("race", {})):
         print(words)
     # A client's RSMSE has the spread of its own test rows below the line, which may be two.
     print_results(results, () if units is None else (RSMSE,))
     if units is not None:
         _print_units(config.tables.target, units, results)
-    print(f"Report: {page}")
+    with console.status("drawing the page"):
+        from pacpfl.report.page import write_report  # figures take a second to import
+
+        print(f"Report: {write_report(folder)}")
 
 
 def _save_models(config: Config, folder: Path) -> None:

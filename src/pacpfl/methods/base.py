@@ -44,6 +44,11 @@ class Method(Protocol[State, ClientState, Update]):
         """Rows of a client beyond which it is personalised by the method of `serving`."""
         return EXACT
 
+    @property
+    def plain(self) -> bool:
+        """Whether `personalize`, which then needs no key, and its model do with NumPy's arrays."""
+        return False
+
     def init(self, key: Array, example: Data) -> State:
         """State of the server before the first round."""
         ...

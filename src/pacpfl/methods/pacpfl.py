@@ -204,11 +204,16 @@ class PACPFL(Method[State, Nothing, Update]):
     def fingerprint(self, state: State) -> svgd.Features:
         return lambda phi: self.prior.fingerprint(phi, state.references)
 
+    @property
+    def plain(self) -> bool:
+        return self.prior.plain
+
     def personalize(
         self, state: State, client_state: Nothing, data: Data, key: Array
     ) -> PersonalModel:
         """Q* is made for clients who take the optimal posterior of the same temperature."""
-        drawn, temperature = self._draw_key(state, key), self.settings.temperature
+        drawn = self._draw_key(state, key) if self.prior.draws else None
+        temperature = self.settings.temperature
         return personal_model(
             self.prior, state.particles, data, self.mixture_weights, temperature, drawn
         )
