@@ -27,11 +27,11 @@ def words(text: str) -> frozenset[str]:
 # From the bottom to the top. A module may import its own layer and those below it.
 PLAN = """
 errors files settings types version
-arrays bounds calibration hyper likelihoods linalg metrics predictive priors privacy svgd tiles warp
+arrays bounds calibration hyper likelihoods linalg metrics predictive priors privacy svgd tiles warp watch
 data secagg
 methods personal
 engine
-build certify client config defaults folder race run tune
+build certify client config conformal defaults folder race run tune
 sites
 cli estimators report __main__ __init__
 """

@@ -35,6 +35,7 @@ from pacpfl.methods.registry import build_prior
 from pacpfl.personal import PersonalModel, personal_model
 from pacpfl.priors.base import Prior
 from pacpfl.types import Client, Data, Mixture, Prediction, Probabilities, Samples, WarpedPrediction
+from pacpfl.watch import outside
 
 if TYPE_CHECKING:
     import jax
@@ -245,6 +246,22 @@ class ClientModel:
         kept = np.concatenate([self.window, self._below(x, y)])[-calibration.WINDOW :]
         return replace(self, window=kept)
 
+    def pits(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the client's own rows lay when they were left out, and where these rows lie."""
+        held_out = self.held_out() if self.shared.schema.classes is None else None
+        if held_out is None:
+            raise InputError(
+                f"The model of {self.name!r} cannot be watched: only Gaussian processes of numbers can."
+            )
+        return held_out, self._below(x, y)
+
+    def outside(self, x: np.ndarray) -> np.ndarray:
+        """Tell which rows lie beyond what the client's own rows span (`pacpfl.watch.outside`)."""
+        known, asked = (
+            (rows - self.scaler.x_mean) / self.scaler.x_std for rows in (self.samples.x, x)
+        )
+        return outside(known, asked)
+
     def cdf(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the probability of less than y at every row."""
         below = self._below(x, y)
@@ -341,7 +358,12 @@ class ClientModel:
         with np.errstate(all="ignore"):
             row = measure(whole, samples.y, self.shares)[0]
             error = samples.y - np.asarray(predictive.mean(whole), float)
-        return {"rmse": float(np.sqrt(np.mean(error**2))), **row}
+        found = {"rmse": float(np.sqrt(np.mean(error**2))), **row}
+        if len(self.window):  # of the last rows that it was shown, before they recalibrated it
+            start = self._shares_of_rows()
+            u = self.window if start is None else calibration.recalibrate(start, self.window)
+            found["window_coverage_90"] = float(np.mean((u >= 0.05) & (u <= 0.95)))
+        return found
 
     def save(self, path: Path) -> None:
         """Write the model: particles, configuration, units, and the client's rows."""

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from pacpfl.cli.common import console, say
 from pacpfl.cli.own import check, compare, fit, init
-from pacpfl.cli.predict import evaluate, personalize, predict, update
+from pacpfl.cli.predict import evaluate, personalize, predict, update, watch
 from pacpfl.cli.run import certify, download, privacy, report, run
 from pacpfl.cli.sites import GROUPS
 from pacpfl.cli.tune import tune
@@ -87,7 +87,7 @@ def elsewhere(context: typer.Context) -> None:
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Try it": (run, report, download),
     "Your data": (init, check, fit, compare),
-    "Models": (predict, personalize, update, evaluate),
+    "Models": (predict, personalize, update, watch, evaluate),
     "Guarantees": (certify, privacy),
     "Sites": (),
     "Research": (tune,),

@@ -30,6 +30,11 @@ Name = Annotated[
     str | None,
     typer.Option(help="Whose rows and model, where the table or the file has several clients."),
 ]
+Interval = Annotated[
+    str,
+    typer.Option(help="model, or conformal: one with a guarantee from the client's own rows."),
+]
+Level = Annotated[float, typer.Option(help="How often a conformal interval or set is to cover.")]
 
 
 def personalize(
@@ -74,8 +79,21 @@ def predict(
         str, typer.Option(help="Which, with commas, each between 0 and 1.")
     ] = "0.05,0.5,0.95",
     client: Name = None,
+    interval: Interval = "model",
+    level: Level = 0.9,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --interval conformal: a table of clients who did not train, whose rows say how "
+            "wide it must be for a client with few."
+        ),
+    ] = None,
 ) -> None:
     """Predict a table's rows: mean, std and quantiles in your own units, or class probabilities.
+
+    `outside` marks rows that lie beyond what the client's own rows span. With --interval conformal there
+    are also low and high, or a set of classes, that cover as often as --level says, whatever the model
+    (docs/intervals.md).
 
     With --run every client of the table is asked by its own model. One that the run does not know gets
     its model from its rows that have a target, and the others are predicted; without any, the prior alone
@@ -86,6 +104,7 @@ def predict(
     from pacpfl import files
 
     levels, ending = levels_of(quantiles), out.suffix.lower()
+    conformal = _is_conformal(interval, level)
     if ending not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{out} must end in .csv or .parquet; name it so.")
     if ending != ".csv":
@@ -101,6 +120,8 @@ def predict(
     answers = []
     for own, rows in asked:
         answers.append(_answers(own, rows, levels))
+        if conformal:
+            answers[-1] = answers[-1].assign(**_covering(own, rows, level, calibrate))
         whom, target = str(own.name), own.shared.schema.target
     if not answers:
         raise InputError(
@@ -159,30 +180,86 @@ def update(
         Path | None, typer.Option(help="The new model (default: the same file).")
     ] = None,
     client: Name = None,
+    online: Annotated[
+        bool,
+        typer.Option(
+            "--online", help="Recalibrate by the last hundred rows, and condition on none of them."
+        ),
+    ] = False,
 ) -> None:
-    """Add rows to a model. It ends where a model made from all rows at once would."""
+    """Add rows to a model. It ends where a model made from all rows at once would.
+
+    With --online the model stays, and what it says of probabilities follows the last hundred rows: for
+    rows that come one after the other, in a season the model has not seen.
+    """
     from pacpfl import client as models
 
     loaded, rows = _open(model, data, True, client)
     assert rows.y is not None
-    larger = loaded.extend(rows.x, rows.y)
+    larger = (loaded.observe if online else loaded.extend)(rows.x, rows.y)
     saved = models.load(model)
     every = [larger if other.name == larger.name else other for other in saved.models]
     models.save(out or model, saved.shared, every, saved.about, saved.arrays)
-    print(f"Model of {larger.name} from {len(larger.samples)} rows: {out or model}")
+    seen = f", recalibrated by the last {len(larger.window)}" if online else ""
+    print(f"Model of {larger.name} from {len(larger.samples)} rows{seen}: {out or model}")
 
 
-def evaluate(model: Model, data: Table, client: Name = None) -> None:
+def watch(
+    model: Model,
+    data: Table,
+    client: Name = None,
+    level: Annotated[
+        float, typer.Option(help="Probability of an alarm, ever, where nothing has changed.")
+    ] = 0.01,
+) -> None:
+    """Test whether rows, in the order of time, are still like those the model was made from.
+
+    Exit code 3 where they are not: the evidence has reached 1 / level. The test is valid at any time, so it
+    may be asked again with every new row.
+    """
+    from pacpfl.watch import evidence
+
+    loaded, rows = _open(model, data, True, client)
+    assert rows.y is not None
+    if not 0 < level < 1:
+        raise InputError(f"--level {level}: give a probability, such as 0.01.")
+    owned = evidence(*loaded.pits(rows.x, rows.y))
+    count, most = len(owned), owned.max()
+    if most < 1 / level:
+        print(
+            f"No alarm: after {count} rows the evidence that {loaded.name} has changed is {most:.3g}."
+        )
+        return
+    row = int((owned >= 1 / level).argmax()) + 1
+    say(
+        f"{loaded.name} has changed: by row {row} of {count} the evidence has reached {owned[row - 1]:.3g} "
+        f"(alarm at {1 / level:g}); look at the sensor, or give the model later rows."
+    )
+    raise typer.Exit(3)
+
+
+def evaluate(
+    model: Model,
+    data: Table,
+    client: Name = None,
+    interval: Interval = "model",
+    level: Level = 0.9,
+) -> None:
     """Measure a model on rows it has not seen, in your own units."""
     loaded, rows = _open(model, data, True, client)
     assert rows.y is not None
+    found = loaded.measure(rows.x, rows.y)
+    if _is_conformal(interval, level):
+        from pacpfl import conformal
+
+        found |= conformal.coverage(loaded, rows.x, rows.y, level)
     print_table(
         f"{loaded.name}, {len(rows.y)} rows",
         ["measure"],
         ["value"],
         [
             (name, f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.4g}")
-            for name, value in loaded.measure(rows.x, rows.y).items()
+            for name, value in found.items()
         ],
     )
 
@@ -236,7 +313,44 @@ def _answers(model: ClientModel, rows: Rows, levels: list[float]) -> pd.DataFram
         chances = model.probabilities(rows.x)
         columns["class"] = [schema.classes[best] for best in chances.argmax(1)]
         columns |= {f"p({n})": chances[:, place] for place, n in enumerate(schema.classes)}
+    columns["outside"] = model.outside(rows.x)
     return pd.DataFrame(columns)
+
+
+def _is_conformal(interval: str, level: float) -> bool:
+    if interval not in ("model", "conformal"):
+        raise InputError(f"--interval {interval}: there are model and conformal.")
+    if not 0.5 <= level < 1:
+        raise InputError(f"--level {level}: give a probability from 0.5 to below 1, such as 0.9.")
+    return interval == "conformal"
+
+
+def _covering(
+    model: ClientModel, rows: Rows, level: float, calibrate: Path | None
+) -> dict[str, object]:
+    """Return the columns of intervals, or of sets of classes, that cover whatever the model is."""
+    from pacpfl import conformal
+
+    classes = model.shared.schema.classes
+    if classes is not None:
+        held = conformal.sets(model, rows.x, level)
+        names = [[n for n, there in zip(classes, row, strict=True) if there] for row in held]
+        return {"set": ["|".join(row) for row in names]}
+    if calibrate is None:
+        low, high = conformal.intervals(model, rows.x, level)
+    else:
+        others = _calibrators(model.shared, calibrate)
+        reach = conformal.pooled_reach(others, len(model.samples), level)
+        low, high = conformal.reaching(model, rows.x, reach)
+    return {"low": low, "high": high}
+
+
+def _calibrators(shared: Shared, data: Path) -> list[ClientModel]:
+    from pacpfl.client import ClientModel
+    from pacpfl.data.tables.read import read_clients
+
+    everyone = [(r.client, r.x, r.y) for r in read_clients(data, shared.schema, targets=True)]
+    return [ClientModel.condition(shared, n, x, y) for n, x, y in everyone if y is not None]
 
 
 def levels_of(text: str) -> list[float]:
