@@ -100,7 +100,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 def test_four_commands_give_calibrated_predictions_in_the_owners_units(done: Done) -> None:
     assert done.ended.code == 0, done.ended
     found = pd.read_csv(done.folder / "predictions.csv")
-    assert list(found.columns) == ["row", "mean", "std", "q0.05", "q0.5", "q0.95"]
+    assert list(found.columns) == ["row", "mean", "std", "q0.05", "q0.5", "q0.95", "outside"]
     truth = done.held_out["load_kw"].to_numpy()
     assert np.sqrt(np.mean((found["mean"] - truth) ** 2)) < 12  # 10 is the noise alone
     covered = np.mean((found["q0.05"] <= truth) & (truth <= found["q0.95"]))

@@ -74,7 +74,16 @@ def test_every_client_is_asked_by_its_own_model_in_the_order_of_rows(
     assert "from their rows that have a target: Genf." in ended.errors
     assert "without any target, predicted by the prior alone: Rom." in ended.errors
     found = pd.read_csv(out)
-    assert list(found.columns) == ["row", "client", "mean", "std", "q0.05", "q0.5", "q0.95"]
+    assert list(found.columns) == [
+        "row",
+        "client",
+        "mean",
+        "std",
+        "q0.05",
+        "q0.5",
+        "q0.95",
+        "outside",
+    ]
     asked = whole[~((whole["town"] == "Genf") & whole["price"].notna())]
     np.testing.assert_array_equal(found["row"], asked.index + 1)
     np.testing.assert_array_equal(found["client"], asked["town"])
