@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 from scipy.stats import norm
 
@@ -15,6 +16,7 @@ from pacpfl import race
 from pacpfl.config import Config, updated
 from pacpfl.data.prepare import fit_scaler
 from pacpfl.defaults import defaults
+from pacpfl.methods.blend import Blend
 from pacpfl.methods.registry import build_pacpfl
 from pacpfl.race import FOLDS, LEGS, Entrant, Race, choose, make_field
 from pacpfl.report import sentences
@@ -124,7 +126,9 @@ def test_a_leg_is_rounds_of_the_method_and_the_density_of_what_is_asked() -> Non
             mixture = method.personalize(state, (), known, key)(asked.x)
             densities = norm.logpdf(asked.y, mixture.means, mixture.stds)
             each = logsumexp(densities, axis=0, b=np.asarray(mixture.weights)[:, None])
-            expected = float((each - fold.log_scale[client])[np.asarray(asked.mask)].sum())
+            rows = np.where(asked.mask, each - fold.log_scale[client], 0)
+            np.testing.assert_allclose(entrant.rows[3][number, client], rows, rtol=2e-3, atol=2e-3)
+            expected = float(rows.sum())
             assert entrant.worth[3][number, client] == pytest.approx(expected, rel=2e-3, abs=2e-3)
 
 
@@ -139,10 +143,11 @@ def test_legs_of_all_candidates_of_a_family_are_one_program() -> None:
 
 def judged(field: race.Field, *worth: np.ndarray) -> tuple[Race, list[Entrant]]:
     """A race whose candidates have these scores after 25, 50, ... rounds."""
-    runner = Race(Config(), field, ())
+    base = updated(Config(), {"prior.members": 2}, "a test")  # of which one takes all
+    runner = Race(base, field, ())
     entrants = []
     for number, scores in enumerate(worth):
-        config = replace(Config(), seed=number)
+        config = replace(base, seed=number)
         legs = dict(zip(LEGS, scores, strict=False))
         entrants.append(Entrant(config, {"seed": number}, legs))
     runner.entrants = entrants
@@ -185,6 +190,47 @@ def test_the_default_is_left_only_beyond_the_noise() -> None:
     assert runner.outcome().config.seed == 1
     runner, _ = judged(field, worth[None], worth[None] * np.nan)  # a candidate that did
     assert runner.outcome().config == runner.base
+
+
+def test_shares_are_those_of_the_best_mixture() -> None:
+    """Held against scipy's optimum on the simplex."""
+    rng = np.random.default_rng(0)
+    densities, weights = rng.normal(0, 1.5, (3, 200)), rng.uniform(0.5, 1.5, 200)
+
+    def loss(logits: np.ndarray) -> float:
+        shares = np.exp(logits - logsumexp(logits))
+        mixed = logsumexp(densities, axis=0, b=shares[:, None])
+        return float(-(weights @ mixed) - race.SHY / 3 * np.log(shares).sum())
+
+    best = minimize(loss, np.zeros(3)).x
+    expected = np.exp(best - logsumexp(best))
+    np.testing.assert_allclose(race.stacked(densities, weights), expected, atol=2e-3)
+
+
+def test_particles_are_shared_by_those_who_predict_best_together() -> None:
+    """Two that are each right about half of the clients share; a copy and a bad one get nothing."""
+    parts = lines(clients=8, rows=10)
+    field = make_field(parts, form_of(parts), None, 0)
+    there = np.arange(field.asked.max()) < field.asked[..., None]
+    half = np.arange(8)[:, None] < 4
+    given = [np.where(half, -1.0, -4.0), np.where(half, -4.0, -1.0), np.full((8, 1), -9.0)]
+    runner = Race(defaults(form_of(parts)), field, ())
+    for number, values in enumerate(given):
+        entrant = runner.enter([{"train.tau": 0.1 + number, "data.standardize": "global"}])[0]
+        entrant.rows[100] = np.where(there, values, 0.0)
+        entrant.worth[100] = entrant.rows[100].sum(-1)
+    assert [(m.entrant, m.particles) for m in runner.members()] == [
+        (runner.entrants[0], 4), (runner.entrants[1], 4)
+    ]  # fmt: skip
+    outcome = runner.outcome()
+    assert [row.get("particles") for row in outcome.table] == [4, 4, 0]
+    blend = build_pacpfl(outcome.config, form_of(parts))
+    assert isinstance(blend, Blend) and blend.tau[:, 0].tolist() == pytest.approx(
+        [0.1] * 4 + [1.1] * 4
+    )
+    assert outcome.config.train.rounds == 125
+    words = sentences.race(outcome.facts(runner.base))
+    assert "4 of train.tau = 0.1" in words and "4 of train.tau = 1.1" in words
 
 
 def test_logistic_regression_races_where_it_is_small_and_goes_with_what_is_fixed() -> None:
@@ -235,7 +281,8 @@ def test_a_race_finds_what_suits_and_leaves_what_is_fixed() -> None:
     assert counted == sorted(counted) and len(found.table) >= 8
     default = next(row for row in found.table if row["default"])
     best = found.table[0]
-    assert best["chosen"] and best["new"] < default["new"] - 0.15
+    assert best["new"] < default["new"] - 0.15
+    assert sum(row["particles"] for row in found.table) == found.config.train.particles == 8
     assert found.config.train.hyper_std == base.train.hyper_std
     assert (found.config.prior.mean, found.config.prior.kernel) == ("linear", "ard+linear")
     assert all("train.hyper_std" not in row["changes"] for row in found.table)

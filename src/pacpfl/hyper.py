@@ -32,10 +32,13 @@ class Block(NamedTuple):
 
 
 class HyperPrior(NamedTuple):
-    """N(means, diag(stds^2)) over particles."""
+    """N(means, diag(stds^2)) over particles; with k rows the mixture of their Gaussians.
 
-    means: Float[Array, " size"]
-    stds: Float[Array, " size"]
+    Where a std is 0 the number stays what it is.
+    """
+
+    means: Float[Array, "*k size"]
+    stds: Float[Array, "*k size"]
 
 
 def hyper_prior(
@@ -60,10 +63,14 @@ def hyper_prior(
 def sample(
     key: Array, prior: HyperPrior, count: int, spread: float = 1.0
 ) -> Float[Array, "count size"]:
-    """Return `count` draws; `spread` scales how far they lie from the mean."""
+    """Return `count` draws, of a mixture as many from each; `spread` scales how far they lie from the
+    mean."""
     import jax
 
-    noise = jax.random.normal(key, (count, prior.means.size), prior.means.dtype)
+    noise = jax.random.normal(key, (count, prior.means.shape[-1]), prior.means.dtype)
+    if prior.means.ndim == 2:
+        rows = np.arange(count) % len(prior.means)
+        prior = HyperPrior(prior.means[rows], prior.stds[rows])
     return prior.means + spread * prior.stds * noise
 
 

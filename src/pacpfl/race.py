@@ -10,8 +10,11 @@ which is what a model is used for. What is asked lies at the end of a client's r
 where they come in the order of time the model has to look ahead, and otherwise their order tells nothing.
 (Tables of classes are often sorted by them, so there rows are drawn.) After each leg the worst go home, and
 once the best ones' settings are varied. How many rounds suit a candidate is judged with it, since training
-for longer is often worse. The default is left only for what is better beyond the standard error between
-clients; where it stays, it is trained for as long as has served it.
+for longer is often worse.
+
+In the end several candidates share the particles (`methods.blend`), by how much their mixture gains: for
+numbers. Where one takes all, as for classes, the default is left only for what is better beyond the
+standard error between clients; where it stays, it is trained for as long as has served it.
 
 Candidates of one family of priors differ in numbers alone (tau, hyper-prior, rate), which are arguments of
 one compiled program; its folds are played side by side, dealt to all devices.
@@ -41,6 +44,7 @@ from pacpfl.engine.runtime import brief_options, compiled_once
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
 from pacpfl.hyper import HyperPrior, hyper_prior
+from pacpfl.methods.blend import Group
 from pacpfl.methods.pacpfl import PACPFL, State
 from pacpfl.methods.registry import build_pacpfl, build_prior
 from pacpfl.types import Data, Form, Probabilities, Samples
@@ -57,18 +61,34 @@ CLASS_LEGS = {100: 1, 200: 2, 400: 2, 800: 1}
 REFERENCE = 400  # rounds that the default plays in any case
 
 SURE = 1.0  # standard errors by which a candidate is better than the default, at least
+# Several candidates are trained side by side, each with a share of the particles.
+PARTICLES, MEMBERS = 8, 4
+SHY = 8.0  # rows that speak for all candidates alike
+CLIMBS = 150  # steps of expectation-maximisation
+# With one of these given, one candidate takes all.
+WHOLE = frozenset(
+    ("train.rounds", "train.schedule", "train.blend", "train.lambda", "prior.output_scale")
+)
 TELLING = 1.0  # nats a row by which one client speaks for a candidate, at most
 TOLERANCE = 0.02  # nats by which more rounds, or a larger tau, may be worse and still be taken
 
 Values = Mapping[str, object]
 
-# Families of priors, and the numbers that each starts with: (tau, hyper_std).
-FAMILIES: tuple[Values, ...] = (
-    {"prior.mean": "linear", "prior.kernel": "ard+linear", "prior.output_scale": "learned"},
-    {"prior.mean": "linear+mlp", "prior.kernel": "ard+linear", "prior.output_scale": "learned"},
-    {"prior.mean": "linear+mlp", "prior.kernel": "deep", "prior.output_scale": "fixed"},
+# Families of priors, and the numbers that each starts with: (tau, hyper_std). Lines alone are the linear
+# mixed model, whose clients' slopes are independent.
+LINES: Values = {"prior.mean": "linear", "prior.kernel": "linear", "prior.output_scale": "fixed"}
+CURVES: Values = {**LINES, "prior.kernel": "ard+linear", "prior.output_scale": "learned"}
+UNEVEN: Values = {"prior.noise_model": "linear"}
+THREE = ((0.3, 0.3), (1.0, 0.5), (1.0, 1.0))
+FAMILIES: tuple[tuple[Values, tuple[tuple[float, float], ...]], ...] = (
+    (CURVES, THREE),
+    (LINES, ((0.3, 0.5), (1.0, 0.5))),
+    ({**CURVES, **UNEVEN}, ((1.0, 0.5),)),
+    ({**LINES, **UNEVEN}, ((1.0, 0.5),)),
+    ({**CURVES, "prior.mean": "linear+mlp"}, THREE),
+    ({**LINES, "prior.mean": "linear+mlp", "prior.kernel": "deep"}, THREE),
 )
-NUMBERS = ((0.1, 0.3), (0.3, 0.3), (1.0, 0.5), (1.0, 1.0))
+SMOOTH = 4  # of them, which have no network
 FEW_CLIENTS = 5  # below which networks in the prior over-fit
 # With few weights clients have Laplace's evidence, which tells how far they are apart. (A last layer of
 # their own on 16 neurons did better than both families on none of three tables, in six times the time.)
@@ -192,8 +212,8 @@ def _mesh() -> jax.sharding.Mesh:
     return jax.make_mesh((devices,), ("folds",), kinds, devices=jax.devices()[:devices])
 
 
-def log_densities(method: PACPFL, state: State, fold: Fold, key: Array) -> Float[Array, " n"]:
-    """Return every client's sum of log densities of the rows that it is asked for."""
+def log_densities(method: PACPFL, state: State, fold: Fold, key: Array) -> Float[Array, "n m"]:
+    """Return the log densities of the rows that clients are asked for; 0 for padding."""
 
     def one(known: Data, asked: Data, log_scale: Array) -> Array:
         prediction = method.personalize(state, (), known, key)(asked.x)
@@ -202,7 +222,7 @@ def log_densities(method: PACPFL, state: State, fold: Fold, key: Array) -> Float
             each = jnp.take_along_axis(likely, asked.y[:, None].astype(int), 1)[:, 0]
         else:
             each = predictive.log_density(prediction, asked.y) - log_scale
-        return jnp.where(asked.mask, each, 0).sum()
+        return jnp.where(asked.mask, each, 0)
 
     return jax.lax.map(lambda parts: one(*parts), (fold.known, fold.asked, fold.log_scale))
 
@@ -315,12 +335,22 @@ def _given(count: int, fold: int, new: bool, clients: int) -> np.ndarray:
 
 @dataclass
 class Entrant:
-    """A candidate, and what every client is worth to it after each leg: [folds, n] log densities."""
+    """A candidate, and after each leg the log densities of what is asked: of rows, [folds, n, m], and what
+    every client is worth to it, [folds, n]."""
 
     config: Config
     changes: Values
     worth: dict[int, np.ndarray] = field(default_factory=dict)
+    rows: dict[int, np.ndarray] = field(default_factory=dict)
     state: State | None = None
+
+
+class Member(NamedTuple):
+    """A candidate that is trained, for how long it was judged, and with how many particles."""
+
+    entrant: Entrant
+    rounds: int
+    particles: int
 
 
 @dataclass(frozen=True)
@@ -343,7 +373,7 @@ class Race:
     """Entrants, how they are judged, and the rows that they share."""
 
     def __init__(self, base: Config, field: Field, fixed: Collection[str]) -> None:
-        self.base, self.field, self.fixed = base, field, fixed
+        self.base, self.field, self.fixed = base, field, frozenset(fixed)
         self.entrants: list[Entrant] = []
         self.keys = jax.random.split(jax.random.key(base.seed), FOLDS)
         self._folds: dict[str, Fold] = {}
@@ -377,8 +407,9 @@ class Race:
         if entrant.state is None:
             entrant.state = _start(method)(numbers, fold, self.keys)
         legs = np.int32(max(entrant.worth, default=0)), np.int32(rounds)
-        entrant.state, worth = _leg(method)(numbers, entrant.state, fold, self.keys, *legs)
-        entrant.worth[rounds] = np.asarray(worth, float)
+        entrant.state, rows = _leg(method)(numbers, entrant.state, fold, self.keys, *legs)
+        entrant.rows[rounds] = np.asarray(rows, float)
+        entrant.worth[rounds] = entrant.rows[rounds].sum(-1)
 
     def _program(self, config: Config) -> tuple[PACPFL, Numbers]:
         """Return the method that candidates of this family share, and this one's numbers."""
@@ -453,29 +484,132 @@ class Race:
         alike = [e for e in alike if self.best(e)[0] <= best + TOLERANCE] or [ranked[0]]
         return max(alike, key=lambda e: e.config.train.tau or 0.0)
 
+    @property
+    def units(self) -> int:
+        """Return how many particles candidates share in the training; 1 where one takes all."""
+        if self.field.form.classes is not None or self.fixed & WHOLE:
+            return 1
+        base = self.base
+        plain = base.prior.members == 1 and base.prior.warp == "none"
+        if not plain or base.personal.weights != "uniform":
+            return 1
+        return base.train.particles if "train.particles" in self.fixed else PARTICLES
+
+    def members(self) -> list[Member]:
+        """Return who is trained, after how many rounds, and with how many particles: the most first.
+
+        Shares are those with which a mixture gives what was asked the highest density, where both groups
+        of clients count alike; SHY rows speak for all alike. The units are those of the best.
+        """
+        how = min(self.entrants, key=self.best).config.data.standardize
+        pool = [
+            (entrant, rounds)
+            for entrant in self.entrants
+            for rounds in entrant.rows
+            if entrant.config.data.standardize == how
+            and math.isfinite(self.score(entrant.worth[rounds]))
+        ]
+        asked, densities = self.field.asked, np.stack([e.rows[rounds] for e, rounds in pool])
+        there = np.arange(densities.shape[-1]) < asked[..., None]
+        weights = np.zeros(there.shape)
+        for here in self.groups.values():
+            weights[here] = 1 / asked[here].sum()
+        given, densities = weights[there] * there.sum() / len(self.groups), densities[:, there]
+        first = np.arange(len(pool))
+        while len(first) > MEMBERS:  # a quarter goes home at a time: of those alike one stays
+            left = max(MEMBERS, len(first) * 3 // 4)
+            order = np.argsort(-stacked(densities[first], given), kind="stable")
+            first = first[np.sort(order[:left])]
+        shares = stacked(densities[first], given)
+        counts = np.floor(shares * self.units + 0.5).astype(int)
+        counts[shares.argmax()] += self.units - counts.sum()
+        found = [Member(*pool[i], int(n)) for i, n in zip(first, counts, strict=True) if n > 0]
+        return sorted(found, key=lambda member: -member.particles)
+
     def outcome(self) -> Outcome:
-        """Return the best candidate's configuration; the default's, unless that is clearly worse."""
+        """Return what is trained: particles of the candidates that together predict best.
+
+        Where one takes all, the best; the default, unless that is clearly worse.
+        """
+        default = self.entrants[0]
+        if self.units > 1 and math.isfinite(min(map(self.best, self.entrants))[0]):
+            members = self.members()
+        else:
+            members = [self._pick()]
+        table = []
+        for entrant in sorted(self.entrants, key=self.best):
+            score, after = self.best(entrant)
+            finite = self.scores(entrant.worth[after]) if math.isfinite(score) else {}
+            facts = {"changes": dict(entrant.changes), "rounds": after, **finite}
+            particles = sum(member.particles for member in members if member.entrant is entrant)
+            facts |= {"particles": particles} if len(members) > 1 else {}
+            table.append(facts | {"chosen": particles > 0, "default": entrant is default})
+        first = members[0]
+        if first.entrant is default and first.rounds == max(default.worth) and len(members) == 1:
+            return Outcome(self.base, tuple(table))
+        # The rounds that were judged, at a constant rate as in the race, and a fifth in which it falls.
+        training: Values = {"train.rounds": first.rounds * 5 // 4, "train.schedule": "cooldown"}
+        if first.entrant is not default or len(members) > 1:
+            training = {**training, "train.batch": self.field.batch}
+        if len(members) > 1:
+            training = {**training, **self._blend(members)}
+        kept = {name: value for name, value in training.items() if name not in self.fixed}
+        return Outcome(updated(first.entrant.config, kept, "the race"), tuple(table))
+
+    def _pick(self) -> Member:
         ranked = sorted(self.entrants, key=self.best)
         first, default = self._boldest(ranked), self.entrants[0]
         worth = [entrant.worth[self.best(entrant)[1]] for entrant in (first, default)]
         gain, error = self.gain(*worth)
         sure = not np.isfinite(worth[1]).all() or gain > SURE * error
         chosen = first if sure else default
-        rounds = self.best(chosen)[1]
-        table = []
-        for entrant in ranked:
-            score, after = self.best(entrant)
-            finite = self.scores(entrant.worth[after]) if math.isfinite(score) else {}
-            facts = {"changes": dict(entrant.changes), "rounds": after, **finite}
-            table.append(facts | {"chosen": entrant is chosen, "default": entrant is default})
-        if chosen is default and rounds == max(default.worth):
-            return Outcome(self.base, tuple(table))
-        # The rounds that were judged, at a constant rate as in the race, and a fifth in which it falls.
-        training: Values = {"train.rounds": rounds * 5 // 4, "train.schedule": "cooldown"}
-        if chosen is not default:
-            training = {**training, "train.batch": self.field.batch}
-        kept = {name: value for name, value in training.items() if name not in self.fixed}
-        return Outcome(updated(chosen.config, kept, "the race"), tuple(table))
+        return Member(chosen, self.best(chosen)[1], 1)
+
+    def _blend(self, members: Sequence[Member]) -> Values:
+        """Return a prior that has the parts of all members', and the groups of particles."""
+        groups, form = [], self.field.form
+        for entrant, rounds, particles in members:
+            tau = build_pacpfl(entrant.config, form).tau
+            train = entrant.config.train
+            train = replace(train, tau=tau, particles=particles, rounds=rounds * 5 // 4)
+            groups.append(Group(entrant.config.prior, train))
+        means, kernels, noises = (
+            list(
+                dict.fromkeys(
+                    part for group in groups for part in getattr(group.prior, name).split("+")
+                )
+            )
+            for name in ("mean", "kernel", "noise_model")
+        )
+        learned = len(kernels) > 1 or any(g.prior.output_scale == "learned" for g in groups)
+        return {
+            "prior.mean": "+".join(means), "prior.kernel": "+".join(kernels),
+            "prior.output_scale": "learned" if learned else "fixed",
+            "prior.noise_model": max(noises, key=lambda name: name != "constant"),
+            "train.particles": self.units, "train.blend": tuple(map(str, groups)),
+            "train.rounds": max(group.train.rounds for group in groups),
+        }  # fmt: skip
+
+
+def stacked(densities: Float[np.ndarray, "k n"], weights: Float[np.ndarray, " n"]) -> np.ndarray:
+    r"""Return the shares that maximise $\sum_j w_j \ln \sum_i s_i p_i(j) + \frac{SHY}{k} \sum_i \ln s_i$.
+
+    The objective is concave, and expectation-maximisation climbs it without a step size.
+
+    Parameters
+    ----------
+    densities
+        Logs of the densities that members give to rows.
+    weights
+        How much rows count.
+    """
+    likely = np.exp(densities - densities.max(0))
+    shares = np.full(len(likely), 1 / len(likely))
+    for _ in range(CLIMBS):
+        parts = shares[:, None] * likely
+        shares = (parts / parts.sum(0)) @ weights + SHY / len(likely)
+        shares /= shares.sum()
+    return shares
 
 
 def choose(
@@ -538,8 +672,8 @@ def candidates(field: Field) -> Iterator[Values]:
             yield from ({**family, "train.tau": tau} for tau in taus)
         return
     noise = min(0.4, local_noise(field.parts))
-    for family in FAMILIES[:1] if field.form.clients < FEW_CLIENTS else FAMILIES:
-        for tau, spread in NUMBERS:
+    for family, numbers in FAMILIES[: SMOOTH if field.form.clients < FEW_CLIENTS else None]:
+        for tau, spread in numbers:
             yield {
                 **family, "train.tau": tau, "train.hyper_std": spread, "train.learning_rate": 0.03,
                 "prior.noise": noise, "prior.noise_spread": 0.5, "data.standardize": "global",

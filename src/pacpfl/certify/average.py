@@ -45,9 +45,15 @@ def certify_average(family: Family, delta: float) -> AverageCertificate:
     later = [0 if client.later is None else len(client.later) for client in clients]
     betas = beta_grid(n / sum(1 / m for m in sizes), loss.width)
     prior = trained.method.hyper_prior(trained.dtype)
-    mean, std = (np.asarray(a, np.float64) for a in prior)
     particles = np.asarray(trained.particles, np.float64)
-    divergences = [particle_cloud_kl(particles, c * std, mean, std).upper for c in BANDWIDTHS]
+    mean, std = (np.broadcast_to(np.asarray(a, np.float64), particles.shape) for a in prior)
+    # By convexity each particle may be held against its own part of a mixture; where nothing is spread
+    # they are equal, and any equal stds give the divergence of 0.
+    spread, free = np.where(std > 0, std, 1.0), std > 0
+    divergences = [
+        particle_cloud_kl(particles, np.where(free, c * std, 1.0), mean, spread).upper
+        for c in BANDWIDTHS
+    ]
     # The choice of the noise is free, but its draws must not serve twice.
     pilot, final = np.random.SeedSequence([7, trained.config.seed]).spawn(2)
     guesses = []
@@ -108,7 +114,8 @@ def _draw(
     found = []
     for _ in range(count):
         client = int(rng.integers(len(clients)))
-        phi = particles[rng.integers(len(particles))] + std * rng.standard_normal(std.size)
+        place = rng.integers(len(particles))
+        phi = particles[place] + std[place] * rng.standard_normal(std.shape[1])
         found.append(family.judge_pair(phi, client, betas, rng))
     values, risks = zip(*found, strict=True)
     return np.array(values), np.array(risks)

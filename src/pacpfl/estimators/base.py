@@ -94,7 +94,7 @@ Examples
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     """fit, personalize, update, forget, save and load; subclasses say what is predicted."""
 
-    particles: int = 4
+    particles: int | str = key("auto", "k: particles of the hyper-posterior")
     tau: float | str = "auto"
     hyper_std: float | str = "auto"
     rounds: int | str = key("auto", "T: rounds of training; 0 leaves the priors as they are drawn")

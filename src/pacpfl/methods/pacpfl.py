@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from pacpfl import hyper, svgd
 from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
@@ -60,6 +60,13 @@ def build_optimizer(settings: TrainSettings) -> optax.GradientTransformation:
             rate, 0.0, math.ceil(rounds / 5), rounds - math.ceil(rounds / 5)
         ),
     }[settings.schedule]
+    return optimizer_with(settings, schedule)
+
+
+def optimizer_with(
+    settings: TrainSettings, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Return the optimiser with this schedule."""
     return getattr(optax, settings.optimizer)(schedule)
 
 
@@ -186,11 +193,11 @@ class PACPFL(Method[State, Nothing, Update]):
         scale = (self.clients if self.settings.aggregation == "sum" else 1.0) / weights.sum()
         # In full precision also where products of float32 are shortened by default (GPUs).
         total = jnp.einsum("c,ckp->kp", weights * scale, gradients, precision="highest")
-        scores = hyper.score(self.hyper_prior(particles.dtype), particles) + self.tau * total
+        around = self.hyper_prior(particles.dtype)
+        scores = hyper.score(around, particles) + self.tau * total
+        scores = jnp.where(around.stds > 0, scores, 0)  # without a spread it is no parameter
         finite = jnp.isfinite(scores).all(1)
-        kernel = self.kernel or self.settings.svgd_kernel
-        step = svgd.direction(particles, scores, kernel, self.fingerprint(state), finite)
-        change, optimizer = jax.vmap(self.optimizer.update)(-step, state.optimizer, particles)
+        change, optimizer = self.advance(-self.direction(state, scores, finite), state)
 
         def keep(new: Array, old: Array) -> Array:
             """A particle without a finite gradient stays where it is, optimiser state included."""
@@ -200,6 +207,15 @@ class PACPFL(Method[State, Nothing, Update]):
             keep, (particles + change, optimizer), (particles, state.optimizer)
         )
         return State(moved, memory, state.references, state.skipped + ~finite, self._seed(key))
+
+    def direction(self, state: State, scores: Array, finite: Bool[Array, " k"]) -> Array:
+        """Return SVGD's direction of every particle."""
+        kernel, features = self.kernel or self.settings.svgd_kernel, self.fingerprint(state)
+        return svgd.direction(state.particles, scores, kernel, features, finite)
+
+    def advance(self, step: Array, state: State) -> tuple[Array, optax.OptState]:
+        """Return by how much the optimiser moves every particle, and what it remembers."""
+        return jax.vmap(self.optimizer.update)(step, state.optimizer, state.particles)
 
     def fingerprint(self, state: State) -> svgd.Features:
         return lambda phi: self.prior.fingerprint(phi, state.references)

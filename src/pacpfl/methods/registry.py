@@ -323,7 +323,12 @@ def build_pacpfl(config: Sections, form: Form) -> PACPFL:
     train = replace(config.train, tau=temperatures(config, form)["tau"], lambda_=None)
     optimizer, own = build_optimizer(config.train), config.personal
     prior = build_prior(config, form)
-    return PACPFL(prior, form.clients, optimizer, train, own.weights, exact=own.exact)
+    method = PACPFL(prior, form.clients, optimizer, train, own.weights, exact=own.exact)
+    if not train.blend:
+        return method
+    from pacpfl.methods.blend import Blend
+
+    return Blend.of(method)
 
 
 def _pacpfl_memory(config: Sections, form: Form) -> Memory:

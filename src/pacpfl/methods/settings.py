@@ -60,6 +60,10 @@ class TrainSettings(Settings):
         "of the step size over the rounds; cooldown is constant and falls to 0 in the last fifth",
         choices=("constant", "cosine", "exponential", "cooldown"),
     )
+    blend: tuple[str, ...] = key(
+        (),
+        "groups of particles of smaller families, each with its numbers: particles=4 kernel=linear",
+    )
 
     def problems(self) -> Iterator[str]:
         if self.tau is not None and self.lambda_ is not None:

@@ -30,6 +30,7 @@ GROUP_TITLES = {"existing": "Existing clients", "new": "New clients"}
 CALIBRATED_WITHIN = 0.05  # coverage, or confidence less accuracy, this close counts as calibrated
 ONE_PARTICLE = 0.95  # weight from which a client relies on a single particle
 NAMED_CLIENTS = 6
+USUAL = "settings for a federation of this size"
 CANDIDATES = 8  # of a race that the page shows, beside the default
 TOGETHER = f"at the {percent(LEVEL)} level for all {{}} clients together"
 CHECKED = (
@@ -135,17 +136,24 @@ def race(facts: Facts) -> str:
         return ""
     chosen, default = (next(r for r in table if r[key]) for key in ("chosen", "default"))
     count = counted(len(table), "candidate")
+    if sharing := [row for row in table if row.get("particles")]:
+        shares = " and ".join(f"{row['particles']} of {_changes(row) or USUAL}" for row in sharing)
+        return (
+            f"{count} raced for the settings, and those that together predict held-out rows best share "
+            f"the particles: {shares}. The best alone has a negative log density of {_scores(table[0])} "
+            f"a held-out row; with the {USUAL} it is {_scores(default)}."
+        )
     if chosen is default:
         rounds = facts["changes"].get("train.rounds")
         return (
-            f"{count} raced for the settings; none predicts held-out rows better than the settings for "
-            "a federation of this size, beyond the noise between clients"
+            f"{count} raced for the settings; none predicts held-out rows better than the {USUAL}, "
+            "beyond the noise between clients"
             f"{f', which are trained for {rounds} rounds' if rounds else ''}."
         )
     return (
         f"{count} raced for the settings, and the one that predicts held-out rows best is trained "
         f"({_changes(facts)}). The negative log density of a held-out row is {_scores(chosen)}; with "
-        f"the settings for a federation of this size it is {_scores(default)}."
+        f"the {USUAL} it is {_scores(default)}."
     )
 
 
@@ -154,11 +162,16 @@ def candidates(table: list[Facts]) -> list[tuple[str, str]]:
     rows = table[:CANDIDATES] + [row for row in table[CANDIDATES:] if row["default"]]
     return [
         (
-            _changes(row) or "settings for a federation of this size",
-            f"{_scores(row)} after {row['rounds']} rounds{', trained' * row['chosen']}",
+            _changes(row) or USUAL,
+            f"{_scores(row)} after {row['rounds']} rounds{_trained(row)}",
         )
         for row in rows
     ]
+
+
+def _trained(row: Facts) -> str:
+    shares = f" with {counted(row['particles'], 'particle')}" if row.get("particles") else ""
+    return f", trained{shares}" if row["chosen"] else ""
 
 
 def _changes(row: Facts) -> str:
