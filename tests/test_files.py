@@ -259,7 +259,7 @@ def test_json_has_null_for_numbers_that_are_none(path: Path) -> None:
     assert files.read_json(path, REMEDY) == expected
 
 
-@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe", b"nothing"])
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe", b"nothing", b"[" * 10**5])
 def test_json_that_holds_no_object_is_refused(path: Path, content: bytes) -> None:
     refused(lambda: files.read_json(path, REMEDY), r"no file .*make it again")
     files.write(path, content)

@@ -267,7 +267,10 @@ def read_lines(path: Path, remedy: str) -> list[Facts]:
 
 
 def _object(content: bytes) -> Facts:
-    value = json.loads(content)
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError("it holds no JSON object")
     return value

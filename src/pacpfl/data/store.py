@@ -117,7 +117,7 @@ def write_store(folder: Path, parts: Iterable[Samples], features: int) -> None:
 
 def open_store(folder: Path) -> ClientStore:
     """Memory-map a folder that `write_store` made."""
-    broken = (OSError, ValueError, KeyError, TypeError, OverflowError)
+    broken = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
     with explained(f"{folder} is not a complete client store", "write it again", *broken):
         about = json.loads((folder / "store.json").read_text())
         count, longest = int(about["clients"]), int(about["longest"])
