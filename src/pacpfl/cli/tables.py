@@ -17,7 +17,6 @@ import typer
 from rich.status import Status
 
 from pacpfl import config as configuration
-from pacpfl.bounds.confidence import rows_needed
 from pacpfl.build import build_federation
 from pacpfl.cli.common import DEFAULT, console, say
 from pacpfl.config import Config
@@ -116,6 +115,8 @@ def propose(source: Path, target: str | None = None, client: str | None = None) 
 
 def kept(form: Form) -> Iterator[str]:
     """Offer to keep rows from training: by these alone, a client's certificate is proved."""
+    from pacpfl.bounds.confidence import rows_needed
+
     needed = rows_needed(0.1, 0.2, 0.05)
     share = needed / median(form.sizes or (0,)) if any(form.sizes or ()) else 1.0
     offer = f"tables.for_later = {math.ceil(100 * share) / 100:g} keeps so many"
