@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from pacpfl.errors import InputError
 from pacpfl.privacy import mechanisms
-from pacpfl.privacy.accounting import Plan, epsilon_spent
+from pacpfl.privacy.accounting import ORDER, Plan, epsilon_spent
 from reproduction.audit_statistics import CONFIDENCE, Bound, lower_bound, one_run_bound
 
 OVERSIZE = 100.0  # norm of the canary before clipping, in clips
@@ -138,7 +138,7 @@ def _attack(
 ) -> Float[Array, "blocks block 2"]:
     """What an attacker computes where `sign` times the canary took part."""
     direction = worst_direction(mode, dimension)
-    kind, order = mechanisms.NOISE[mode], mechanisms.ORDER[mode]
+    kind, order = mechanisms.NOISE[mode], ORDER[mode]
     canary = OVERSIZE * direction
     sent = build.clip(sign * canary, 1.0, order)
 
@@ -205,7 +205,7 @@ def audit_one_run(
             "One run with many canaries is for neighbours with one client more or less."
         )
     build = build or Build()
-    kind, order = mechanisms.NOISE[plan.mode], mechanisms.ORDER[plan.mode]
+    kind, order = mechanisms.NOISE[plan.mode], ORDER[plan.mode]
     rng = np.random.default_rng(seed)
     present = rng.random(canaries) < 0.5
     taken = jnp.asarray((rng.random((rounds, canaries)) < plan.rate) & present)

@@ -16,16 +16,15 @@ from hypothesis.extra import numpy as arrays
 from refusals import refused
 from scipy import stats
 
+from pacpfl.engine.training import generator, noise_key
 from pacpfl.privacy import mechanisms
-from pacpfl.privacy.accounting import Plan
+from pacpfl.privacy.accounting import ORDER, Plan
 from pacpfl.privacy.mechanisms import (
     AdaptiveClip,
     add_noise,
     clip,
     count_std,
-    generator,
     next_clip,
-    noise_key,
     norm,
     sum_multiplier,
 )
@@ -100,7 +99,7 @@ def test_sensitivity_over_all_pairs_of_neighbours(mode: str, per_particle: bool)
     rng = np.random.default_rng(1)
     raw = [*rng.normal(size=(4, 2, 3)) * 10, *rng.normal(size=(1, 2, 3)) * 1e-3]
     raw += [np.full((2, 3), np.nan), np.full((2, 3), 1e30), np.full((2, 3), -1e30)]
-    order, limit = mechanisms.ORDER[mode], 0.7
+    order, limit = ORDER[mode], 0.7
     sent = [np.asarray(clip(jnp.asarray(u), limit, order, per_particle)) for u in raw]
     largest = {"add-remove": 0.0, "replace": 0.0}
     everyone = range(len(sent))

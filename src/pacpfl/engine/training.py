@@ -2,11 +2,15 @@
 
 Randomness depends on (seed, round, client) alone (`engine.keys`), so an interrupted run that goes
 on from a checkpoint ends with the same bits. Private runs are the exception: their noise and their
-choice of clients come from the operating system. What they release is written in a ledger first.
+choice of clients come from the operating system, never from the seed, which stands in config.toml: who
+could draw the noise again would see through it, and a choice that could be drawn again amplifies nothing.
+They are drawn anew for every call and never written down; a `noise_seed` makes them repeatable, for
+tests, and the run is marked NOT PRIVATE. What is released is written in a ledger first.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -15,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -22,7 +27,6 @@ from pacpfl import files
 from pacpfl.errors import InputError
 from pacpfl.privacy.accounting import Plan
 from pacpfl.privacy.ledger import FILE, Ledger, open_ledger
-from pacpfl.privacy.mechanisms import generator, noise_key
 
 KIND = "pacpfl-checkpoint-1"
 REMEDY = "delete it to start over"
@@ -86,6 +90,22 @@ class Secrecy:
     def noise(self) -> jax.Array:
         """Draw the data of a key for the server's randomness."""
         return jax.random.key_data(noise_key(self.noise_seed))
+
+
+def noise_key(noise_seed: int | None = None) -> jax.Array:
+    """Draw a key for JAX; all its bits are the system's entropy."""
+    if noise_seed is not None:
+        return jax.random.key(noise_seed)
+    shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+    words = np.frombuffer(secrets.token_bytes(4 * int(np.prod(shape))), np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words.reshape(shape)))
+
+
+def generator(noise_seed: int | None, number: int) -> np.random.Generator:
+    """Return what draws the clients of a round."""
+    if noise_seed is not None:
+        return np.random.default_rng([noise_seed, number])
+    return np.random.default_rng(secrets.randbits(256))
 
 
 @contextmanager

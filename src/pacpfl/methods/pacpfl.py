@@ -39,7 +39,6 @@ from pacpfl.methods.base import Curves, Method, Nothing, Weights, mini_batch
 from pacpfl.methods.settings import DEFAULT_TAU, TrainSettings
 from pacpfl.personal import EXACT, PersonalModel, personal_model
 from pacpfl.priors.base import Prior
-from pacpfl.priors.sparse import suited
 from pacpfl.types import Data
 
 if TYPE_CHECKING:
@@ -236,6 +235,8 @@ class PACPFL(Method[State, Nothing, Update]):
 
     def serving(self, state: State, data: Data) -> PACPFL:
         """With inducing inputs in the rows' place, where they are too many for exact inference."""
+        from pacpfl.priors.sparse import suited
+
         particles, temperature = state.particles, self.settings.temperature
         return replace(self, prior=suited(self.prior, particles, data, temperature, self.exact))
 

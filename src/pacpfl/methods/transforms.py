@@ -48,7 +48,7 @@ from pacpfl.methods.base import Curves, Method, Nothing, Predictor, Weights, min
 from pacpfl.methods.pacpfl import PACPFL
 from pacpfl.personal import PersonalModel
 from pacpfl.privacy import mechanisms
-from pacpfl.privacy.accounting import Plan, PrivacySettings
+from pacpfl.privacy.accounting import ORDER, Plan, PrivacySettings
 from pacpfl.privacy.mechanisms import AdaptiveClip, count_std, next_clip, sum_multiplier
 from pacpfl.types import Data
 
@@ -98,7 +98,7 @@ class Private(Method[PrivateState, Nothing, PrivateUpdate]):
 
     @property
     def order(self) -> int:
-        return mechanisms.ORDER[self.plan.mode]
+        return ORDER[self.plan.mode]
 
     @property
     def multiplier(self) -> float:

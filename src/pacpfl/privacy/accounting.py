@@ -29,19 +29,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pacpfl.errors import InputError, imported
 from pacpfl.settings import Settings, key
 
-if TYPE_CHECKING:
-    from pacpfl.privacy.mechanisms import Mode
-
 Adjacency = Literal["add-remove", "replace"]
+Mode = Literal["paper", "laplace", "gaussian"]
 Sampling = Literal["poisson", "fixed", "all"]
 Unit = Literal["client", "sample"]
+ORDER: dict[str, int] = {"paper": 2, "laplace": 1, "gaussian": 2}  # of the norm that is clipped
 ACCOUNTANTS = ("RDP", "PLD")
 ORDERS = (*range(2, 33), 36, 40, 48, 64, 96, 128)  # of Renyi; whole, for exact formulas
 INTERVAL = 5e-4  # of the privacy loss distributions; too coarse a one gives more than is spent

@@ -24,6 +24,7 @@ from typing import BinaryIO, get_args
 from pacpfl.errors import InputError, explained
 from pacpfl.files import Facts, append, append_line, damaged, read_lines, sync_folder
 from pacpfl.privacy.accounting import (
+    ORDER,
     Plan,
     PrivacySettings,
     Sampling,
@@ -32,7 +33,6 @@ from pacpfl.privacy.accounting import (
     epsilon_spent,
     together,
 )
-from pacpfl.privacy.mechanisms import ORDER
 
 FILE = "privacy.jsonl"
 REMEDY = (

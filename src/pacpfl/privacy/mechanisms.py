@@ -32,30 +32,21 @@ sqrt(z_sum^-2 + (2 count_std)^-2), and the multiplier that is accounted is its i
     z = (z_sum^-2 + (2 count_std)^-2)^(-1/2).
 
 For replacing one client both parts double, and the formula stays.
-
-Randomness comes from the operating system, never from the run's seed, which stands in its config.toml:
-noise that could be drawn again from it protects nobody, and a choice of clients that could be drawn
-again amplifies nothing. It is drawn anew for every compiled call and never written down. A `noise_seed`
-makes it repeatable, for tests; a run with one is marked NOT PRIVATE.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from pacpfl.errors import InputError
 
-Mode = Literal["paper", "laplace", "gaussian"]
 Kind = Literal["laplace", "gaussian"]
-ORDER: dict[str, int] = {"paper": 2, "laplace": 1, "gaussian": 2}
 NOISE: dict[str, Kind] = {"paper": "laplace", "laplace": "laplace", "gaussian": "gaussian"}
 # A clipped norm computed again, in another order of additions, stays below the limit.
 MARGIN = 1e-5
@@ -162,19 +153,3 @@ def next_clip(
     noisy = add_noise(key, centred, adaptive.count_std, "gaussian")
     share = 0.5 + noisy / cohort
     return clip * jnp.exp(-adaptive.rate * (share - adaptive.quantile))
-
-
-def noise_key(noise_seed: int | None = None) -> jax.Array:
-    """Draw a key for JAX; all its bits are the system's entropy."""
-    if noise_seed is not None:
-        return jax.random.key(noise_seed)
-    shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
-    words = np.frombuffer(secrets.token_bytes(4 * int(np.prod(shape))), np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words.reshape(shape)))
-
-
-def generator(noise_seed: int | None, number: int) -> np.random.Generator:
-    """Return what draws the clients of a round."""
-    if noise_seed is not None:
-        return np.random.default_rng([noise_seed, number])
-    return np.random.default_rng(secrets.randbits(256))
