@@ -43,7 +43,7 @@ def test_the_table_of_measures_is_metrics_json(polynomial_page: Path) -> None:
         rows = body.all("tr")[1:]
         assert [row.one("th").text for row in rows] == list(titles)
         columns = zip(*([cell.text for cell in row.all("td")] for row in rows), strict=True)
-        keys = ("rsmse", "ce", "nll", "coverage_90", "width_90")
+        keys = ("rsmse", "ce", "nll", "crps", "coverage_90", "width_90")
         for cells, key in zip(columns, keys, strict=True):
             entries = [metrics[method][group][key] for method in titles.values()]
             shown = [[value(t) for t in text.replace("★ best ", "").split(" ± ")] for text in cells]
@@ -61,7 +61,7 @@ def test_the_table_of_clients_is_clients_csv(mixture: Path) -> None:
     headers = [header.one("button").text for header in table.one("thead").all("th")]
     assert headers == [
         "Client", "Group", "Kind", "Samples", "Test points", "RSMSE", "RSMSE alone", "Gain", "CE",
-        "NLL", "90% coverage", "90% width",
+        "NLL", "CRPS", "90% coverage", "90% width",
     ]  # fmt: skip
     with (mixture / "clients.csv").open(newline="", encoding="utf-8") as file:
         rows = {(row["method"], row["client"]): row for row in csv.DictReader(file)}
@@ -74,7 +74,7 @@ def test_the_table_of_clients_is_clients_csv(mixture: Path) -> None:
         assert [cell.text for cell in cells[1:3]] == [main["group"], main["kind"]]
         gain = 1 - float(main["rsmse"]) / float(alone["rsmse"])
         assert cells[7].text.startswith("\N{MINUS SIGN}") == (round(100 * gain) < 0)
-        measured = [main[key] for key in ("ce", "nll", "coverage_90", "width_90")]
+        measured = [main[key] for key in ("ce", "nll", "crps", "coverage_90", "width_90")]
         expected = [main["samples"], main["test"], main["rsmse"], alone["rsmse"], gain, *measured]
         for cell, number in zip(cells[3:], map(float, expected), strict=True):
             assert float(cell.attributes["data-value"]) == pytest.approx(number, rel=1e-12)

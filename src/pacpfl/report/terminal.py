@@ -17,7 +17,15 @@ from pacpfl.engine.simulate import Progress
 from pacpfl.folder import MethodResult, summarise
 from pacpfl.report import sentences
 from pacpfl.report.folder import Facts
-from pacpfl.report.measures import ACCURACY, CLASS_MEASURES, RANKED, Measure, number, plus_minus
+from pacpfl.report.measures import (
+    ACCURACY,
+    CLASS_MEASURES,
+    CRPS,
+    RANKED,
+    Measure,
+    number,
+    plus_minus,
+)
 from pacpfl.report.plain import plain_table
 from pacpfl.run import Watcher
 
@@ -103,7 +111,8 @@ def print_results(results: Mapping[str, MethodResult], without: Collection[Measu
     """Print the measures that people look at first, and what to know of them, to standard output."""
     tables = {result.about["title"]: summarise(result.groups) for result in results.values()}
     classes = any(ACCURACY.key in means for groups in tables.values() for means in groups.values())
-    shown = [m for m in (CLASS_MEASURES if classes else RANKED) if m not in without]
+    # Four fit into 80 columns; the report has all.
+    shown = [m for m in (CLASS_MEASURES if classes else RANKED) if m not in (CRPS, *without)]
     rows = [
         ("" if place else title, group, *(_plus_minus(means[measure.key]) for measure in shown))
         for title, groups in tables.items()
