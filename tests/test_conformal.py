@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from commands import assert_one_sentence, called
 
-from pacpfl import conformal, watch
+from pacpfl import PACPFLRegressor, conformal, watch
 from pacpfl.client import ClientModel, Shared, load_model
 from pacpfl.config import Config, override
 from pacpfl.data.prepare import Scaler
@@ -190,3 +190,19 @@ def test_the_commands_predict_follow_and_watch(shared: Shared, tmp_path: Path) -
     words = called("evaluate", *given, moved, "--interval", "conformal")
     assert "window_coverage_90" in words.output and "interval_coverage" in words.output
     assert_one_sentence(called("predict", *given, same, "--out", out, "--interval", "wide"))
+
+
+def test_estimators_ask_each_clients_own_rows() -> None:
+    random = np.random.default_rng(0)
+    x, y = world(random, 60, 0.4)
+    groups = np.repeat(["a", "b"], 30)
+    model = PACPFLRegressor(rounds=3, mean="linear", kernel="ard", random_state=0).fit(x, y, groups)
+    found = model.predict_interval(x[20:40], 0.8, groups[20:40], interval="conformal")
+    alone = conformal.intervals(model._model("b"), x[30:40], 0.8).T
+    np.testing.assert_allclose(found[10:], alone, rtol=1e-6)
+    plain = model.predict_interval(x[:5], 0.8, groups[:5])
+    np.testing.assert_allclose(plain, model.predict_quantiles(x[:5], (0.1, 0.9), groups[:5]))
+    shifted = model.observe(x[30:], y[30:] + 3, "b").predict_interval(x[30:], 0.8, groups[30:])
+    assert (shifted[:, 1] > model._model("b").predict(x[30:]).mean).all()
+    with pytest.raises(InputError, match="must be"):
+        model.predict_interval(x, 0.8, groups, interval="wide")

@@ -195,7 +195,7 @@ def test_update_evaluate_parquet_and_quantiles(done: Done) -> None:
     assert ended.output.count("new, 950 rows") == 2
     assert "All is well" in ended.output
     found = pd.read_parquet(done.folder / "p.parquet")
-    assert list(found.columns) == ["row", "mean", "std", "q0.25"]
+    assert list(found.columns) == ["row", "mean", "std", "q0.25", "outside"]
     assert len(found) == 950
 
 

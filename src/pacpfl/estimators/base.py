@@ -353,6 +353,25 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self._owners[group] = self._owners[group].extend(*self._checked(X, y, first=False))
         return self
 
+    def observe(self, X: ArrayLike, y: ArrayLike, group: Name | None = None) -> Self:
+        """Recalibrate a client by rows that came later; its means stay as they are.
+
+        Parameters
+        ----------
+        X, y : array-like
+            Rows in the order of time, and their targets; the last hundred are remembered.
+        group : str or int
+            The client's name; needless where all rows are one client's.
+
+        Returns
+        -------
+        self
+        """
+        X, name = self._own(X, group)
+        group = self._known(name)
+        self._owners[group] = self._owners[group].observe(*self._checked(X, y, first=False))
+        return self
+
     def forget(self, group: Name) -> Self:
         """Drop a client's rows and model. What the particles learned from it stays in them.
 
@@ -444,13 +463,20 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self, question: Question, X: ArrayLike, groups: ArrayLike | None, *arguments: ArrayLike
     ) -> np.ndarray:
         """Answer a question at every row, by the model of its client; rows are last."""
+        return self._each(X, groups, lambda model, x: model.ask(question, x, *arguments))
+
+    def _each(
+        self,
+        X: ArrayLike,
+        groups: ArrayLike | None,
+        answer: Callable[[ClientModel, np.ndarray], np.ndarray],
+    ) -> np.ndarray:
+        """Return what each client's model answers at its rows; rows are last."""
         check_is_fitted(self)
         X, groups = self._apart(X, groups)
         x = validate_data(self, self._read(X), reset=False, dtype=np.float64)
         rows = self._rows(groups, len(x))
-        answers = [
-            self._model(name).ask(question, x[own], *arguments) for name, own in rows.items()
-        ]
+        answers = [answer(self._model(name), x[own]) for name, own in rows.items()]
         order = np.argsort(np.concatenate(list(rows.values())))
         return np.concatenate(answers, axis=-1)[..., order]
 

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from pacpfl import metrics
+from pacpfl import conformal, metrics
 from pacpfl.client import LOG_PROBABILITIES
 from pacpfl.data.tables.columns import read_texts
 from pacpfl.errors import InputError
@@ -96,6 +96,24 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
         ndarray of shape (n_samples, n_classes)
         """
         return self._ask(LOG_PROBABILITIES, X, groups).T
+
+    def predict_set(
+        self, X: ArrayLike, level: float = 0.9, groups: ArrayLike | None = None
+    ) -> np.ndarray:
+        """Return which classes are in each row's prediction set (docs/intervals.md).
+
+        Parameters
+        ----------
+        X, groups : array-like
+            Rows to answer, and the client of each; needless where the estimator was fitted without.
+        level : float, default=0.9
+            How often it is to hold the class.
+
+        Returns
+        -------
+        ndarray of bool, of shape (n_samples, n_classes)
+        """
+        return self._each(X, groups, lambda model, x: conformal.sets(model, x, level).T).T
 
     def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
         x, y = validate_data(self, X, y, reset=first, dtype=np.float64)

@@ -14,9 +14,9 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import validate_data
 
-from pacpfl import metrics, predictive, warp
-from pacpfl.calibration import WIDTHS, log_slope
-from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES
+from pacpfl import conformal, metrics, predictive, warp
+from pacpfl.calibration import WIDTHS, log_slope, recalibrate
+from pacpfl.client import COMPONENTS, MOMENTS, QUANTILES, ClientModel
 from pacpfl.errors import InputError
 from pacpfl.estimators.base import Curve, FederatedEstimator, documented
 from pacpfl.types import Mixture, Prediction, WarpedPrediction
@@ -97,6 +97,35 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
             raise InputError(f"quantiles must lie between 0 and 1, not {quantiles!r}.")
         return self._ask(QUANTILES, X, groups, levels).T
 
+    def predict_interval(
+        self,
+        X: ArrayLike,
+        level: float = 0.9,
+        groups: ArrayLike | None = None,
+        interval: str = "model",
+    ) -> np.ndarray:
+        """Return an interval for the target at every row.
+
+        Parameters
+        ----------
+        X, groups : array-like
+            Rows to answer, and the client of each; needless where the estimator was fitted without.
+        level : float, default=0.9
+            How often it is to hold the target.
+        interval : {"model", "conformal"}, default="model"
+            Between the model's own quantiles, or from its client's rows (docs/intervals.md says
+            what that promises).
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+        """
+        if interval == "model":
+            return self.predict_quantiles(X, ((1 - level) / 2, (1 + level) / 2), groups)
+        if interval != "conformal":
+            raise InputError(f'interval must be "model" or "conformal", not {interval!r}.')
+        return self._each(X, groups, lambda model, x: conformal.intervals(model, x, level)).T
+
     def predict_distribution(self, X: ArrayLike, groups: ArrayLike | None = None) -> Mixture:
         """Return the predicted mixture of Gaussians, row by row, as it is before recalibration.
 
@@ -142,11 +171,8 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         """
         said = self.predict_distribution(X, groups)
         random = np.random.default_rng(self._seed(random_state))
-        count = len(np.asarray(said.weights))
-        shares, drawn = np.tile(WIDTHS, (count, 1)), np.full((count, n_samples), np.nan)
-        for name, own in self._rows(groups, count).items():
-            known = self._model(name).shares
-            shares[own] = WIDTHS if known is None else known
+        shares = self._shares(X, groups)
+        drawn = np.full((len(shares), n_samples), np.nan)
         most = np.log(shares / WIDTHS).max(1, keepdims=True)
         while (
             left := np.isnan(drawn)
@@ -156,15 +182,25 @@ class PACPFLRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
             drawn = np.where(left & (np.log(random.random(drawn.shape)) <= accepted), draws, drawn)
         return drawn
 
+    def _shares(self, X: ArrayLike, groups: ArrayLike | None) -> np.ndarray:
+        """Return the map of each row's client (`pacpfl.calibration`), [rows, bins]."""
+
+        def own(model: ClientModel, x: np.ndarray) -> np.ndarray:
+            shares = WIDTHS if model.shares is None else model.shares
+            return np.tile(shares[:, None], len(x))
+
+        return self._each(X, groups, own).T
+
     def _checked(self, X: ArrayLike, y: ArrayLike, first: bool) -> tuple[np.ndarray, np.ndarray]:
         x, y = validate_data(self, X, y, reset=first, y_numeric=True, dtype=np.float64)
         return x, np.asarray(y, np.float64)
 
     def _calibration(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> Curve:
-        x, targets = self._checked(X, y, first=False)
-        below = np.empty(len(x))
-        for name, own in self._rows(groups, len(x)).items():
-            below[own] = self._model(name).cdf(x[own], targets[own])
+        said = self.predict_distribution(X, groups)
+        raw = _below(said, np.asarray(y, float)[:, None])[:, 0]
+        below = np.array(
+            [recalibrate(*pair) for pair in zip(self._shares(X, groups), raw, strict=True)]
+        )
         levels = metrics.calibration_levels()
         observed = metrics.calibration_curve(below, levels)
         error = metrics.calibration_error(below, levels)
