@@ -150,11 +150,11 @@ def memorised(
     least = width - betting_bound(width - test, 0.0, width, delta / 2)
     if least <= factor * most:
         return None
-    ratio = test.mean() / own.mean() if own.any() else math.inf
+    times = f"{test.mean() / own.mean():.3g} times as much" if own.any() else "all of it"
     reason = (
         "the particles have memorised the rows they were trained on: before anything is fitted to a "
         f"client, the average loss is {loss.a + own.mean():.4g} on those rows and "
-        f"{loss.a + test.mean():.4g} on test rows, {ratio:.3g} times as much above {loss.a:g}, and "
+        f"{loss.a + test.mean():.4g} on test rows, {times} above {loss.a:g}, and "
         f"epsilon = {privacy.epsilon:.4g} allows {factor:.3g} times"
     )
     return Condition(PRIVATE, "contradicted", reason)
