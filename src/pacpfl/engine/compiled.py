@@ -18,7 +18,8 @@ from pacpfl.engine.rounds import Layout, Resident, RoundInputs, look_up
 from pacpfl.engine.runtime import compiled_once
 from pacpfl.methods.base import Method
 
-# Bytes of a device's share of a round's updates, from which on devices exchange sums.
+# Bytes of a device's share of a round's updates, from which on they are summed block by block, and devices
+# exchange sums.
 LARGE_UPDATES = 2**22
 
 Carry = tuple[PyTree, PyTree, dict[str, jax.Array]]  # states of server and clients, and curves
@@ -92,20 +93,24 @@ class Rounds:
                 (inputs.data, own_keys, inputs.weights),
             )
             if several:
-                updates, weights = average(updates, weights)
+                updates, weights = average(weighted(updates, weights), weights.sum(), several)
         else:
             own = jax.tree.map(lambda a: a.at[inputs.chosen].get(mode="clip"), client_states)
             each = jax.vmap(partial(method.client_update, state))
-            blocks = self._block_by_block(each, (own, inputs.data, own_keys))
-            updates, own = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
-            stateless = not jax.tree.leaves(own)
-            # Updates of networks are large, and to move all of them between devices takes longer than
-            # to compute them. Small ones are gathered, and summed in the same order on any number of
-            # devices.
-            size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(updates))
-            if several and stateless and method.averages and size > LARGE_UPDATES:
-                updates, weights = average(updates, jnp.asarray(inputs.weights))
+            arguments = own, inputs.data, own_keys
+            # Updates of networks are large: all of them are not held at once, and to move them between
+            # devices takes longer than to compute them. Small ones are gathered, and summed in the same
+            # order on any number of devices.
+            shapes = jax.tree.leaves(jax.eval_shape(each, *arguments))
+            size = sum(leaf.size * leaf.dtype.itemsize for leaf in shapes)
+            stateless = not jax.tree.leaves(client_states)
+            if stateless and method.averages and size > LARGE_UPDATES:
+                own_weights = jnp.asarray(inputs.weights)
+                sums = weighted_sum(lambda *own: each(*own)[0], arguments, own_weights, size)
+                updates, weights = average(sums, own_weights.sum(), several)
             else:
+                blocks = self._block_by_block(each, arguments)
+                updates, own = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), blocks)
                 updates, own, chosen, weights = gather(
                     (updates, own, inputs.chosen, inputs.weights), self.layout.devices
                 )
@@ -173,26 +178,52 @@ def _compiled(rounds: Rounds) -> tuple[Callable[..., Carry], jax.sharding.Mesh |
     return jax.jit(dealt), mesh
 
 
-def average(updates: PyTree, weights: jax.Array) -> tuple[PyTree, jax.Array]:
+def weighted_sum(
+    compute: Callable[..., PyTree], arguments: PyTree, weights: jax.Array, size: int
+) -> PyTree:
+    """Return the clients' weighted sum of updates, all of which would take `size` bytes: so many clients
+    at once that theirs take LARGE_UPDATES, or one after the other."""
+    clients = len(weights)
+    at_once = max(1, LARGE_UPDATES * clients // size)
+    while clients % at_once:
+        at_once -= 1
+
+    def some(block: PyTree) -> PyTree:
+        return weighted(compute(*block[0]), block[1])
+
+    in_blocks = jax.tree.map(
+        lambda a: a.reshape(-1, at_once, *a.shape[1:]), (arguments, jnp.asarray(weights))
+    )
+    shapes = jax.eval_shape(some, jax.tree.map(lambda a: a[0], in_blocks))
+    start = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    add = lambda sums, block: (jax.tree.map(jnp.add, sums, some(block)), None)  # noqa: E731
+    return jax.lax.scan(add, start, in_blocks)[0]
+
+
+def weighted(updates: PyTree, weights: jax.Array) -> PyTree:
+    """Return the sum of the updates, each times its weight; what has none may hold anything."""
+
+    def total(leaf: jax.Array) -> jax.Array:
+        present = (weights > 0).reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.tensordot(weights, jnp.where(present, leaf, 0), 1, precision="highest")
+
+    return jax.tree.map(total, updates)
+
+
+def average(sums: PyTree, weight: jax.Array, several: bool) -> tuple[PyTree, jax.Array]:
     """Return all devices' clients as one client with their mean update and their weights' sum.
 
     One collective, as in `gather`.
     """
-    leaves, structure = jax.tree.flatten(updates)
-    present = weights > 0
-
-    def total(leaf: jax.Array) -> jax.Array:
-        kept = jnp.where(present.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
-        return jnp.tensordot(weights, kept, 1, precision="highest").ravel()
-
-    parts = [total(leaf) for leaf in leaves]
-    whole = jax.lax.psum(jnp.concatenate([weights.sum()[None], *parts]), "clients")
-    weight, *sums = jnp.split(whole, np.cumsum([1, *(part.size for part in parts)])[:-1])
-    means = [
-        (s / weight).reshape(1, *f.shape[1:]).astype(f.dtype)
-        for s, f in zip(sums, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, means), weight
+    if several:
+        leaves, structure = jax.tree.flatten((weight, sums))
+        parts = jnp.concatenate([leaf.ravel() for leaf in leaves])
+        whole = jnp.split(
+            jax.lax.psum(parts, "clients"), np.cumsum([leaf.size for leaf in leaves])[:-1]
+        )
+        shaped = [part.reshape(leaf.shape) for part, leaf in zip(whole, leaves, strict=True)]
+        weight, sums = jax.tree.unflatten(structure, shaped)
+    return jax.tree.map(lambda total: (total / weight)[None], sums), weight[None]
 
 
 def gather(tree: PyTree, devices: int) -> PyTree:
