@@ -29,7 +29,6 @@ from pacpfl.cli.common import (
 )
 from pacpfl.cli.sites import run_across
 from pacpfl.errors import InputError
-from pacpfl.files import locked
 
 if TYPE_CHECKING:
     from pacpfl.config import Config
@@ -112,6 +111,7 @@ def run(
     with starting():
         from pacpfl import run as study
         from pacpfl.engine import runtime
+        from pacpfl.files import locked
         from pacpfl.report.terminal import print_results, watching
 
         if track:
