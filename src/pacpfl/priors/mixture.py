@@ -128,3 +128,8 @@ class MixturePrior(Prior):
         """Members' fingerprints, each as strongly as the mixture uses it."""
         each = self._each(lambda p: self.base.fingerprint(p, x), phi)
         return (arrays.of(phi).exp(0.5 * self.split(phi)[0])[:, None] * each).reshape(-1)
+
+
+def mixture(base: Exact, members: int) -> Exact:
+    """`base` itself for one member, else the mixture."""
+    return base if members == 1 else MixturePrior(base, members)
