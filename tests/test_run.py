@@ -24,7 +24,7 @@ from pacpfl.priors.gp import GPSettings
 from pacpfl.run import COLLAPSED, digest, have_collapsed, run
 
 METRICS = (
-    "rsmse", "ce", "nll", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",
+    "rsmse", "ce", "nll", "crps", "coverage_50", "width_50", "coverage_90", "width_90", "coverage_95",
     "width_95",
 )  # fmt: skip
 ROUNDS = 20
@@ -62,7 +62,7 @@ def arrays(out: Path) -> dict[str, np.ndarray]:
 def test_the_folder_holds_the_documented_files_and_nothing_else(out: Path) -> None:
     assert {path.name for path in out.iterdir()} == {
         "config.toml", "run.json", "checkpoint.safetensors", "metrics.json", "clients.csv",
-        "arrays.safetensors",
+        "arrays.safetensors", ".lock",
     }  # fmt: skip
     assert configuration.load_file(out / "config.toml") == CONFIG
 
@@ -185,11 +185,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_of_another_run_is_refused_and_left_alone(alone: Path) -> None:
-    before = {path: path.read_bytes() for path in alone.iterdir()}
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in alone.iterdir() if path.name != ".lock"}
+
+    before = content()
     for other in (replace(ALONE, seed=1), replace(ALONE, train=TrainSettings(rounds=ROUNDS + 1))):
         with pytest.raises(InputError, match=r"--out.*--fresh"):
             run(other, alone)
-    assert {path: path.read_bytes() for path in alone.iterdir()} == before
+    assert content() == before
 
 
 def test_settings_that_training_does_not_depend_on_may_change(alone: Path) -> None:

@@ -108,16 +108,13 @@ def _single(whole: GPPrior) -> Iterator[Block]:
 class Blend(PACPFL):
     """PAC-PFL whose particles come in groups."""
 
+    whole: GPPrior = field(kw_only=True)
     groups: tuple[Group, ...] = field(kw_only=True)
 
     @classmethod
-    def of(cls, method: PACPFL) -> Blend:
+    def of(cls, method: PACPFL, prior: GPPrior) -> Blend:
         """Read the groups that the settings name; an InputError where they do not fit the prior."""
-        prior, train = method.prior, method.settings
-        if not isinstance(prior, GPPrior):
-            raise InputError(
-                "train.blend needs one Gaussian process: no warp, no members, no classes."
-            )
+        train = method.settings
         groups = tuple(Group.read(text, prior.settings, train) for text in train.blend)
         if sum(group.train.particles for group in groups) != train.particles:
             raise InputError(
@@ -126,7 +123,7 @@ class Blend(PACPFL):
             )
         for group in groups:
             hyper_prior_of(prior, group)
-        return cls(**{f.name: getattr(method, f.name) for f in fields(method)}, groups=groups)
+        return cls(**{f.name: getattr(method, f.name) for f in fields(method)}, whole=prior, groups=groups)
 
     def _each(self, name: str) -> Float[Array, " k"]:
         """Return a number of every particle."""
@@ -139,9 +136,8 @@ class Blend(PACPFL):
         return self._each("tau")[:, None]
 
     def hyper_prior(self, dtype: Any) -> HyperPrior:
-        assert isinstance(self.prior, GPPrior)
         each = [
-            hyper_prior_of(self.prior, group, dtype)
+            hyper_prior_of(self.whole, group, dtype)
             for group in self.groups
             for _ in range(group.train.particles)
         ]

@@ -327,8 +327,11 @@ def build_pacpfl(config: Sections, form: Form) -> PACPFL:
     if not train.blend:
         return method
     from pacpfl.methods.blend import Blend
+    from pacpfl.priors.gp import GPPrior
 
-    return Blend.of(method)
+    if not isinstance(prior, GPPrior):
+        raise InputError("train.blend needs one Gaussian process: no warp, no members, no classes.")
+    return Blend.of(method, prior)
 
 
 def _pacpfl_memory(config: Sections, form: Form) -> Memory:
