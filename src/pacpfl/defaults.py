@@ -6,7 +6,7 @@ because a comparison that would take longer than everything else is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -30,7 +30,7 @@ PATIENCE = 60.0  # seconds for a GP fitted to every client alone, which is only 
 MEASURED = ((10, 12.0), (150, 193.0), (610, 4680.0))
 COMPILING = 25.0  # seconds before the first round and for the report
 RACE_COMPILING = 20.0  # seconds for the programs of a race
-RACE_CLIENTS = 32  # that take part in it, at most,
+RACE_CLIENTS, RACE_ROWS = 32, 480  # that take part in it: as many as the larger of the two takes,
 RACE_TOGETHER = 1280  # and so that a round sees at most so many rows of all,
 RACE_BATCH = 64  # and of one client, at most
 RACE_ROUNDS = 10_000  # of all its candidates, in all folds
@@ -40,12 +40,22 @@ DECIDED = (
     *("prior.mean", "prior.kernel", "prior.output_scale", "prior.noise_spread"),
     *("train.tau", "train.hyper_std", "train.rounds", "train.learning_rate"),
 )
+
+# Classes: with few weights every client has a logistic regression of its own, and Laplace's evidence tells
+# how far clients are apart, which one draw cannot (docs/theory.md).
+LOGISTIC: dict[str, object] = {
+    "network.widths": (), "bnn.objective": "laplace", "bnn.initial_std": 0.3,
+    "posterior.inference": "laplace", "posterior.steps": 8, "posterior.networks": 16,
+    "train.learning_rate": 0.03,
+}  # fmt: skip
+OWN_WEIGHTS = 64  # of such a regression, at most: its time grows with their cube
+
 FEW_CLIENTS = ("linear", "ard+linear", "learned", 0.4, 1.0, 0.5, 200, 0.03)
 ONE_FEATURE = ("linear+mlp", "deep", "fixed", 0.1, 1.0, 0.5, 500, 0.02)
 SEVERAL_FEATURES = ("linear", "ard+linear", "learned", 0.5, 0.3, 0.3, 500, 0.01)
 
 
-def defaults(form: Form, standardize: str = "global") -> Config:
+def defaults(form: Form, standardize: str = "global", given: Collection[str] = ()) -> Config:
     """Return the configuration that suits a federation of tables.
 
     Networks in the prior learn from clients, not from rows: with few clients they over-fit (diabetes
@@ -59,8 +69,14 @@ def defaults(form: Form, standardize: str = "global") -> Config:
         What the federation looks like, with the number of each client's training rows.
     standardize
         How features and target are scaled: see `scaling`.
+    given
+        Keys that somebody has set: who sets anything of a network has networks.
     """
-    values = _numbers(form) if form.classes is None else _classes(form)
+    values = _numbers(form) if form.classes is None else network(form)
+    if is_logistic(form) and not {"network", "bnn", "posterior"} & {
+        key.split(".")[0] for key in given
+    }:
+        values |= LOGISTIC | {"train.rounds": 400}
     values |= {"data.name": "tables", "data.standardize": standardize}
     values |= {"tables.source": "-", "tables.target": form.target}
     config = updated(Config(), values, "defaults")
@@ -96,9 +112,14 @@ def tau_for(rows: int) -> float:
     return float(f"{min(0.3, max(0.1, COUNTED / rows)):.2g}")
 
 
-def _classes(form: Form) -> dict[str, object]:
-    """Two equal layers: with 32 and 16 rectified linear units and four draws of the evidence, the
-    negative log-likelihood on six simulated tables was 0.85 instead of 0.82."""
+def is_logistic(form: Form) -> bool:
+    """Return whether clients may have logistic regressions of their own."""
+    return form.classes is not None and (len(form.features) + 1) * form.classes <= OWN_WEIGHTS
+
+
+def network(form: Form) -> dict[str, object]:
+    """Return what suits classes: two equal layers. With 32 and 16 rectified linear units and four draws of
+    the evidence, the negative log-likelihood on six simulated tables was 0.85 instead of 0.82."""
     assert form.sizes
     width = 32 if len(form.features) < 32 else 64
     return {
@@ -164,9 +185,14 @@ def race_seconds(config: Config, form: Form) -> float:
     if not tables or config.privacy.mode != "none":
         return 0.0
     rows = min(max(form.sizes), RACE_BATCH)
-    clients = min(form.clients, RACE_CLIENTS, RACE_TOGETHER // rows)
-    rounds = RACE_ROUNDS * clients * config.train.particles * 2 / usable_cores()
+    rounds = RACE_ROUNDS * racing(form.clients, rows) * config.train.particles * 2 / usable_cores()
     return RACE_COMPILING + rounds * 1e-6 * _microseconds(rows)
+
+
+def racing(clients: int, largest: int) -> int:
+    """Return how many of the clients race, by the rows of the largest one."""
+    rows = min(largest, RACE_BATCH)
+    return min(clients, max(RACE_CLIENTS, RACE_ROWS // rows), RACE_TOGETHER // rows)
 
 
 def alone_seconds(config: Config, form: Form) -> float:

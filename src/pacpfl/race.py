@@ -35,11 +35,10 @@ import optax
 from jaxtyping import Array, Float
 
 from pacpfl import predictive
-from pacpfl.config import Config, differing, updated
+from pacpfl.config import Config, differing, flat, updated
 from pacpfl.data.prepare import Scaler, fit_scaler
+from pacpfl.defaults import LOGISTIC, is_logistic, network, racing
 from pacpfl.defaults import RACE_BATCH as BATCH
-from pacpfl.defaults import RACE_CLIENTS as CLIENTS
-from pacpfl.defaults import RACE_TOGETHER as TOGETHER
 from pacpfl.engine.runtime import brief_options, compiled_once
 from pacpfl.errors import InputError
 from pacpfl.files import Facts
@@ -90,20 +89,9 @@ FAMILIES: tuple[tuple[Values, tuple[tuple[float, float], ...]], ...] = (
 )
 SMOOTH = 4  # of them, which have no network
 FEW_CLIENTS = 5  # below which networks in the prior over-fit
-# With few weights clients have Laplace's evidence, which tells how far they are apart. (A last layer of
-# their own on 16 neurons did better than both families on none of three tables, in six times the time.)
-LOCAL: Values = {
-    "bnn.objective": "laplace", "bnn.initial_std": 0.3, "posterior.inference": "laplace",
-    "posterior.adapt": "last", "posterior.steps": 8, "posterior.networks": 16,
-    "train.learning_rate": 0.03,
-}  # fmt: skip
-OWN_WEIGHTS = 64  # of a logistic regression that races: its time grows with their cube
-CLASS_FAMILIES: tuple[
-    tuple[Values, tuple[float, ...]], ...
-] = (  # and the taus that each starts with
-    ({"network.widths": (32, 32)}, (0.03, 0.1, 0.3)),
-    ({"network.widths": (), **LOCAL}, (0.1, 0.3, 1.0)),  # logistic regression
-)
+# Taus of networks, and of logistic regressions where clients may have their own. (A last layer of their
+# own on 16 neurons did better than both on none of three tables, in six times the time.)
+NETWORK_TAUS, LOGISTIC_TAUS = (0.03, 0.1, 0.3), (0.1, 0.3, 1.0)
 # What programs of one family do not depend on: numbers are arguments, and rows are in a fold's units.
 COMMON: Values = {
     "prior.noise": 0.4, "prior.noise_spread": 0.1, "train.tau": 1.0, "train.hyper_std": 1.0,
@@ -304,7 +292,7 @@ def make_field(
 ) -> Field:
     """Choose who races, and deal clients and rows to the folds."""
     random = np.random.default_rng([seed, 0x7ACE])
-    most = min(len(samples), CLIENTS, TOGETHER // min(BATCH, max(map(len, samples))))
+    most = racing(len(samples), max(map(len, samples)))
     chosen = np.sort(random.choice(len(samples), most, replace=False))
     parts = []
     for part in (samples[i] for i in chosen):
@@ -667,9 +655,11 @@ def _played(race: Race, progress: Callable[[int, int, str], None]) -> Outcome:
 def candidates(field: Field) -> Iterator[Values]:
     """Yield what is tried in any case."""
     if field.form.classes is not None:
-        weights = (len(field.form.features) + 1) * field.form.classes
-        for family, taus in CLASS_FAMILIES[: 2 if weights <= OWN_WEIGHTS else 1]:
-            yield from ({**family, "train.tau": tau} for tau in taus)
+        plain = {**flat(Config()), **network(field.form)}
+        networks = {key: plain[key] for key in LOGISTIC}
+        yield from ({**networks, "train.tau": tau} for tau in NETWORK_TAUS)
+        if is_logistic(field.form):
+            yield from ({**LOGISTIC, "train.tau": tau} for tau in LOGISTIC_TAUS)
         return
     noise = min(0.4, local_noise(field.parts))
     for family, numbers in FAMILIES[: SMOOTH if field.form.clients < FEW_CLIENTS else None]:

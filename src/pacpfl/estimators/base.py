@@ -247,7 +247,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         """Return what was given, and for "auto" what suits the rows by their size (`pacpfl.defaults`)
         or, after a race, what predicts held-out rows best; and how all its candidates did."""
         given, seed = self._given(), self._seed(self.random_state)
-        suited = replace(defaults(form, self.standardize_), seed=seed)
+        suited = replace(defaults(form, self.standardize_, given), seed=seed)
         config = updated(suited, given, type(self).__name__)
         if not self.race or self.rounds != "auto":
             return config, ()

@@ -44,8 +44,8 @@ class PACPFLClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[mis
     tau: float | str = "auto"
     hyper_std: float | str = "auto"
     widths: Sequence[int] | str = "auto"
-    initial_std: float = 0.03
-    networks: int = 5
+    initial_std: float | str = "auto"
+    networks: int | str = "auto"
 
     __metadata_request__predict_proba: ClassVar[dict[str, bool]] = {"groups": True}
     __metadata_request__predict_log_proba: ClassVar[dict[str, bool]] = {"groups": True}

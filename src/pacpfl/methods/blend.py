@@ -123,7 +123,9 @@ class Blend(PACPFL):
             )
         for group in groups:
             hyper_prior_of(prior, group)
-        return cls(**{f.name: getattr(method, f.name) for f in fields(method)}, whole=prior, groups=groups)
+        return cls(
+            **{f.name: getattr(method, f.name) for f in fields(method)}, whole=prior, groups=groups
+        )
 
     def _each(self, name: str) -> Float[Array, " k"]:
         """Return a number of every particle."""
