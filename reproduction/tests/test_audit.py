@@ -13,7 +13,7 @@ from scipy import stats
 
 from pacpfl.errors import InputError
 from pacpfl.privacy import mechanisms
-from pacpfl.privacy.accounting import Plan, plan_for
+from pacpfl.privacy.accounting import ORDER, Plan, plan_for
 from reproduction import audit
 from reproduction.audit import Build, audit_mechanism
 from reproduction.audit_statistics import gaussian_epsilon
@@ -111,7 +111,7 @@ def test_ratio_is_that_of_the_densities(kind: str, rate: float) -> None:
 
 
 def test_worst_directions_have_the_norm_that_is_clipped() -> None:
-    for mode, order in mechanisms.ORDER.items():
+    for mode, order in ORDER.items():
         direction = audit.worst_direction(mode, 100)
         assert float(mechanisms.norm(direction, order)) == pytest.approx(1.0, rel=1e-5)
     # In L1, which Laplace noise hides by, the printed clip lets ten times as much through.

@@ -386,7 +386,7 @@ def test_a_run_is_known_by_what_its_numbers_depend_on() -> None:
 
     assert changed("rounds=4") and changed("seed=5") and changed("weights=evidence")
     assert changed("posterior.steps=5") and changed("precision=float64")
-    assert changed("privacy.mode=gaussian", "privacy.epsilon=8")
+    assert changed("privacy.mode=gaussian", "privacy.epsilon=8", "privacy.strict=false")
     assert not changed("checkpoint_rounds=7")
     assert changed("pv.weather=other.csv") and changed("images.path=others.npz")
     assert replace(ours, method="ard").identity != ours.identity

@@ -93,6 +93,7 @@ def append(path: Path, private: bool = False) -> BinaryIO:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder, which is made, for this process; another one is told who holds it."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     with explained(f"{folder} cannot be written", "choose another --out", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         place = folder.resolve()
@@ -120,6 +121,11 @@ def locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             _held.discard(place)
+            if made and os.listdir(folder) == [LOCK]:  # nothing came of it: leave no trace
+                with suppress(OSError):
+                    (folder / LOCK).unlink()
+                    for path in made:
+                        path.rmdir()
 
 
 def _user() -> str:

@@ -76,7 +76,9 @@ def columns(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 def of_folder(folder: Path) -> dict[str, np.ndarray]:
     """Particles, curves and every client's measures of a run folder."""
     arrays: dict[str, np.ndarray] = {}
-    for path in sorted(folder.glob("checkpoint*.safetensors")):
+    for path in sorted(
+        set(folder.glob("checkpoint*.safetensors")) - set(folder.glob("*.before.*"))
+    ):
         for name, values in load_file(path).items():
             if name.startswith("history/") or "particles" in name:
                 arrays[f"{path.stem}/{name.rpartition('.')[2]}"] = values

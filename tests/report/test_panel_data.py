@@ -120,7 +120,7 @@ def test_every_client_has_what_its_panel_shows(run: Run) -> None:
         for method, lead, scores in zip(run.titles, client["leads"], client["scores"], strict=True):
             row = run.rows(method, group).set_index("client").loc[client["name"]]
             assert lead == pytest.approx(row["rsmse"], abs=1e-5)
-            assert scores[3] == f"{row['coverage_90']:.3f}"
+            assert scores[4] == f"{row['coverage_90']:.3f}"
         assert any(f"{client['leads'][0]:.3f}" in text for text in client["words"])
 
 

@@ -48,7 +48,7 @@ def test_nothing_to_warn_about_and_one_particle_cannot_collapse(run: Run) -> Non
 
 def test_a_private_run_names_epsilon_delta_and_neighbours() -> None:
     facts = {
-        "mode": "gaussian", "private": True, "epsilon": 1.5, "delta": 1e-6, "budget": 2.0,
+        "mode": "gaussian", "private": True, "strict": True, "epsilon": 1.5, "delta": 1e-6, "budget": 2.0,
         "unit": "sample", "adjacency": "replace", "accountant": "Renyi",
     }  # fmt: skip
     told = sentences.privacy({"privacy": facts})

@@ -194,7 +194,7 @@ def certify_posterior(
     cost = privacy.cost(m if seen is None else seen, split["bound"])
     bound = maurer_seeger(upper, kl, m, loss.a, loss.b, split["bound"], min(cost, LARGEST_COST))
     terms = dict(bound.terms) | {"empirical": mean} | ({"draws": upper - mean} if drawn else {})
-    conditions = _bounded(loss), privacy.condition(), SAMPLES_INDEPENDENT, CHOICES_INDEPENDENT
+    conditions = bounded(loss), privacy.condition(), SAMPLES_INDEPENDENT, CHOICES_INDEPENDENT
     return Certificate(subject, loss, posterior, mean, terms, split, conditions)
 
 
@@ -226,7 +226,7 @@ def certify_rows(
             else betting_bound(values, loss.a, loss.b, least)
         )
     terms = {"empirical": mean, "confidence": bound - mean}
-    conditions = _bounded(loss), privacy.condition(), SAMPLES_INDEPENDENT, CHOICES_INDEPENDENT
+    conditions = bounded(loss), privacy.condition(), SAMPLES_INDEPENDENT, CHOICES_INDEPENDENT
     return Certificate(subject, loss, posterior, mean, terms, {"bound": delta}, conditions)
 
 
@@ -285,7 +285,7 @@ def certify_federation(
         terms=server_bound(log_evidence, kl, given).terms,
         delta_split=split,
         conditions=(
-            _bounded(loss),
+            bounded(loss),
             hyper_posterior,
             SAMPLES_INDEPENDENT,
             CLIENTS_INDEPENDENT,
@@ -294,7 +294,7 @@ def certify_federation(
     )
 
 
-def _bounded(loss: LossRange) -> Condition:
+def bounded(loss: LossRange) -> Condition:
     return Condition(
         "bounded loss", "holds", f"{loss.name} has its values in [{loss.a:g}, {loss.b:g}]"
     )

@@ -25,6 +25,7 @@ from pacpfl.certify.certificate import (
     SAMPLES_INDEPENDENT,
     Certificate,
     Privacy,
+    bounded,
 )
 from pacpfl.types import Client, Samples
 
@@ -180,6 +181,7 @@ def certify_newcomers(ways: Sequence[Sequence[Held]], loss: LossRange, delta: fl
         {"empirical": mean, "confidence": bound - mean},
         {"bound": share, "the other ways": delta - share},
         (
+            bounded(loss),
             Condition(
                 "prior independent of the client's data", "holds",
                 f"judged by {len(ways[0])} clients who took no part in the training",
