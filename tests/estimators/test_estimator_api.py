@@ -208,12 +208,12 @@ def test_clients_of_one_row_and_features_that_never_change():
     np.testing.assert_allclose(flat.predict(np.ones((1, 2))), 3.0, atol=0.5)
 
 
-def test_a_client_with_too_many_rows_is_told_so(fitted, monkeypatch):
+def test_a_client_with_too_many_rows_is_told_so(monkeypatch):
     monkeypatch.setattr("pacpfl.client.LARGEST_FACTOR", 1000)
     monkeypatch.setattr("pacpfl.client.PLAIN", 0)
     x, y, groups = table()
-    model = PACPFLRegressor(**QUICK).fit(x, y, groups)
-    refused(lambda: model.predict(x, groups), "too many for exact Gaussian processes")
+    model = PACPFLRegressor(**QUICK)
+    refused(lambda: model.fit(x, y, groups).predict(x, groups), "too many for exact Gaussian")
 
 
 def test_models_that_are_not_kept_are_made_again(monkeypatch):
@@ -291,7 +291,7 @@ def test_the_command_line_and_the_estimators_open_each_others_files(fitted, tmp_
     later.personalize(frame[:9], y[:9], group="new")
     here = pacpfl.load_model(ours).predict(x[:3]).mean
     for estimator in (loaded, later):
-        np.testing.assert_array_equal(estimator.predict(frame[:3], ["new"] * 3), here)
+        np.testing.assert_allclose(estimator.predict(frame[:3], ["new"] * 3), here, rtol=1e-12)
     assert loaded.get_params()["kernel"] == "ard"
     assert clone(loaded).fit(frame[:3], y[:3]).config_.prior == loaded.config_.prior
     refused(lambda: PACPFLClassifier.load(ours), "holds a PACPFLRegressor")
