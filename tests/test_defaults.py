@@ -18,6 +18,7 @@ from pacpfl.client import ClientModel, shared_of_run
 from pacpfl.config import Config
 from pacpfl.data.tables.read import load_own
 from pacpfl.defaults import COMPILING, defaults, expected_seconds, scaling
+from pacpfl.defaults import racing as racing_clients
 from pacpfl.run import Watcher, run
 from pacpfl.types import Form, Samples
 
@@ -47,6 +48,21 @@ def form(clients: int, rows: int, features: int, classes: int | None = None) -> 
 def test_the_prior_suits_clients_rows_and_features(clients, rows, features, mean, kernel, tau):
     config = defaults(form(clients, rows, features))
     assert (config.prior.mean, config.prior.kernel, config.train.tau) == (mean, kernel, tau)
+
+
+def test_few_classes_and_features_are_logistic_unless_a_network_is_asked_for() -> None:
+    few, many = form(10, 20, 3, classes=2), form(10, 20, 40, classes=2)
+    assert defaults(few).network.widths == () and defaults(few).bnn.objective == "laplace"
+    for networks in (defaults(many), defaults(few, given=["bnn.draws"])):
+        assert len(networks.network.widths) == 2 and networks.bnn.objective == "evidence"
+    assert defaults(few, given=["train.tau"]).network.widths == ()
+
+
+@pytest.mark.parametrize(
+    ("clients", "rows", "racers"), [(10, 5, 10), (500, 5, 96), (500, 20, 32), (500, 9000, 20)]
+)
+def test_as_many_clients_race_as_their_rows_take(clients: int, rows: int, racers: int) -> None:
+    assert racing_clients(clients, rows) == racers
 
 
 def test_rounds_of_large_clients_see_a_part_of_their_rows() -> None:

@@ -40,6 +40,9 @@ DECIDED = (
     *("prior.mean", "prior.kernel", "prior.output_scale", "prior.noise_spread"),
     *("train.tau", "train.hyper_std", "train.rounds", "train.learning_rate"),
 )
+FEW_CLIENTS = ("linear", "ard+linear", "learned", 0.4, 1.0, 0.5, 200, 0.03)
+ONE_FEATURE = ("linear+mlp", "deep", "fixed", 0.1, 1.0, 0.5, 500, 0.02)
+SEVERAL_FEATURES = ("linear", "ard+linear", "learned", 0.5, 0.3, 0.3, 500, 0.01)
 
 # Classes: with few weights every client has a logistic regression of its own, and Laplace's evidence tells
 # how far clients are apart, which one draw cannot (docs/theory.md).
@@ -49,10 +52,6 @@ LOGISTIC: dict[str, object] = {
     "train.learning_rate": 0.03,
 }  # fmt: skip
 OWN_WEIGHTS = 64  # of such a regression, at most: its time grows with their cube
-
-FEW_CLIENTS = ("linear", "ard+linear", "learned", 0.4, 1.0, 0.5, 200, 0.03)
-ONE_FEATURE = ("linear+mlp", "deep", "fixed", 0.1, 1.0, 0.5, 500, 0.02)
-SEVERAL_FEATURES = ("linear", "ard+linear", "learned", 0.5, 0.3, 0.3, 500, 0.01)
 
 
 def defaults(form: Form, standardize: str = "global", given: Collection[str] = ()) -> Config:
@@ -185,7 +184,13 @@ def race_seconds(config: Config, form: Form) -> float:
     if not tables or config.privacy.mode != "none":
         return 0.0
     rows = min(max(form.sizes), RACE_BATCH)
-    rounds = RACE_ROUNDS * racing(form.clients, rows) * config.train.particles * 2 / usable_cores()
+    rounds = (
+        RACE_ROUNDS
+        * racing(form.clients, max(form.sizes))
+        * config.train.particles
+        * 2
+        / usable_cores()
+    )
     return RACE_COMPILING + rounds * 1e-6 * _microseconds(rows)
 
 

@@ -11,13 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 LEVEL = 0.01  # the probability of an alarm, ever, while nothing has changed
-POWERS = np.array(
-    [0.2, 0.5, 0.8]
-)  # p of density a p^(a - 1) is what a bet expects; 1 would be no change
-RESERVE, DRIP = (
-    0.2,
-    0.01,
-)  # what is kept back, and how much of it joins the bets at each row: for late changes
+POWERS = np.array([0.2, 0.5, 0.8])  # a bet expects density p a^(p - 1); 1 would be no change
+# For changes that come late: what is kept back, and how much of it joins the bets at each row.
+RESERVE, DRIP = 0.2, 0.01
 
 
 def evidence(reference: np.ndarray, pits: np.ndarray, seed: int = 0) -> np.ndarray:
